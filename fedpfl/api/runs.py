@@ -94,7 +94,8 @@ class Run:
         Parameters
         ----------
         client : int or str, optional
-            Whose personalised model, numbered from 0 or by name; by default the model that all clients share.
+            Whose personalised model: an int is the client's number, from 0; a text is its name in the data, or, if
+            nobody has this name, its number. By default the model that all clients share.
 
         Returns
         -------
@@ -119,7 +120,7 @@ class Run:
         form : {"state-dict", "torchscript", "onnx"}
             Weights, or a program that needs no Python code of the model (``onnx`` needs the extra of this name).
         client : int or str, optional
-            Whose model, numbered from 0 or by name; by default each client's.
+            Whose model, by number or name as in :meth:`model`; by default each client's.
 
         Returns
         -------

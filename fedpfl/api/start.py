@@ -66,9 +66,10 @@ def run(
         and ``vocabulary`` if it takes arguments of these names.
     dataset, data : str, Dataset, list or callable, optional
         ``dataset`` is a data set's name or ``MODULE:NAME``, and ``data`` the path that some data sets need. Either may
-        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a tuple of arrays (x, y),
-        a list or dict of what each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one
-        of these.
+        also be one data set, which is divided: a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or
+        DataLoader, a Hugging Face Dataset, or arrays (x, y); with a test set of its own as a tuple (training, test), a
+        dict of ``train`` and ``test``, or (x_train, y_train, x_test, y_test). Or a list, or a dict by names, with such
+        data of each client; or a function that makes one of these.
     num_clients : int, optional
         Clients among which the data are divided; by default all owners that the data name, or 10.
     workers : int, optional
@@ -115,6 +116,7 @@ def run(
     True
     """
     _require_counts(workers=workers, clients_per_gpu=clients_per_gpu)
+    method = _as_named(method)
     # An earlier run may have a custom method, whose settings are not known yet.
     if resume is None and continue_from is None:
         named = {"method": method, "model": model, "dataset": dataset, "data": data, "num_clients": num_clients}
@@ -352,6 +354,10 @@ def sweep(
     [1, 2]
     """
     _require_counts(samples=samples, seeds=seeds, jobs=jobs, workers=workers)
+    if "method" in settings:
+        settings["method"] = _as_named(settings["method"])
+    if grid and isinstance(grid.get("method"), (list, tuple)):
+        grid = {**grid, "method": [*map(_as_named, grid["method"])]}
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     if "method" not in (random or {}):

@@ -51,8 +51,9 @@ def partition_command(
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     check_keys(values)
     config = Config.parse(values)
-    clients = config.data.num_clients or num_supernodes or default_clients(config.data) or DEFAULT_CLIENTS
-    data = federated_data(config.data, clients, config.run.seed)
+    seed = config.run.seed
+    clients = config.data.num_clients or num_supernodes or default_clients(config.data, seed) or DEFAULT_CLIENTS
+    data = federated_data(config.data, clients, seed)
     for remark in data.remarks:
         typer.echo(f"note: {remark}", err=True)
     counts = partition_counts(data)
@@ -67,7 +68,8 @@ def partition_command(
             _write(export.expanduser() / f"client-{client}.npz", data.arrays(client))
         typer.echo(f"wrote {data.num_clients} files to {export}", err=True)
     if chart is not None:
-        title = f"{short_name(config.data.dataset)}, {in_words(with_partitioner(config.data))}, {clients} clients"
+        how = in_words(with_partitioner(config.data, seed))
+        title = f"{short_name(config.data.dataset)}, {how}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
 
 

@@ -99,7 +99,7 @@ def _list_tables(grids: Store) -> None:
 def export(
     run: RunName,
     client: Annotated[
-        list[str] | None, typer.Option("--client", help="Only this client, by number or name; repeatable.")
+        list[str] | None, typer.Option("--client", help="Only this client, by name or number; repeatable.")
     ] = None,
     form: Annotated[
         str,

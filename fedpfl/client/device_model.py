@@ -24,7 +24,8 @@ from .. import models
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
-from ..data.datasets.npz import MAX_CLASSES, MAX_TOKENS
+from ..data.dataset import MAX_CLASSES
+from ..data.datasets.npz import MAX_TOKENS
 from ..data.federation import FederatedData, Scaling
 from ..data.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..training.loop import predict

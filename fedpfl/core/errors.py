@@ -46,7 +46,7 @@ class ConfigError(FedpflError):
     """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key} = {value!r}: {allowed}")
+        super().__init__(f"{key} = {_shown(value)}: {allowed}")
         self.key = key
         self.value = value
         self.allowed = allowed
@@ -54,6 +54,15 @@ class ConfigError(FedpflError):
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
         # Errors are pickled between processes; Exception's own reduce would replay the message as `key`.
         return (ConfigError, (self.key, self.value, self.allowed))
+
+
+def _shown(value: object, limit: int = 300) -> str:
+    """Return a value as Python writes it, in one line; of an array, or of what is longer, its type."""
+    kind = type(value).__name__
+    if hasattr(value, "__array__"):
+        return f"({kind} of shape {tuple(getattr(value, 'shape', ()))})"
+    text = repr(value)
+    return text if isinstance(value, str) or (len(text) <= limit and "\n" not in text) else f"({kind})"
 
 
 class DataError(FedpflError):

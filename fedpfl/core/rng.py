@@ -6,7 +6,10 @@ was drawn before: a run can be resumed, moved to real devices or computed in ano
 
 from __future__ import annotations
 
+import contextlib
+import random
 import zlib
+from typing import Any, Iterator
 
 import numpy as np
 
@@ -43,3 +46,32 @@ def seed_torch(seed: int, device: str = "cpu") -> None:
     torch.default_generator.manual_seed(seed)
     if device == "cuda":
         torch.cuda.manual_seed(seed)
+
+
+def shared_states() -> list[Any]:
+    """Return the states of the generators that all code of a process shares: Python's, NumPy's and torch's."""
+    import torch
+
+    numpy: Any = np.random.get_state(legacy=False)
+    state = {**numpy, "state": [numpy["state"]["key"].tolist(), numpy["state"]["pos"]]}
+    return [random.getstate(), state, torch.get_rng_state().tolist()]
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators that all code of a process shares for a ``with`` statement; then restore them.
+
+    Code of users that draws from them thus gives the same values in every process.
+    """
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])

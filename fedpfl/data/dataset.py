@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core import custom
+from ..core.errors import DataError
+
+MAX_CLASSES = 100_000
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -19,20 +24,27 @@ class Dataset:
         Images: uint8, samples × height × width × channels. Texts: tokens 0 … ``vocabulary`` − 1 as whole numbers,
         samples × length. Other data: float32, samples × features or samples × channels × length. ``x_test`` is None
         where there is no test set.
-    y_train, y_test : ndarray of int64, shape (n,), or of float32, shape (n, k)
-        Class numbers 0 … C−1; or targets, k numbers for each sample.
+    y_train, y_test : ndarray of int64 or of str, shape (n,), or of float32, shape (n, k)
+        Class numbers 0 … C−1, or names of classes; or targets, k numbers for each sample.
     client_train, client_test : ndarray of int64, optional
         The natural owner of each sample, numbered from 0.
     num_classes : int
         C; by default the number of ``class_names``, or else the largest label + 1. Of targets k.
     class_names : tuple of str
-        One name for each class; the numbers by default.
+        One name for each class, in their order; by default the numbers, or the names among the labels, sorted.
     client_names : tuple of str
         One name for each owner, where they have names.
     vocabulary : int
         Number of different tokens of texts; 0 for data that are no texts.
     split : {"", "given"}
         ``given``: whatever the setting ``split`` says, clients are tested with their own part of ``x_test``.
+    remarks : tuple of str
+        What a run says of the data before round 1.
+
+    Raises
+    ------
+    DataError
+        Labels are not of these kinds, or not below ``num_classes``.
 
     Examples
     --------
@@ -60,16 +72,57 @@ class Dataset:
     vocabulary: int = 0
     split: str = ""
     client_names: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):
+            if getattr(self, field) is not None:
+                self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
+        if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
+            self._number_names()
         if self.has_targets:
-            object.__setattr__(self, "num_classes", self.y_train.shape[1])
-            object.__setattr__(self, "class_names", self.class_names or numbered(self.num_classes))
+            self._set("num_classes", self.y_train.shape[1] if self.y_train.ndim > 1 else 1)
+            self._set("class_names", self.class_names or numbered(self.num_classes))
             return
-        top = max(int(y.max(initial=-1)) for y in (self.y_train, self.y_test) if y is not None)
-        count = self.num_classes or len(self.class_names) or top + 1
-        object.__setattr__(self, "num_classes", count)
-        object.__setattr__(self, "class_names", self.class_names or numbered(count))
+        tops = {part: int(y.max(initial=-1)) for part, y in self._labels().items()}
+        count = self.num_classes or len(self.class_names) or max(tops.values()) + 1
+        if self.class_names and len(self.class_names) != count:
+            raise DataError(f"{self.name}: has names for {len(self.class_names)} classes, num-classes is {count}")
+        for part, top in tops.items():
+            if top >= (allowed := min(count, MAX_CLASSES)):
+                raise DataError(f"{self.name}: {part} has label {top}: labels must be 0 … {allowed - 1}")
+        if count > MAX_CLASSES:
+            raise DataError(f"{self.name}: {count} classes are more than {MAX_CLASSES}")
+        self._set("num_classes", count)
+        self._set("class_names", self.class_names or numbered(count))
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _labels(self) -> dict[str, np.ndarray]:
+        labels = {"y_train": self.y_train, "y_test": self.y_test}
+        return {part: y for part, y in labels.items() if y is not None}
+
+    def _number_names(self) -> None:
+        """Put numbers in the place of labels that are names."""
+        labels = self._labels()
+        if any(y.dtype.kind not in "US" for y in labels.values()):
+            raise DataError(f"{self.name}: some labels are names and others numbers")
+        words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels.values()]
+        found, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
+        names = self.class_names
+        if all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
+            numbers = found.astype(np.int64)
+        else:
+            names = names or tuple(found.tolist())
+            unknown = [name for name in found.tolist() if name not in names]
+            if unknown:
+                raise DataError(f"{self.name}: the label {unknown[0][:40]!r} is none of the classes {', '.join(names)}")
+            numbers = np.array([names.index(name) for name in found.tolist()], np.int64)
+        pieces = np.split(numbers[places.reshape(-1)], np.cumsum([y.size for y in words])[:-1])
+        for part, y in zip(labels, pieces):
+            self._set(part, y.reshape(labels[part].shape))
+        self._set("class_names", names)
 
     @property
     def has_targets(self) -> bool:
@@ -107,3 +160,25 @@ class Dataset:
 def numbered(n: int) -> tuple[str, ...]:
     """Return the names of n classes that have none: their numbers."""
     return tuple(str(c) for c in range(n))
+
+
+def array(given: object, where: str) -> np.ndarray:
+    """Return what is an array, or can be made one without a guess, such as a tensor on the CPU or a list of words.
+
+    ``where`` is what a ``DataError`` calls it.
+    """
+    what = f"{where} is {custom.article(given)}"
+    if hasattr(given, "toarray"):
+        raise DataError(f"{what}, a sparse matrix; give its .toarray()")
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise DataError(f"{what} with masked values; give its .filled(…)")
+    try:
+        found = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise DataError(f"{what} that NumPy cannot make an array of: {words}") from error
+    if found.dtype == object and found.size and all(isinstance(one, str) for one in found.reshape(-1).tolist()):
+        return found.astype(str)
+    if found.dtype == object:
+        raise DataError(f"{what} that NumPy cannot make an array of numbers of")
+    return found

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core import custom
 from ..core.errors import ConfigError, DataError, printable
+from ..core.rng import generator
 from .dataset import Dataset
 from .datasets import entry, load_once, owners, read_own
 from .division_file import division_arrays, read_division
@@ -130,7 +131,7 @@ class FederatedData:
     remarks: list[str]
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
-        data = load_once(settings)
+        data = load_once(settings, seed)
         settings = replace(settings, split=data.split or settings.split)
         settings = chosen_partitioner(settings, data.client_train is not None)
         if settings.division_file:
@@ -141,7 +142,7 @@ class FederatedData:
         self._cache = SamplesCache(cache_bytes)
         if not settings.division_file:
             self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
-        self.remarks = _remarks(data, settings, num_clients)
+        self.remarks += _remarks(data, settings, num_clients)
 
     @classmethod
     def own(
@@ -162,7 +163,9 @@ class FederatedData:
             raise ConfigError("standardize", "all", allowed)
         place = Path(path).expanduser()
         if custom.is_custom("dataset", settings.dataset):
-            data = load_once(replace(settings, data=str(place)))
+            # Devices that draw their data must not all draw the same.
+            own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
+            data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
         else:
             data = read_own(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
@@ -195,7 +198,8 @@ class FederatedData:
         ):
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
-        self._data, self._shares, self._numbers, self.remarks = data, shares, numbers, []
+        self._data, self._shares, self._numbers = data, shares, numbers
+        self.remarks = [f"{data.name}: {remark}" for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
@@ -418,19 +422,19 @@ class FederatedData:
         return scale(raw.permute(0, 3, 1, 2), self._normalize)
 
 
-def default_clients(settings: DataSettings) -> int | None:
+def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
     """Return how many clients natural data or a division file make; None where the data are divided."""
     if settings.division_file:
-        return len(_shares_of_file(load_once(settings), settings))
+        return len(_shares_of_file(load_once(settings, seed), settings))
     if settings.partitioner not in (AUTO, "natural"):
         return None
-    owned = owners(settings)
+    owned = owners(settings, seed)
     return None if owned is None else natural_clients(*owned, settings)
 
 
-def with_partitioner(settings: DataSettings) -> DataSettings:
+def with_partitioner(settings: DataSettings, seed: int = 0) -> DataSettings:
     """Return the settings with the partitioner that ``auto`` means for these data; errors as above."""
-    return chosen_partitioner(settings, settings.partitioner == AUTO and owners(settings) is not None)
+    return chosen_partitioner(settings, settings.partitioner == AUTO and owners(settings, seed) is not None)
 
 
 def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | None = None) -> list[Share]:
@@ -467,10 +471,10 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
         )
     numbers = not data.is_image and not data.vocabulary and settings.standardize == NONE
     if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
-        said.append(
-            f'{data.name}: features reach {largest:,.0f} and are not scaled: standardize = "client" brings them to one '
-            "scale"
-        )
+        what, how = "features", 'standardize = "client" brings them to one scale'
+        if data.x_train.ndim == 4:
+            what, how = "pixels", "divide them by 255, or give images of uint8"
+        said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
     return said
 
 

@@ -241,7 +241,14 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
         raise ConfigError(
             "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
         )
-    enough = [mine for mine in _by_owner(pool.owners) if len(mine) >= settings.min_samples]
+    everybody = _by_owner(pool.owners)
+    enough = [mine for mine in everybody if len(mine) >= settings.min_samples]
+    if not enough:
+        most = max(map(len, everybody), default=0)
+        raise DataError(
+            f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples; the "
+            f"largest has {most}: use a smaller min-samples"
+        )
     if num_clients > len(enough):
         raise ConfigError(
             "num-clients",
@@ -434,7 +441,8 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no separate test set, use "mixed"')
     if settings.split == "given" and PARTITIONERS[settings.partitioner].cuts:
-        raise ConfigError("split", "given", f'must be "mixed" for partitioner = "{settings.partitioner}"')
+        allowed = f'must be "mixed" for partitioner = "{settings.partitioner}", which takes one pool of samples'
+        raise ConfigError("split", "given", allowed)
 
 
 def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:

@@ -200,7 +200,8 @@ class DataSettings:
                 return False
             of_partitioner = self.partitioner in _OF_PARTITIONERS.get(key, (self.partitioner,))
             of_split = _OF_SPLITS.get(key, self.split) == self.split
-            return of_partitioner and of_split and self.dataset in _OF_DATASETS.get(key, (self.dataset,))
+            of_dataset = self.dataset in _OF_DATASETS.get(key, (self.dataset,)) or custom.is_reference(self.dataset)
+            return of_partitioner and of_split and of_dataset
 
         return {key: value for key, value in items(self) if key not in _NEVER and counts(key)}
 

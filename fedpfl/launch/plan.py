@@ -101,10 +101,10 @@ def prepare(
     find_augmentation(config.training.augmentation)
     decided: dict[str, Value] = {}
     if not config.run.resume:
-        chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data)
+        chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data, config.run.seed)
         decided["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
-    decided["num-clients"] = given_number or natural_clients(config.data) or default_clients
+    decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
     if not config.run.resume and (earlier := RunFolder.continued(config)):
         decided["continue-from"] = str(earlier.path)
     if config.run.replay:

@@ -40,7 +40,7 @@ def export_personal(
 
     ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which describes their
     input and output. If ``global.safetensors`` is every client's model, other forms of it are
-    ``RUN/personal/global.…``. A client that is asked for, by number or name, must have its state here.
+    ``RUN/personal/global.…``. A client that is asked for, by name or number, must have its state here.
     """
     written, config, task = [], Config.parse(folder.config()), folder.described()
     numbers = None if clients is None else [folder.client_number(client) for client in clients]

@@ -227,10 +227,12 @@ class RunFolder:
             raise ConfigError("division", division, allowed)
 
     def client_number(self, client: int | str) -> int:
-        """Return the number of a client that is given by it, also as text, or by the name that the data have for it."""
-        if not isinstance(client, str) or client.isdecimal():
+        """Return the number of a client: an int is it, and a text is first the name that the data have for somebody."""
+        if not isinstance(client, str):
             return int(client)
         names = [*self.task().get("client_names", ())]
+        if client not in names and client.isdecimal():
+            return int(client)
         if client not in names:
             known = did_you_mean(client, [printable(name, 40) for name in names])
             raise ConfigError("client", client, f"run {self.path.name} has no client of this name{known}")

@@ -116,7 +116,7 @@ def test_owners_are_read_without_the_samples(tmp_path: Path) -> None:
         ({"x": np.array([{}] * 6, object)}, "cannot be read: it holds Python objects"),
         ({"y": np.zeros(5)}, "y has 5 targets for 6 samples"),
         ({"y": np.full(6, np.inf)}, "y holds a value that is not finite"),
-        ({"y": np.zeros((6, 1), int)}, "y is int64 6×1: must be whole numbers"),
+        ({"y": np.zeros((6, 2), int)}, "y is int64 6×2: must be whole numbers, one for each sample; targets of more"),
         ({"y": np.zeros(5, int)}, "y has 5 labels for 6 samples"),
         ({"y": np.array([0, 1, -1, 0, 0, 0])}, r"y\[2\] is -1: labels must be 0"),
         ({"y": np.array([0, 1, 10**6, 0, 0, 0])}, "label 1000000 is too large"),

@@ -19,10 +19,10 @@ def made(monkeypatch):
 
     def make(source, num_clients, **settings):
         loader = CustomLoader("data", source)
-        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given: loader(given))
+        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given, seed=0: loader(given, seed))
         return FederatedData(DataSettings(**settings), num_clients, 1)
 
-    custom._made.cache_clear()
+    custom._kept.clear()
     return make
 
 

@@ -15,9 +15,8 @@ from typing import Any, Callable, Iterator, NamedTuple, NoReturn, Sequence
 import numpy as np
 
 from ...core.errors import DataError
-from ..dataset import Dataset, numbered
+from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .npz import MAX_CLASSES
 from .places import need
 
 SUFFIXES = (".csv", ".parquet")
@@ -321,12 +320,15 @@ def word(cell: Any) -> str:
 # -- data frames -------------------------------------------------------------------------------------------------------
 
 
-def read_frame(frame: Any, name: str, settings: DataSettings) -> Columns:
-    """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1."""
+def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
+    """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1.
+
+    ``windows`` is as in :func:`read_columns`.
+    """
     where, names = Path(name), [str(column) for column in frame.columns]
     if not len(frame):
         raise DataError(f"{name}: no rows")
-    roles = _roles(where, names, settings, windows=False)
+    roles = _roles(where, names, settings, windows)
     if len(frame) * len(roles.features) > MAX_VALUES:
         raise DataError(f"{name}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.empty((len(frame), len(roles.features)), np.float32)

@@ -1,24 +1,36 @@
-"""Data sets by name, those included that users bring as Python code or as arrays."""
+"""Data sets by name, those included that users bring as Python code or as objects."""
 
 from __future__ import annotations
 
+import re
+from collections import OrderedDict
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Hashable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from ...core import custom
-from ...core.errors import ConfigError, DataError, in_one_line
-from ..dataset import Dataset
+from ...core import custom, rng
+from ...core.errors import ConfigError, DataError
+from ..dataset import Dataset, array
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
-from .columns import FileSamples, read_frame, to_dataset
+from .columns import FileSamples, listed, read_frame, to_dataset
+from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
+from .samples import is_samples, read_samples
+from .series import windows_of
 
-# What a client has: samples that are still to be cut, or those to train on and those to test with.
+# What one data set has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
+# Names of the parts of a data set, as they are usual.
+_PART = re.compile(
+    r"(?:(train|training)|(test|testing)|(val|valid|validation|dev|eval))[ _-]?(?:set|data|dataset|loader|split)?", re.I
+)
+# The classes of Hugging Face's package whose objects are data sets.
+TABLES = {("datasets.arrow_dataset", "Dataset"), ("datasets.iterable_dataset", "IterableDataset")}
+# Data sets that are kept.
+KEPT = 2
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
@@ -34,8 +46,9 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
 class CustomLoader:
     """Makes a data set of a user's object; equal only to a loader of the same object.
 
-    The ``source`` is a :class:`Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a tuple or dict of arrays,
-    or what each client has, as a list or as a mapping by the clients' names; or a function that returns one of these.
+    The ``source`` is a :class:`Dataset`; a pandas DataFrame, a Hugging Face Dataset, a torch Dataset or DataLoader, or
+    arrays (x, y); a training and a test set of these; what each client has, as a list or as a mapping by the clients'
+    names; or a function that returns one of these.
     """
 
     def __init__(self, name: str, source: Any) -> None:
@@ -47,105 +60,338 @@ class CustomLoader:
     def __hash__(self) -> int:
         return id(self.source)
 
-    def __call__(self, settings: DataSettings) -> Dataset:
-        """Make the data set, or raise a ``FedpflError``.
+    def __call__(self, settings: DataSettings, seed: int = 0) -> Dataset:
+        """Make the data set, or raise a ``FedpflError``; it is kept, and made anew only if the seed matters.
 
-        A function gets ``settings`` and, from the setting ``data``, ``path`` if it takes arguments of these names.
+        A function gets ``settings`` and, from the setting ``data``, ``path`` if it takes arguments of these names. What
+        it, or a torch Dataset, draws from the generators of Python, NumPy and torch follows from ``seed``.
         """
         # However the samples are divided, they are the same: the function need not be called again.
-        return _made(self, replace(settings, partitioner=AUTO, num_clients=0))
+        folder = str(Path(settings.data_dir).expanduser().absolute())
+        settings = replace(settings, partitioner=AUTO, num_clients=0, data_dir=folder)
+        for key in ((self, settings), (self, settings, seed)):
+            if key in _kept:
+                _kept.move_to_end(key)
+                return _kept[key]
+        with rng.seeded(seed):
+            before = rng.shared_states()
+            made = _made(custom.short_name(self.name), self, settings)
+            drew = rng.shared_states() != before
+        _kept[(self, settings, seed) if drew else (self, settings)] = made
+        while len(_kept) > KEPT:
+            _kept.popitem(last=False)
+        return made
 
 
-@lru_cache(maxsize=2)
-def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
-    name, source = custom.short_name(loader.name), loader.source
-    if callable(source):
+_kept: OrderedDict[Hashable, Dataset] = OrderedDict()
+
+
+class _Client(NamedTuple):
+    """What one client, or all of them together, have."""
+
+    name: str
+    where: str
+    train: Any
+    test: Any = None
+
+
+def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
+    source = loader.source
+    if callable(source) and not is_samples(source):
         offered = {"settings": settings, "path": settings.data}
         source = custom.call("dataset", loader.name, source, offered)
     if isinstance(source, Dataset):
-        return _checked(source)
-    if _is_frame(source):
-        return _of_frame(name, source, settings)
-    if _is_samples(source):
-        return Dataset(name, *_pair(source, name))
-    if _is_arrays(source):
-        return replace(_of_clients(name, [source], settings), client_train=None, client_test=None, split="")
+        return _checked(source, settings)
+    parts = None if isinstance(source, list) else _parts(source, name)
+    if parts is not None:
+        found = _joined(name, [_Client("", name, *parts)], settings, owned=False)
+        val = (
+            [key for key in source if (match := _PART.fullmatch(str(key))) and match[3]]
+            if isinstance(source, Mapping)
+            else []
+        )
+        return replace(found, remarks=(*found.remarks, f"{val[0]} is used as the test set")) if val else found
     if isinstance(source, Mapping):
-        return _of_clients(name, list(source.values()), settings, tuple(map(str, source)))
+        if len({str(key) for key in source}) < len(source):
+            raise DataError(f"{name}: two of the clients {', '.join(map(repr, source))} have one name")
+        return _joined(name, _clients(name, source), settings)
     if isinstance(source, (list, tuple)):
-        return _of_clients(name, source, settings)
+        _require_clients(name, source)
+        return _joined(name, _clients(name, dict(enumerate(source))), settings, named=False)
+    hint = ""
+    if hasattr(source, "__next__"):
+        hint = " (of what gives samples only once it is unclear whether they are samples or clients)"
     allowed = (
-        f"returns {custom.article(source)}; it must return a fedpfl.Dataset, a DataFrame, a torch Dataset or "
-        f"DataLoader, or a list or dict of what each client has: ({', '.join(FOUR)}) or any of these"
+        f"returns {custom.article(source)}{hint}; it must return a fedpfl.Dataset, a pandas DataFrame, a torch Dataset "
+        f"or DataLoader, arrays (x, y) or ({', '.join(FOUR)}), a tuple of a training and a test set, or a list or dict "
+        "of what each client has"
     )
     raise ConfigError("dataset", loader.name, allowed)
 
 
-def _is_frame(thing: object) -> bool:
-    """Return whether an object is a pandas DataFrame, without importing pandas."""
-    return type(thing).__name__ == "DataFrame" and hasattr(thing, "iloc")
+# -- which object is what ----------------------------------------------------------------------------------------------
 
 
-def _is_arrays(thing: object) -> bool:
-    """Return whether an object is the arrays of one data set, as a tuple or a dict: x and y, of a test set as well."""
+def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, Any] | None:
+    """Return the training and the test set that an object is, the latter None if it has none; None for other objects.
+
+    ``pair`` are the types of a pair; in the place of a data set a list is one of clients.
+    """
+    if _is_part(thing):
+        return thing, None
     if isinstance(thing, Mapping):
-        return thing.keys() in (set(PAIR), set(FOUR))
-    parts = thing if isinstance(thing, tuple) and len(thing) in (len(PAIR), len(FOUR)) else ()
-    return bool(parts) and not _is_frame(parts[1]) and all(hasattr(part, "__array__") for part in parts)
-
-
-def _is_samples(thing: object) -> bool:
-    """Return whether an object is a torch Dataset or DataLoader: it gives (x, y) one by one, or has one that does."""
-    if isinstance(thing, (list, tuple, str, bytes)) or hasattr(thing, "keys") or hasattr(thing, "__array__"):
-        return False
-    return hasattr(thing, "dataset") or (hasattr(thing, "__getitem__") and hasattr(thing, "__len__"))
-
-
-def _of_frame(name: str, frame: Any, settings: DataSettings) -> Dataset:
-    table = read_frame(frame, name, settings)
-    part = FileSamples(Path(name), table.values, table.words, table.row)
-    return to_dataset([part], name, settings, settings.num_classes or None, alone=False)
-
-
-def _pair(samples: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples and labels of a torch Dataset, or of that of a DataLoader, in their order."""
-    source = getattr(samples, "dataset", samples)
-    xs, ys = [], []
-    for at in range(len(source)):
-        try:
-            x, y = source[at]
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{where}: sample {at} is not a pair of x and y: {in_one_line(error)}") from error
-        xs.append(_array(x, f"{where}: x of sample {at}"))
-        ys.append(_array(y, f"{where}: y of sample {at}"))
-        if xs[-1].shape != xs[0].shape:
+        named = {str(key).lower(): value for key, value in thing.items()}
+        if named.keys() == set(FOUR):
+            return (named["x_train"], named["y_train"]), (named["x_test"], named["y_test"])
+        if {*PAIR} < named.keys() and _is_array(named["x"]):
             raise DataError(
-                f"{where}: sample {at} has the shape {xs[-1].shape}, and sample 0 {xs[0].shape}: resize all to one size"
+                f"{where} has {', '.join(map(str, thing))}; arrays are x, y or {', '.join(FOUR)}, and fedpfl.Dataset "
+                "takes owners and names as well"
             )
-    if not xs:
-        raise DataError(f"{where}: has no samples")
-    x, y = np.stack(xs), np.stack(ys)
-    return samples_of(x, f"{where}: x", planes=True), labels_of(y, len(x), f"{where}: y")
+        return _named_parts(thing, where)
+    if not isinstance(thing, pair):
+        return None
+    if len(thing) == len(FOUR) and _is_pair(thing[:2]) and _is_pair(thing[2:]):
+        return tuple(thing[:2]), tuple(thing[2:])
+    if len(thing) == 2 and all(map(_is_part, thing)):
+        return thing[0], thing[1]
+    return None
 
 
-def _arrays_of(client: Any, where: str) -> tuple[Any, ...]:
-    """Return what a client has as (x, y), or as training and test samples."""
-    if isinstance(client, Mapping):
-        for names in (FOUR, PAIR):
-            if client.keys() == set(names):
-                return tuple(client[name] for name in names)
-        has = ", ".join(map(str, client)) or "nothing"
-        raise DataError(f"{where} has {has}; it must have {', '.join(FOUR)}, or x, y")
-    if _is_samples(client):
-        return _pair(client, where)
-    if isinstance(client, (list, tuple)) and len(client) == len(PAIR) and all(map(_is_samples, client)):
-        return (*_pair(client[0], f"{where}, training"), *_pair(client[1], f"{where}, test"))
-    if isinstance(client, (list, tuple)) and len(client) in (len(PAIR), len(FOUR)):
-        return tuple(client)
-    raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, Any] | None:
+    """Return what a mapping has under names such as train and test; None if its keys are no such names."""
+    found: dict[str, Any] = {}
+    for key in thing:
+        match = _PART.fullmatch(str(key))
+        kind = "" if match is None else ("train", "test", "validation")[match.lastindex - 1]  # type: ignore[operator]
+        if kind and kind in found:
+            raise DataError(f"{where}: {' and '.join(map(str, thing))}: two of these are one part, {kind}")
+        found[kind] = key
+    if "" in found:
+        if {"train", "test"} <= found.keys():
+            raise DataError(
+                f"{where}: {', '.join(map(str, thing))}: are train and test the parts of one data set, or clients? "
+                "Leave out the others, or rename these"
+            )
+        return None
+    if "train" not in found:
+        if found:
+            raise DataError(f"{where} has {' and '.join(map(str, thing))}, and no train")
+        return None
+    if len(found) > 2:
+        raise DataError(
+            f"{where} has {', '.join(map(str, thing))}; give train and test: validation-fraction sets samples for "
+            "validation aside, and train may include these"
+        )
+    train = thing[found.pop("train")]
+    test = thing[next(iter(found.values()))] if found else None
+    for part in (train, test):
+        if isinstance(part, (list, Mapping)) and not _is_part(part):
+            raise DataError(
+                f"{where}: train and test are {custom.article(part)} each; of several clients give each one's pair, "
+                "as a list or dict of (training, test)"
+            )
+    return train, test
 
 
-def _checked(data: Dataset) -> Dataset:
+def _require_clients(name: str, source: Sequence[Any]) -> None:
+    """Refuse tuples that may be one data set as well as the clients of several."""
+    if not isinstance(source, tuple):
+        return
+    if len(source) == 2 and all(isinstance(one, (list, Mapping)) for one in source):
+        raise DataError(
+            f"{name}: a tuple of two {custom.article(source[0]).split()[-1]}s: of two clients give a list; of the "
+            "clients' training and test sets a list of pairs, list(zip(training, test))"
+        )
+    if len(source) == 3 and all(map(_is_part, source)):
+        raise DataError(
+            f"{name}: a tuple of three data sets: three clients are a list; training and test set are a tuple of two, "
+            "and validation-fraction sets samples for validation aside"
+        )
+
+
+def _clients(name: str, given: Mapping[Any, Any]) -> list[_Client]:
+    """Return what each client has, by their names; a ``DataError`` says whose is wrong."""
+    if not given:
+        raise DataError(f"{name}: the list of clients is empty")
+    found = []
+    for own, client in given.items():
+        where = f"{name}: client {own}"
+        parts = _parts(client, where, (list, tuple))
+        if parts is None and isinstance(client, (list, tuple)) and len(client) in (len(PAIR), len(FOUR)):
+            parts = tuple(client[:2]), tuple(client[2:]) or None
+        if parts is None and isinstance(client, Mapping):
+            has = ", ".join(map(str, client)) or "nothing"
+            raise DataError(f"{where} has {has}; it must have {', '.join(FOUR)}, or x, y")
+        if parts is None:
+            raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+        found.append(_Client(str(own), where, *parts))
+    if len({client.test is None for client in found}) > 1:
+        lacks = next(client for client in found if client.test is None)
+        raise DataError(f"{lacks.where} has no test set, and others have one")
+    return found
+
+
+def _is_part(thing: Any) -> bool:
+    """Return whether an object is one set of samples."""
+    if isinstance(thing, Mapping):
+        named = {str(key).lower(): value for key, value in thing.items()}
+        return named.keys() == set(PAIR) and all(map(_is_array, named.values()))
+    if isinstance(thing, (list, tuple)):
+        return len(thing) == len(PAIR) and _is_pair(thing)
+    return _is_frame(thing) or _is_table(thing) or is_samples(thing)
+
+
+def _is_pair(thing: Sequence[Any]) -> bool:
+    """Return whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
+    x, y = thing
+    if _is_frame(x) and _is_frame(y):
+        if {*x.columns} == {*y.columns}:
+            return False
+        if len(y.columns) == 1 and len(x) == len(y):
+            return True
+        raise DataError(
+            f"two DataFrames with other columns ({', '.join(map(str, [*x.columns][:4]))}, … and "
+            f"{', '.join(map(str, [*y.columns][:4]))}, …): training and test set must have the same ones; labels are a "
+            "Series"
+        )
+    if isinstance(y, list) and any(hasattr(label, "__len__") and not isinstance(label, str) for label in y[:1]):
+        return False
+    return _is_array(x) and _is_array(y) and not _is_frame(y)
+
+
+def _is_array(thing: Any) -> bool:
+    """Return whether an object is an array, or a list of numbers, words or arrays."""
+    if isinstance(thing, list):
+        while isinstance(thing, (list, tuple)) and thing:
+            thing = thing[0]
+        if isinstance(thing, (bool, int, float, str)):
+            return True
+    return not is_samples(thing) and (hasattr(thing, "__array__") or hasattr(thing, "toarray"))
+
+
+def _is_frame(thing: object) -> bool:
+    """Return whether an object is a pandas DataFrame, or one that works like it, without importing pandas."""
+    return any(kind.__name__ == "DataFrame" for kind in type(thing).__mro__) and hasattr(thing, "iloc")
+
+
+def _is_table(thing: object) -> bool:
+    """Return whether an object is a Hugging Face Dataset, without importing their package."""
+    kinds = {(kind.__module__, kind.__name__) for kind in type(thing).__mro__}
+    return not kinds.isdisjoint(TABLES)
+
+
+# -- what they hold ----------------------------------------------------------------------------------------------------
+
+
+def _joined(
+    name: str, clients: list[_Client], settings: DataSettings, owned: bool = True, named: bool = True
+) -> Dataset:
+    """Lay what clients have end to end; not ``owned``: it is one data set; not ``named``: clients have only numbers."""
+    sets = [part for client in clients for part in (client.train, client.test) if part is not None]
+    for kind, read in ((_is_frame, _of_frames), (_is_table, _of_tables)):
+        if all(map(kind, sets)):
+            found = read(name, clients, settings, owned)
+            return found if clients[0].test is None else replace(found, split="given")
+        if any(map(kind, sets)):
+            kinds = sorted({custom.article(part) for part in sets})
+            raise DataError(f"{name}: its parts are {' and '.join(kinds)}; all must be of one kind")
+    found = _of_arrays(name, clients, settings, owned)
+    return found if owned and named else replace(found, client_names=())
+
+
+def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
+    import pandas
+
+    first, column = clients[0].train, settings.client_column or "client"
+    if owned:
+        settings = replace(settings, client_column=column)
+    parts = []
+    for word in ("train", "test"):
+        frames = []
+        for client in clients:
+            frame = getattr(client, word)
+            if frame is None:
+                continue
+            if owned and column in frame.columns:
+                raise DataError(f"{client.where} has a column {column!r}, and is one client: leave the column out")
+            if {*frame.columns} != {*first.columns}:
+                raise DataError(f"{client.where} has other columns than the first one")
+            frame = frame if list(frame.columns) == list(first.columns) else frame[list(first.columns)]
+            frames.append(frame.assign(**{column: client.name}) if owned else frame)
+        if frames:
+            joined = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
+            parts.append(_frame_samples(joined, name if word == "train" else f"{name}, test set", settings))
+    return to_dataset(parts, name, settings, settings.num_classes or None, alone=False)
+
+
+def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSamples:
+    """Return the samples of a DataFrame, whose rows are steps of time where a setting or column says so."""
+    series = bool(settings.window_length) or settings.window_column in frame.columns
+    table = read_frame(frame, where, settings, windows=series)
+    if series:
+        return windows_of(Path(where), table, settings)
+    return FileSamples(Path(where), table.values, table.words, table.row)
+
+
+def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
+    column = settings.client_column or "client"
+    tables = {}
+    for word in ("train", "test"):
+        given = {client.name: getattr(client, word) for client in clients if getattr(client, word) is not None}
+        if given:
+            tables[word] = joined_tables(name, given, column if owned else "")
+    return tables_to_dataset(Path(name), tables, replace(settings, client_column=column) if owned else settings)
+
+
+def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
+    said: dict[str, None] = {}
+    suffixes = ("",) if clients[0].test is None else ("_train", "_test")
+    columns: list[list[np.ndarray]] = []
+    for client in clients:
+        arrays: list[np.ndarray] = []
+        for suffix, part in zip(suffixes, (client.train, client.test)):
+            arrays += _arrays_of(part, client.where, suffix, said)
+            for word, found, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
+                if (found.dtype.kind, found.shape[1:]) != (first.dtype.kind, first.shape[1:]):
+                    what = "samples" if word == "x" else "labels or targets"
+                    raise DataError(
+                        f"{client.where}: {word}{suffix} has {what} of {found.dtype} {found.shape[1:]}, and "
+                        f"{first.dtype} {first.shape[1:]} come before: all {what} must be alike"
+                    )
+        if len(arrays[0]) < settings.min_samples:
+            raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(suffixes) > 1)}samples, "
+                            f"min-samples is {settings.min_samples}")  # fmt: skip
+        columns.append(arrays)
+    joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
+    counts = [[len(arrays[at]) for arrays in columns] for at in range(0, len(joined), 2)]
+    owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
+    x_test, y_test, client_test = (*joined[2:], owners[1]) if len(suffixes) > 1 else (None, None, None)
+    if joined[1].dtype.kind == "f" and settings.num_classes not in (0, joined[1].shape[1]):
+        allowed = f"must be 0 for {name}, whose labels are floats and so targets; labels are whole numbers or names"
+        raise ConfigError("num-classes", settings.num_classes, allowed)
+    return Dataset(
+        name, joined[0], joined[1], x_test, y_test, owners[0], client_test, settings.num_classes,
+        tuple(listed(settings.class_names)), split="given" if len(suffixes) > 1 else "",
+        client_names=tuple(client.name for client in clients), remarks=tuple(said),
+    )  # fmt: skip
+
+
+def _arrays_of(part: Any, where: str, suffix: str, said: dict[str, None]) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y of one set of samples, checked and in the inner layout."""
+    if is_samples(part):
+        return read_samples(part, f"{where}{ {'_train': ', training', '_test': ', test'}.get(suffix, '') }", said)
+    if isinstance(part, Mapping):
+        named = {str(key).lower(): value for key, value in part.items()}
+        part = [named.get(word) for word in PAIR]
+    if not isinstance(part, (tuple, list)) or len(part) != len(PAIR):
+        raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
+                        "(x, y), or a DataFrame")  # fmt: skip
+    x = samples_of(array(part[0], f"{where}: x{suffix}"), f"{where}: x{suffix}", planes=True)
+    return x, labels_of(array(part[1], f"{where}: y{suffix}"), len(x), f"{where}: y{suffix}", names=True)
+
+
+def _checked(data: Dataset, settings: DataSettings) -> Dataset:
     """Bring a data set's arrays into the inner layout."""
     found: dict[str, Any] = {}
     for part in ("train", "test"):
@@ -155,78 +401,14 @@ def _checked(data: Dataset) -> Dataset:
         if x is None:
             continue
         where = f"{data.name}: {{}}_{part}"
-        found[f"x_{part}"] = samples_of(_array(x, where.format("x")), where.format("x"), data.vocabulary, True)
-        found[f"y_{part}"] = labels_of(_array(y, where.format("y")), len(x), where.format("y"))
-        if found[f"y_{part}"].max() >= data.num_classes:
-            top = found[f"y_{part}"].max()
-            raise DataError(f"{where.format('y')} has label {top}: labels must be 0 … {data.num_classes - 1}")
+        found[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, True)
+        found[f"y_{part}"] = labels_of(y, len(x), where.format("y"))
         owners = getattr(data, f"client_{part}")
         if owners is not None:
-            found[f"client_{part}"] = labels_of(_array(owners, "client"), len(x), f"{data.name}: client_{part}")
+            found[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
     if found["x_train"].shape[1:] != found.get("x_test", found["x_train"]).shape[1:]:
         raise DataError(f"{data.name}: x_train and x_test must hold samples of one shape")
+    if settings.num_classes:
+        found["num_classes"] = settings.num_classes
+        found["class_names"] = () if data.unnamed else data.class_names
     return replace(data, **found)
-
-
-def _of_clients(name: str, clients: Sequence[Any], settings: DataSettings, known: tuple[str, ...] = ()) -> Dataset:
-    """Lay the arrays of clients end to end."""
-    if not clients:
-        raise DataError(f"{name}: the list of clients is empty")
-    if all(map(_is_frame, clients)):
-        return _of_frames(name, clients, settings, known)
-    names: tuple[str, ...] = FOUR
-    columns: list[list[np.ndarray]] = []
-    for number, given in enumerate(clients):
-        where = f"{name}: client {known[number] if known else number}"
-        client = _arrays_of(given, where)
-        names = PAIR if len(client) == len(PAIR) else FOUR
-        if columns and len(client) != len(columns[0]):
-            raise DataError(f"{where} has {len(client)} arrays, and the first client has {len(columns[0])}")
-        arrays = [_array(array, f"{where}: {word}") for word, array in zip(names, client)]
-        for at in range(0, len(arrays), 2):
-            arrays[at] = samples_of(arrays[at], f"{where}: {names[at]}", planes=True)
-            arrays[at + 1] = labels_of(arrays[at + 1], len(arrays[at]), f"{where}: {names[at + 1]}")
-            first = columns[0][0] if columns else arrays[0]
-            if (arrays[at].dtype, arrays[at].shape[1:]) != (first.dtype, first.shape[1:]):
-                raise DataError(
-                    f"{where}: {names[at]} has samples of {arrays[at].dtype} {arrays[at].shape[1:]}, and "
-                    f"{first.dtype} {first.shape[1:]} come before: all samples must be alike"
-                )
-        if len(arrays[0]) < settings.min_samples:
-            raise DataError(f"{where} has {len(arrays[0])} {'' if names == PAIR else 'training '}samples, "
-                            f"min-samples is {settings.min_samples}")  # fmt: skip
-        columns.append(arrays)
-    joined = [np.concatenate(list(column)) for column in zip(*columns)]
-    owners = [np.repeat(np.arange(len(columns)), [len(client[at]) for client in columns]) for at in (0, len(names) - 1)]
-    if names == PAIR:
-        return Dataset(name, joined[0], joined[1], client_train=owners[0], client_names=known)
-    x_train, y_train, x_test, y_test = joined
-    return Dataset(
-        name, x_train, y_train, x_test, y_test, client_train=owners[0], client_test=owners[1], split="given",
-        client_names=known,
-    )  # fmt: skip
-
-
-def _of_frames(name: str, frames: Sequence[Any], settings: DataSettings, known: tuple[str, ...]) -> Dataset:
-    """Lay the DataFrames of clients end to end, with a column that says whose each row is."""
-    first = frames[0]
-    for number, frame in enumerate(frames):
-        if list(frame.columns) != list(first.columns):
-            raise DataError(f"{name}: client {known[number] if known else number} has other columns than the first one")
-    column = settings.client_column or "client"
-    whose = known or tuple(map(str, range(len(frames))))
-    table = [frame.assign(**{column: one}) for frame, one in zip(frames, whose)]
-    import pandas
-
-    return _of_frame(name, pandas.concat(table, ignore_index=True), replace(settings, client_column=column))
-
-
-def _array(given: Any, where: str) -> np.ndarray:
-    """Return what is an array, or can be made one without a guess, such as a tensor on the CPU."""
-    try:
-        found = np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} is {custom.article(given)} that NumPy cannot make an array of: {error}") from error
-    if found.dtype == object:
-        raise DataError(f"{where} is {custom.article(given)} that NumPy cannot make an array of numbers of")
-    return found

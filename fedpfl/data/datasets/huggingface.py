@@ -51,6 +51,37 @@ def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Datas
         if TRAIN not in found:
             raise DataError(f"{path}: has no split {TRAIN}; it has {', '.join(found) or 'none'}")
         tables = {part: found[part] for part in (TRAIN, TEST) if part in found}
+    return tables_to_dataset(path, tables, settings, alone)
+
+
+def joined_tables(name: str, tables: dict[str, Any], column: str) -> Any:
+    """Lay Hugging Face Datasets end to end, with a ``column`` that has the key of each; without it there is only one.
+
+    One whose rows are not simply there, a streamed one or one with a transform, is a :class:`DataError`.
+    """
+    module = need("datasets", "datasets", name)
+    for owner, table in tables.items():
+        where = f"{name}: client {owner}" if column else name
+        if not hasattr(table, "select_columns") or not hasattr(table, "__len__"):
+            raise DataError(f"{where} is streamed (an IterableDataset); load it without streaming")
+        if table.format["type"] == "custom":
+            raise DataError(f"{where} has a transform (with_transform), which is not used here: give the rows as "
+                            ".with_format(None) has them or .map(…) makes them")  # fmt: skip
+        if column in table.features:
+            raise DataError(f"{where} has a column {column!r}, and is one client: leave the column out")
+    if not column:
+        return next(iter(tables.values()))
+    try:
+        return module.concatenate_datasets(
+            [table.add_column(column, [owner] * len(table)) for owner, table in tables.items()]
+        )
+    except (ValueError, TypeError) as error:  # pyarrow's errors are kinds of these
+        raise DataError(f"{name}: the clients' columns differ: {' '.join(str(error).split())[:160]}") from error
+
+
+def tables_to_dataset(path: Path, tables: dict[str, Any], settings: DataSettings, alone: bool = False) -> Dataset:
+    """Return what one table, or one for training and one for tests, holds; see :func:`read_saved`."""
+    module = need("datasets", "datasets", str(path))
     label = _label(path, tables, settings)
     parts = [_samples(path / part, table, label, settings, module) for part, table in tables.items()]
     shapes = [part.x.shape[1:] for part in parts]

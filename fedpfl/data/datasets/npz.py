@@ -9,28 +9,28 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import DataError
-from ..dataset import Dataset, numbered
+from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
 from .places import own_path
 
 # An embedding has a row for each token: more of them are a mistake.
 MAX_TOKENS = 1_000_000
-MAX_CLASSES = 100_000
 # Without a list of names so many times as many classes as there are different labels are a mistake, too.
 GAPS = 2
 
 
-def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Dataset:
+def read_npz(path: Path, name: str = "", num_classes: int | None = None, alone: bool = False) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
     ``client_train``, ``client_test``), the owner of each sample, and ``classes``, the names of the classes. Images are
     uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary`` is then the number of
-    different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are whole numbers, the
-    classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. Other arrays are ignored.
-    Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name the classes: a device may
-    lack the highest ones.
+    different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are whole numbers or
+    names, the classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. An array that
+    may say more of each sample is refused, and others are ignored. Nothing in the file is ever unpickled.
+    ``num_classes`` counts where the file does not name the classes: a device may lack the highest ones. ``alone``:
+    others number the same classes without seeing this file, so names as labels need ``classes``.
     """
     arrays = read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
@@ -38,18 +38,22 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     parts = ("",) if "x" in arrays else ("_train", "_test")
     for key in [f"{letter}{part}" for part in parts for letter in "xy"]:
         if key not in arrays:
-            found = ", ".join(sorted(arrays)) or "nothing"
-            raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, found {found}")
+            raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary) for part in parts]
-    ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}") for part, x in zip(parts, xs)]
+    ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", names=True) for part, x in zip(parts, xs)]
+    _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         raise DataError(f"{path}: x_train is {_show(xs[0])}, x_test is {_show(xs[1])}: must hold samples of one shape")
     kinds = {(y.dtype.kind, y.shape[1:]) for y in ys}
     if len(kinds) > 1:
         raise DataError(f"{path}: y_train is {_show(ys[0])}, y_test is {_show(ys[1])}: must be of one kind")
     class_names: tuple[str, ...] = ()
-    if ys[0].dtype.kind != "f":
+    if ys[0].dtype.kind in "US":
+        if alone and "classes" not in arrays:
+            raise DataError(f"{path}: has names as labels; devices number them alike only with an array classes")
+        class_names = _given_names(arrays["classes"], path, num_classes) if "classes" in arrays else ()
+    elif ys[0].dtype.kind != "f":
         class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
         for part, y in zip(parts, ys):
             if y.max() >= len(class_names):
@@ -59,8 +63,37 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
     return Dataset(
         name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, class_names=class_names,
-        vocabulary=vocabulary, client_names=owner_names(arrays),
+        num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
     )  # fmt: skip
+
+
+def _found(path: Path) -> str:
+    """Return which arrays a file has, and what it is if it is one of PFLlib's."""
+    with np.load(path, allow_pickle=False) as archive:
+        names = sorted(archive.files)
+    hint = (
+        "; is it PFLlib's? Its data are Python objects, which are not unpickled: numpy.savez(NEW, "
+        '**numpy.load(OLD, allow_pickle=True)["data"].item()) writes arrays'
+    )
+    return f"found {', '.join(names) or 'nothing'}{hint if names == ['data'] else ''}"
+
+
+def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
+    """Refuse an array that seems to say more of the samples, above all whose they are; its values are not read."""
+    with np.load(path, allow_pickle=False) as archive:
+        for key in archive.files:
+            if key in known or key in ("classes", "vocabulary"):
+                continue
+            with archive.zip.open(f"{key}.npy") as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape = read(file)[0]
+            if key.split("_")[0] in ("x", "y", "client") or (shape and shape[0] in lengths):
+                allowed = ", ".join([*sorted(known), "classes", "vocabulary"])
+                raise DataError(
+                    f"{path}: array {key} ({'×'.join(map(str, shape))}) is not used: leave it out, or call it client "
+                    f"if it has the owner of each sample (there may be {allowed})"
+                )
 
 
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
@@ -126,6 +159,11 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = Fa
             raise DataError(f"{where} is {_show(x)}: channels must come last (n×H×W×C)")
         x = x.reshape(*x.shape, 1) if x.ndim == 3 else x
     elif x.dtype.kind == "f" and x.ndim in (2, 3, *([4] if planes else [])):
+        if x.ndim == 4 and x.shape[3] <= 4 and (min(x.shape[1:3]) > 4 or x.shape[1] == x.shape[2] > x.shape[3]):
+            raise DataError(
+                f"{where} is {_show(x)}: channels of float images must come first (n×C×H×W), as of .transpose(0, 3, 1, "
+                "2); those of uint8 come last"
+            )
         x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
@@ -136,18 +174,26 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = Fa
     return np.ascontiguousarray(x)
 
 
-def labels_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
-    """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong."""
+def labels_of(y: np.ndarray, n: int, where: str, names: bool = False) -> np.ndarray:
+    """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong.
+
+    With ``names``, labels may be names of classes, which stay as they are.
+    """
+    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f":
+        y = y.reshape(-1)
     if y.dtype.kind == "f" and y.ndim in (1, 2):
         if len(y) != n or not y.size:
             raise DataError(f"{where} has {len(y)} targets for {n} samples")
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
         return np.ascontiguousarray(y.reshape(n, -1), np.float32)
-    if y.dtype.kind not in "iub" or y.ndim != 1:
-        raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample")
+    if y.dtype.kind not in ("iubUS" if names else "iub") or y.ndim != 1:
+        hint = "; targets of more numbers must be floats, and of one-hot rows .argmax(1) are the labels" * (y.ndim == 2)
+        raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample{hint}")
     if len(y) != n:
         raise DataError(f"{where} has {len(y)} labels for {n} samples")
+    if y.dtype.kind in "US":
+        return y
     y = y.astype(np.int64)
     if y.min() < 0:
         at = int(y.argmin())
@@ -163,6 +209,10 @@ def _class_names(
         if count > MAX_CLASSES:
             raise DataError(f"{path}: label {count - 1} is too large: labels must be 0 … C−1")
         return numbered(count)
+    return _given_names(given, path, num_classes)
+
+
+def _given_names(given: np.ndarray, path: Path, num_classes: int | None) -> tuple[str, ...]:
     if given.ndim != 1 or given.dtype.kind not in "USiu":
         raise DataError(f"{path}: classes is {_show(given)}: must be a list of names")
     if num_classes not in (None, len(given)):

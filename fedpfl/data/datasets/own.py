@@ -39,7 +39,7 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
         return read_plays(path, settings.text_step)
-    return read_npz(path, num_classes=num_classes)
+    return read_npz(path, num_classes=num_classes, alone=alone)
 
 
 def _holds_series(path: Path, settings: DataSettings) -> bool:
@@ -58,6 +58,11 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
+    if (root / "config.json").is_file() and (root / "train").is_dir():
+        raise DataError(
+            f"{root}: seems to be one of PFLlib's folders, whose files are Python objects, which are not unpickled: "
+            "save each client's x_train, y_train, x_test and y_test as one npz file"
+        )
     entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
     if not entries:
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")

@@ -12,14 +12,16 @@ from ...core.errors import ConfigError
 from ..dataset import Dataset
 from ..registry import table
 from ..settings import READING, DataSettings
-from .custom import entry
+from .custom import CustomLoader, entry
 from .npz import owners_of, read_arrays, read_npz
 from .places import own_path, shortcut
 from .published import downloaded
 
 
-def load(settings: DataSettings) -> Dataset:
+def load(settings: DataSettings, seed: int = 0) -> Dataset:
     """Read the data set that ``settings`` names; ``ConfigError`` or ``DataError`` tell what is missing or wrong.
+
+    Code of the user's that draws at random does so from ``seed``, or from ``partition-seed`` if that is set.
 
     ``<data-dir>/<name with underscores>.npz`` (for example ``fashion_mnist.npz``, in the layout of dataset ``npz``) is
     taken instead of a published data set's own files when it is there.
@@ -30,14 +32,15 @@ def load(settings: DataSettings) -> Dataset:
         raise ConfigError("data", settings.data, f'is not used with dataset = "{settings.dataset}"; use one of {names}')
     if info.download and shortcut(settings).is_file():
         return read_npz(shortcut(settings), info.name)
-    found: Dataset = loader(settings)
+    drawn = {"seed": settings.partition_seed or seed} if isinstance(loader, CustomLoader) else {}
+    found: Dataset = loader(settings, **drawn)
     return found
 
 
-def load_once(settings: DataSettings) -> Dataset:
+def load_once(settings: DataSettings, seed: int = 0) -> Dataset:
     """Return what :func:`load` reads, read once in a process, however it is divided."""
     if custom.is_custom("dataset", settings.dataset):
-        return load(settings)  # which keeps it: a user's function may look at any setting
+        return load(settings, seed)  # which keeps it: a user's function may look at any setting
     return _load_once(s.parse(DataSettings, {key: value for key, value in s.items(settings) if key in READING}))
 
 
@@ -46,7 +49,7 @@ def _load_once(settings: DataSettings) -> Dataset:
     return load(settings)
 
 
-def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | None:
+def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None] | None:
     """Return the owners of training and test samples, numbered from 0, without reading an npz file's samples.
 
     None where the data do not name them, or are not here yet; errors are those of :func:`load`.
@@ -60,7 +63,7 @@ def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | Non
             return None  # errors of the file are raised where it is read
         train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
     elif info.owned:
-        data = load_once(settings)
+        data = load_once(settings, seed)
         train, test = data.client_train, [data.client_test]
     else:
         return None

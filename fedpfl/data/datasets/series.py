@@ -23,7 +23,7 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
     of a stretch belongs to no sample.
     """
-    parts = [_samples(file, table, settings) for file, table in read_files(path, settings, "channels", windows=True)]
+    parts = [windows_of(file, table, settings) for file, table in read_files(path, settings, "channels", windows=True)]
     lengths = [part.x.shape[2] for part in parts]
     if len(set(lengths)) > 1:
         first, other = (part.path for part in parts)
@@ -31,7 +31,8 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     return to_dataset(parts, path.stem, settings, num_classes, alone)
 
 
-def _samples(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
+def windows_of(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
+    """Cut a table of time steps into samples, as :func:`read_series` does; ``path`` is what errors call it."""
     windows = _named(path, table, settings) if "window" in table.words else _cut(path, table, settings)
     count, length = windows.shape
     if count * length * len(table.features) > MAX_VALUES:

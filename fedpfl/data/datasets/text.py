@@ -64,6 +64,11 @@ def read_plays(path: Path, step: int = CHUNK) -> Dataset:
         parts = [_leaf(path / part) for part in ("train", "test")]
     else:
         texts = _read_json(path)
+        if "user_data" in texts:
+            raise DataError(
+                f"{path}: is one of LEAF's files: its texts are read from a folder with train and test "
+                '(dataset = "shakespeare"); others must be saved as npz, with the user of each sample as client'
+            )
         if not all(isinstance(text, str) for text in texts.values()):
             raise DataError(f'{path}: must be {{"play / role": text, …}}')
         parts = [{role: chunks(text, step) for role, text in texts.items()}]

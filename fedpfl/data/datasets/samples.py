@@ -1,0 +1,236 @@
+"""Samples that Python objects give one by one or in batches: torch's data sets and loaders, and others like them."""
+
+from __future__ import annotations
+
+import sys
+from bdb import BdbQuit
+from itertools import islice
+from operator import getitem
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ...core import custom, rng
+from ...core.errors import DataError, FedpflError, in_one_line
+from ..dataset import array
+from .folder import MAX_BYTES
+from .npz import labels_of, samples_of
+
+# Samples, or a sampler's draws, of what may have no end.
+MAX_ENDLESS = 2**20
+# Samples that are read a second time.
+COMPARED = 3
+AT_RANDOM = (
+    "samples are drawn at random as they are read (random transforms?). Each was read once, before round 1, so all "
+    "epochs and tests see the same values; the setting augmentation draws anew in each epoch"
+)
+ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from a generator of their own, which the seed does not reach"
+_END = object()
+
+
+def is_samples(thing: object) -> bool:
+    """Return whether an object is a torch Dataset or DataLoader, or has samples by their numbers as a Dataset has."""
+    torch = _torch()
+    if torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)):
+        return True
+    if isinstance(thing, (list, tuple, str, bytes, type, Mapping)):
+        return False
+    if any(hasattr(thing, other) for other in ("__array__", "toarray", "keys")):
+        return False
+    return hasattr(type(thing), "__getitem__") and hasattr(type(thing), "__len__")
+
+
+def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples, and the labels or targets, of a torch Dataset or DataLoader or of what works like one.
+
+    A Dataset is read by its own ``__len__`` and ``__getitem__`` alone, an IterableDataset by its ``__iter__``. A
+    DataLoader's sampler or batch sampler draws once, and a ``collate_fn`` of the user's makes the batches that are
+    read. What users should know of it becomes a key of ``said``. A ``DataError`` names the sample that is wrong, and
+    ``where`` is what it calls the data.
+    """
+    reading = _Reading(where, said)
+    reading.read(source)
+    if not reading.xs:
+        raise DataError(f"{where}: has no samples")
+    x, y = np.concatenate(reading.xs), np.concatenate(reading.ys)
+    return samples_of(x, f"{where}: x", planes=True), labels_of(y, len(x), f"{where}: y", names=True)
+
+
+def _torch() -> Any:
+    """Return the module ``torch.utils.data`` if it is loaded; without it nothing can be one of its objects."""
+    return sys.modules.get("torch.utils.data")
+
+
+class _Reading:
+    """The samples of one object as far as they are read."""
+
+    def __init__(self, where: str, said: dict[str, None]) -> None:
+        self.xs: list[np.ndarray] = []
+        self.ys: list[np.ndarray] = []
+        self._where, self._said = where, said
+        self._bytes, self._count = 0, 0
+
+    def read(self, source: Any) -> None:
+        """Read all samples."""
+        torch = _torch()
+        if torch is not None and isinstance(source, torch.DataLoader):
+            self._read_loader(source, torch)
+        elif torch is not None and isinstance(source, torch.IterableDataset):
+            self._read_stream(self._each(source))
+        else:
+            self._read_places(source, range(self._asked("its length", len, source)))
+
+    def _read_places(self, data: Any, places: Sequence[Any]) -> None:
+        """Read a data set's samples at these places, one by one; notice where that is not the same each time."""
+        before = rng.shared_states()
+        for number, place in enumerate(places):
+            x, y = self._sample(data, place)
+            if len(places) * x.nbytes > MAX_BYTES:
+                raise DataError(f"{self._where}: {len(places)} samples like sample {place} need more than "
+                                f"{MAX_BYTES >> 30} GiB")  # fmt: skip
+            self._add(x[None], y[None], number)
+        if rng.shared_states() != before:
+            self._said[AT_RANDOM] = None
+            return
+        for number in {*range(0, len(places), max(1, len(places) // COMPARED))}:
+            again = self._sample(data, places[number])
+            if not all(map(np.array_equal, again, (self.xs[number][0], self.ys[number][0]))):
+                self._said[ANOTHER_GENERATOR] = None
+
+    def _read_stream(self, items: Iterator[Any]) -> None:
+        before = rng.shared_states()
+        for number, item in enumerate(items):
+            x, y = self._pair(item, f"sample {number}")
+            self._add(x[None], y[None], number)
+        if rng.shared_states() != before:
+            self._said[AT_RANDOM] = None
+
+    def _read_batches(self, batches: Iterable[Any], alone: bool = False) -> None:
+        """Read batches; ``alone``: samples may be there instead of them."""
+        for number, batch in enumerate(batches):
+            x, y = self._pair(batch, f"batch {number}")
+            if alone and not (x.ndim > 1 and y.ndim and len(x) == len(y) > 1):
+                x, y = x[None], y[None]
+            if not (x.ndim and y.ndim) or len(x) != len(y):
+                raise DataError(f"{self._where}: batch {number} has x of shape {x.shape} and y of shape {y.shape}: "
+                                "both must have a row for each sample")  # fmt: skip
+            self._add(x, y, self._count)
+
+    def _read_loader(self, loader: Any, torch: Any) -> None:
+        data, collate, size = loader.dataset, loader.collate_fn, loader.batch_size
+        own = not any(collate is usual for usual in (torch.default_collate, torch.default_convert))
+        if own:
+            self._said["batches were made once by collate_fn, before round 1, and taken apart again"] = None
+
+        def collated(items: Any) -> Any:
+            return self._asked("collate_fn", collate, items)
+
+        if type(loader).__iter__ is not torch.DataLoader.__iter__:
+            self._read_batches(self._each(loader))
+        elif isinstance(data, torch.IterableDataset):
+            items = self._each(data)
+            if own and size is not None:
+                self._read_batches(map(collated, iter(lambda: list(islice(items, size)), [])))
+            elif size is None:
+                self._read_batches(map(collated, items) if own else items, alone=True)
+            else:
+                self._read_stream(items)
+        elif size is None and loader.batch_sampler is None:
+            places = self._drawn(loader, loader.sampler, torch)
+            items = (self._asked(f"sample {place}", getitem, data, place) for place in places)
+            self._read_batches(map(collated, items) if own else items, alone=not _are_lists(places))
+        else:
+            if size is None:
+                groups = [list(group) for group in self._drawn(loader, loader.batch_sampler, torch)]
+            else:
+                places = self._drawn(loader, loader.sampler, torch)
+                groups = [places[start : start + size] for start in range(0, len(places), size)]
+                if loader.drop_last and len(places) % size:
+                    self._said["drop_last leaves no sample out: fedpfl makes the batches"] = None
+            if own:
+                lists = ([self._asked(f"sample {at}", getitem, data, at) for at in group] for group in groups)
+                self._read_batches(map(collated, lists))
+            else:
+                self._read_places(data, [place for group in groups for place in group])
+
+    def _drawn(self, loader: Any, sampler: Any, torch: Any) -> list[Any]:
+        """Return what a sampler draws, once; its generators are as before, so that another run draws the same."""
+        length = self._asked("its length", len, loader.dataset)
+        kind = type(sampler)
+        if kind is torch.SequentialSampler or (
+            kind is torch.RandomSampler and not sampler.replacement and sampler.num_samples == length
+        ):
+            return list(range(length))  # each sample once; the order is fedpfl's
+        self._said[f"its samples are those that its {kind.__name__} drew once, before round 1, for all epochs"] = None
+        parts = (loader, sampler, getattr(sampler, "sampler", None))
+        kept = [
+            (value, value.get_state()) for part in parts for value in getattr(part, "__dict__", {}).values()
+            if isinstance(value, sys.modules["torch"].Generator)
+        ]  # fmt: skip
+        found = list(self._each(sampler, max(MAX_ENDLESS, 10 * length)))
+        for generator, state in kept:
+            generator.set_state(state)
+        return found
+
+    def _each(self, things: Any, limit: int = MAX_ENDLESS) -> Iterator[Any]:
+        """Yield what an object gives when it is iterated over; of what may have no end so many at most."""
+        kind = custom.article(things)
+        items = self._asked(f"its iteration ({kind})", iter, things)
+        for _ in range(limit):
+            item = self._asked(f"its iteration ({kind})", next, items, _END)
+            if item is _END:
+                return
+            yield item
+        raise DataError(f"{self._where}: {kind} gives more than {limit} samples; give a Dataset with a length")
+
+    def _asked(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        """Call code of the user's; what it raises becomes a ``DataError``."""
+        try:
+            return function(*given)
+        except FedpflError:
+            raise
+        except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
+            raise KeyboardInterrupt from None
+        except Exception as error:  # of any kind: it is the user's
+            raise DataError(f"{self._where}: {what} raises {in_one_line(error)}") from error
+
+    def _sample(self, data: Any, place: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._pair(self._asked(f"sample {place}", getitem, data, place), f"sample {place}")
+
+    def _pair(self, item: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            gives = custom.article(item)
+            if isinstance(item, (tuple, list)):
+                gives += f" of {len(item)}"
+            elif isinstance(item, Mapping):
+                gives = f"a dict of {', '.join(map(str, item))}"
+            raise DataError(f"{self._where}: {what} is {gives}; it must be a pair (x, y), input and label")
+        return array(item[0], f"{self._where}: x of {what}"), array(item[1], f"{self._where}: y of {what}")
+
+    def _add(self, x: np.ndarray, y: np.ndarray, number: int) -> None:
+        first = (self.xs[0], self.ys[0]) if self.xs else (x, y)
+        for word, now, before in zip("xy", (x, y), first):
+            if now.shape[1:] != before.shape[1:]:
+                resize = ": resize all to one size" if word == "x" else ""
+                raise DataError(f"{self._where}: {word} of sample {number} has the shape {now.shape[1:]}, and of "
+                                f"sample 0 {before.shape[1:]}{resize}")  # fmt: skip
+            if _kind(now) != _kind(before):
+                raise DataError(
+                    f"{self._where}: {word} of sample {number} is {now.dtype}, and of sample 0 {before.dtype}"
+                )
+        self._count += len(x)
+        self._bytes += x.nbytes
+        if self._bytes > MAX_BYTES:
+            raise DataError(f"{self._where}: its samples need more than {MAX_BYTES >> 30} GiB")
+        self.xs.append(x)
+        self.ys.append(y)
+
+
+def _are_lists(places: list[Any]) -> bool:
+    return bool(places) and hasattr(places[0], "__len__")
+
+
+def _kind(values: np.ndarray) -> str:
+    """Return what kind of values these are: those of one kind fit into one type."""
+    kind = values.dtype.kind
+    return "bytes" if values.dtype == np.uint8 and values.ndim > 1 else "whole" if kind in "iub" else kind

@@ -1,0 +1,518 @@
+"""Python objects mean what they say: torch data sets, samplers and loaders, pairs, names, dirty arrays."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils import data as td
+
+from fedpfl.core.errors import ConfigError, DataError, FedpflError
+from fedpfl.data import DataSettings, FederatedData
+from fedpfl.data.dataset import Dataset
+from fedpfl.data.datasets.custom import CustomLoader
+from fedpfl.data.datasets.npz import read_npz
+
+N = 60
+X = np.arange(3.0 * N, dtype=np.float32).reshape(N, 3)
+Y = np.arange(N) % 2
+TENSORS = td.TensorDataset(torch.tensor(X), torch.tensor(Y))
+READ = {"min_samples": 2}
+
+
+def read(source, seed=1, **values):
+    return CustomLoader("data", source)(DataSettings(**{**READ, **values}), seed)
+
+
+def rows(x):
+    """Which rows of X these are."""
+    return (x[:, 0] // 3).astype(int).tolist()
+
+
+class Part(td.Dataset):
+    """What most published federated code has: a data set and the numbers of its samples, under any names."""
+
+    def __init__(self, inner, numbers, name="dataset", flip=False):
+        setattr(self, name, inner)
+        self.numbers, self.name, self.flip = list(numbers), name, flip
+        self.keys = self.x = self.train = self.iloc = None  # names that other objects have
+
+    def __call__(self):
+        raise AssertionError("a data set is not called")
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, at):
+        x, y = getattr(self, self.name)[self.numbers[at]]
+        return x, 1 - y if self.flip else y
+
+
+@st.composite
+def subsets(draw, size=N, depth=0):
+    """A data set made of TENSORS, and the rows that it has."""
+    kinds = ["whole", "subset", "part", "concat", "split"] if depth < 3 else ["whole"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "whole":
+        return TENSORS, list(range(N)), False
+    inner, has, flipped = draw(subsets(depth=depth + 1))
+    if kind == "concat":
+        return td.ConcatDataset([inner, inner]), has * 2, flipped
+    chosen = draw(st.lists(st.integers(0, len(has) - 1), min_size=2, max_size=30))
+    if kind == "split" and len(has) > 3:
+        first = len(has) // 2
+        part = td.random_split(inner, [first, len(has) - first], torch.Generator().manual_seed(1))[1]
+        return part, [has[at] for at in part.indices], flipped
+    if kind in ("subset", "split"):
+        return td.Subset(inner, chosen), [has[at] for at in chosen], flipped
+    name, flip = draw(st.sampled_from(["dataset", "data", "base", "_inner"])), draw(st.booleans())
+    return Part(inner, chosen, name, flip), [has[at] for at in chosen], flipped != flip
+
+
+@settings(max_examples=60, deadline=None)
+@given(subsets())
+def test_a_data_set_is_read_by_its_own_length_and_items(made):
+    source, has, flipped = made
+    found = read(source)
+    assert rows(found.x_train) == has
+    assert found.y_train.tolist() == [1 - Y[at] if flipped else Y[at] for at in has] and found.remarks == ()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(subsets(), min_size=1, max_size=3), st.booleans())
+def test_clients_and_their_pairs_have_their_own_parts(parts, named):
+    pairs = [(source, td.DataLoader(source, batch_size=7)) for source, _, _ in parts]
+    found = read(dict(enumerate(pairs)) if named else pairs)
+    for client, (_, has, _) in enumerate(parts):
+        assert rows(found.x_train[found.client_train == client]) == has
+        assert rows(found.x_test[found.client_test == client]) == has
+    assert found.split == "given" and found.client_names == (tuple(map(str, range(len(parts)))) if named else ())
+
+
+class Every(td.Sampler):
+    def __init__(self, step):
+        self.step = step
+
+    def __iter__(self):
+        return iter(range(0, N, self.step))
+
+
+CHOSEN = [5, 3, 41, 3, 8]
+SAMPLERS = {
+    "sequential": (lambda: {}, range(N), False),
+    "shuffled": (lambda: {"shuffle": True}, range(N), False),
+    "subset": (lambda: {"sampler": td.SubsetRandomSampler(CHOSEN)}, CHOSEN, True),
+    "subset with a generator": (
+        lambda: {"sampler": td.SubsetRandomSampler(CHOSEN, torch.Generator().manual_seed(3))}, CHOSEN, True,
+    ),
+    "list": (lambda: {"sampler": CHOSEN}, CHOSEN, True),
+    "own": (lambda: {"sampler": Every(7)}, range(0, N, 7), True),
+    "distributed": (
+        lambda: {"sampler": td.DistributedSampler(TENSORS, 4, 1, shuffle=False)}, range(1, N, 4), True,
+    ),
+    "batches": (lambda: {"batch_sampler": td.BatchSampler(CHOSEN, 2, drop_last=True)}, CHOSEN[:4], True),
+    "lists": (lambda: {"batch_sampler": [[1, 2], [9]]}, [1, 2, 9], True),
+    "no batches": (lambda: {"batch_size": None, "sampler": CHOSEN}, CHOSEN, True),
+    "whole batches": (lambda: {"batch_size": None, "sampler": [[4, 5, 6], [9]]}, [4, 5, 6, 9], True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_says_which_samples_a_loader_has(kind, workers):
+    options, expected, remark = SAMPLERS[kind]
+    source = td.DataLoader(TENSORS, num_workers=workers, **options())
+    found = read(source)
+    assert sorted(rows(found.x_train)) == sorted(expected)
+    assert ["drew once, before round 1" in said for said in found.remarks] == [True] * remark
+    again = CustomLoader("other", source)(DataSettings(**READ, test_fraction=0.5), 1)
+    np.testing.assert_array_equal(again.x_train, found.x_train)  # the same loader, the same seed: the same draw
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: td.WeightedRandomSampler(np.arange(N) % 3, 40),
+        lambda: td.RandomSampler(TENSORS, replacement=True, num_samples=40),
+        lambda: td.RandomSampler(TENSORS, num_samples=40),
+    ],
+)
+def test_what_a_sampler_draws_at_random_follows_from_the_seed(sampler):
+    one, same, other = (rows(read(td.DataLoader(TENSORS, sampler=sampler()), seed).x_train) for seed in (1, 1, 2))
+    assert len(one) == 40 and one == same != other
+
+
+def test_a_collate_fn_makes_the_batches_that_are_read():
+    def doubled(items):
+        return torch.stack([2 * x for x, _ in items]), torch.tensor([1 - y for _, y in items])
+
+    found = read(td.DataLoader(TENSORS, batch_size=7, collate_fn=doubled, sampler=range(20)))
+    np.testing.assert_array_equal(found.x_train, 2 * X[:20])
+    assert found.y_train.tolist() == (1 - Y[:20]).tolist() and any("collate_fn" in said for said in found.remarks)
+    with pytest.raises(DataError, match=r"data: batch 0 is a Tensor; it must be a pair \(x, y\)"):
+        read(td.DataLoader(TENSORS, collate_fn=lambda items: items[0][0]))
+    with pytest.raises(DataError, match=r"batch 0 has x of shape \(4, 3\) and y of shape \(1,\)"):
+        read(td.DataLoader(TENSORS, batch_size=4, collate_fn=lambda items: (doubled(items)[0], doubled(items)[1][:1])))
+
+    class Loader(td.DataLoader):
+        def __iter__(self):
+            return ((x + 1, y) for x, y in super().__iter__())
+
+    np.testing.assert_array_equal(read(Loader(TENSORS, batch_size=9)).x_train, X + 1)
+    dropped = read(td.DataLoader(TENSORS, batch_size=7, drop_last=True))
+    assert len(dropped.y_train) == N and "drop_last" in dropped.remarks[0]
+
+
+class Stream(td.IterableDataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+def test_streams_are_read_once_and_have_an_end(monkeypatch):
+    items = list(zip(X, Y))
+    for source in (
+        Stream(items), td.DataLoader(Stream(items), batch_size=7),
+        td.ChainDataset([Stream(items[:9]), Stream(items[9:])]),
+        td.DataLoader(Stream([(X[:50], Y[:50]), (X[50:], Y[50:])]), batch_size=None), lambda: Stream(items),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(read(source).x_train, X)
+    endless = Stream(iter(lambda: (X[0], 1), None))
+    with pytest.raises(DataError, match=r"a Stream gives more than 500 samples; give a Dataset with a length"):
+        monkeypatch.setattr("fedpfl.data.datasets.samples._Reading._each.__defaults__", (500,))
+        read(endless)
+    with pytest.raises(ConfigError, match=r"returns a generator .* it is unclear whether they are samples or"):
+        read(item for item in items)
+
+
+class Items(td.Dataset):
+    def __init__(self, item, length=N):
+        self.item, self.length = item, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, at):
+        return self.item(at)
+
+
+def fails(at):
+    raise OSError("no disk")
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (
+            lambda at: {"image": X[at], "label": Y[at]},
+            r"sample 0 is a dict of image, label; it must be a pair \(x, y\)",
+        ),
+        (lambda at: (X[at], Y[at], at), "sample 0 is a tuple of 3; it must be a pair"),
+        (lambda at: X[at], "sample 0 is a ndarray"),
+        (lambda at: (X[at], None), "y of sample 0 is None"),
+        (lambda at: fails(at) if at == 17 else (X[at], Y[at]), r"sample 17 raises OSError: no disk \(test_handed_over"),
+        (lambda at: (X[at][: 2 if at == 9 else 3], 0), r"x of sample 9 has the shape \(2,\), and of sample 0 \(3,\)"),
+        (lambda at: (X[at], "cat" if at == 9 else 0), "y of sample 9 is <U3, and of sample 0 int64"),
+        (lambda at: (X[at], 0.5 if at == 9 else 0), "y of sample 9 is float64, and of sample 0 int64"),
+    ],
+)
+def test_damaged_items_are_one_line(item, words):
+    with pytest.raises(DataError, match=f"data: (?:{words})") as error:
+        read(Items(item))
+    assert "\n" not in str(error.value)
+
+
+def test_lengths_that_are_none_are_one_line():
+    with pytest.raises(DataError, match="data: has no samples"):
+        read(Items(lambda at: (X[at], 0), 0))
+    with pytest.raises(DataError, match="data: its length raises ValueError"):
+        read(Items(lambda at: (X[at], 0), -1))
+    with pytest.raises(DataError, match="samples like sample 0 need more than 16 GiB"):
+        read(Items(lambda at: (X[at], 0), 2**40))
+
+
+# -- training and test set ---------------------------------------------------------------------------------------------
+
+
+def frame(part):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"a": X[part, 0], "b": X[part, 1], "label": Y[part]})
+
+
+def hugging(part):
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"a": X[part, 0].tolist(), "b": X[part, 1].tolist(), "label": Y[part].tolist()})
+
+
+FIRST, LAST = slice(0, 44), slice(44, N)
+SETS = {
+    "sets": lambda part: td.Subset(TENSORS, range(N)[part]),
+    "loaders": lambda part: td.DataLoader(td.Subset(TENSORS, range(N)[part]), batch_size=5, shuffle=True),
+    "arrays": lambda part: (X[part], Y[part]),
+    "lists": lambda part: [X[part], Y[part]],
+    "dicts": lambda part: {"x": X[part], "y": Y[part]},
+    "frames": frame,
+    "tables": hugging,
+}
+NAMES = [("train", "test"), ("Train", "Test"), ("training", "testing"), ("test_set", "train_set"), ("train", "val")]
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("names", [None, *NAMES])
+def test_a_training_and_a_test_set_are_one_data_set(kind, names):
+    train, test = SETS[kind](FIRST), SETS[kind](LAST)
+    if names and names[0].lower().startswith("test"):
+        found = read({names[0]: test, names[1]: train})
+    else:
+        found = read((train, test) if names is None else {names[0]: train, names[1]: test})
+    assert rows(found.x_train) == list(range(44)) and rows(found.x_test) == list(range(44, N))
+    assert found.client_train is None and found.client_names == ()
+    assert bool(found.remarks) == (names is not None and "val" in names)
+    assert found.split == "given"
+
+
+def test_their_clients_are_tested_on_the_test_set_alone(monkeypatch):
+    monkeypatch.setattr(
+        "fedpfl.data.federation.load_once", lambda given, seed=0: read((TENSORS, (X[:8] + 1000, Y[:8])))
+    )
+    divided = FederatedData(DataSettings(partitioner="iid"), 3, 1)
+    for client in range(3):
+        assert divided.test(client).x.min() >= 1000 > divided.train(client).x.max()
+    assert sum(divided.sizes(client)[0] for client in range(3)) == N
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_a_client_may_have_a_training_and_a_test_set(kind):
+    train, test = SETS[kind](FIRST), SETS[kind](LAST)
+    found = read({1: (train, test), 2: {"train": train, "test": test}})
+    assert found.client_names == ("1", "2") and found.split == "given"
+    for client in range(2):
+        assert rows(found.x_train[found.client_train == client]) == list(range(44))
+        assert rows(found.x_test[found.client_test == client]) == list(range(44, N))
+
+
+@pytest.mark.parametrize("kind", ["sets", "loaders", "arrays", "dicts", "frames", "tables"])
+def test_a_list_of_two_is_two_clients(kind):
+    found = read([SETS[kind](FIRST), SETS[kind](LAST)])
+    assert np.bincount(found.client_train).tolist() == [44, 16] and found.x_test is None
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ((TENSORS,) * 3, "a tuple of three data sets: three clients are a list; training and test set are a"),
+        (([TENSORS] * 2, [TENSORS] * 2), r"a tuple of two lists: of two clients give a list; .* list\(zip\("),
+        ({"train": TENSORS, "val": TENSORS, "test": TENSORS}, "has train, val, test; give train and test"),
+        ({"train": TENSORS, "test": TENSORS, "ann": TENSORS}, r"are train and test the parts of one data set, or clients\?"),
+        ({"test": TENSORS}, "has test, and no train"),
+        ({"train": TENSORS, "Train": TENSORS}, "train and Train: two of these are one part, train"),
+        ({"train": [TENSORS], "test": [TENSORS]}, "train and test are a list each; of several clients give"),
+        ({"x": X, "y": Y, "client": Y}, "has x, y, client; arrays are x, y or x_train"),
+        ({1: TENSORS, "1": TENSORS}, "two of the clients 1, '1' have one name"),
+        ([TENSORS, (TENSORS, TENSORS)], "client 0 has no test set, and others have one"),
+        ([(X, Y), (X, Y + 0.5)], "client 1: y has labels or targets of float32 .* come before"),
+    ],
+)  # fmt: skip
+def test_what_may_mean_two_things_is_refused(source, words):
+    with pytest.raises(DataError, match=words):
+        read(source)
+
+
+def test_frames_are_one_kind_and_joined_by_name():
+    pandas = pytest.importorskip("pandas")
+    one = frame(FIRST)
+    swapped = frame(LAST)[["label", "b", "a"]]
+    for source in ((one, swapped), [one, swapped]):
+        found = read(source)
+        both = found.x_train if found.x_test is None else np.concatenate([found.x_train, found.x_test])
+        np.testing.assert_array_equal(both, X[:, :2])
+    with pytest.raises(DataError, match="its parts are a DataFrame and a TensorDataset; all must be of one kind"):
+        read([one, TENSORS])
+    with pytest.raises(DataError, match="client 1 has a column 'client', and is one client"):
+        read([one, one.assign(client="ann")])
+    inputs, labels = one[["a", "b"]], one[["label"]]
+    assert read((inputs, labels)).y_train.tolist() == read((inputs, one["label"])).y_train.tolist() == Y[:44].tolist()
+    with pytest.raises(DataError, match=r"two DataFrames with other columns \(a, b, label, … and a, c, …\)"):
+        read((one, pandas.DataFrame({"a": [1.0], "c": [0]})))
+
+
+def test_a_frame_of_time_steps_is_cut_into_windows():
+    pandas = pytest.importorskip("pandas")
+    walks = pandas.DataFrame({"client": ["ann", "ben"] * N, "ax": np.arange(2.0 * N), "label": 0}).sort_values("client")
+    expected = np.stack([walks["ax"].to_numpy(np.float32)[at : at + 5][None] for at in range(0, 2 * N, 5)])
+    for source, values in (
+        (walks, {"window_length": 5}),
+        (walks.assign(window=np.arange(2 * N) // 5), {}),
+        ({name: rows.drop(columns="client") for name, rows in walks.groupby("client")}, {"window_length": 5}),
+    ):
+        found = read(source, **values)
+        np.testing.assert_array_equal(found.x_train, expected)
+        assert np.bincount(found.client_train).tolist() == [12, 12]
+    assert read(walks.assign(window=1), window_column="").x_train.shape == (2 * N, 2)
+
+
+def test_hugging_face_data_that_are_not_simply_there_are_refused():
+    table = hugging(FIRST)
+    for source, words in (
+        (table.with_transform(lambda batch: batch), r"has a transform \(with_transform\)"),
+        (table.to_iterable_dataset(), r"is streamed \(an IterableDataset\)"),
+        ([table, table.add_column("client", ["a"] * 44)], "client 1 has a column 'client'"),
+    ):
+        with pytest.raises(DataError, match=words):
+            read(source)
+    both = table.train_test_split(0.25, seed=1)
+    assert (len(read(both).y_train), len(read(both).y_test)) == (33, 11)
+
+
+# -- classes and arrays ------------------------------------------------------------------------------------------------
+
+FORMS = {
+    "arrays": lambda y: (X, y),
+    "four": lambda y: (X, y, X, y),
+    "clients": lambda y: [(X[:30], y[:30]), (X[30:], y[30:])],
+    "torch": lambda y: Items(lambda at: (X[at], y[at])),
+    "Dataset": lambda y: Dataset("data", X, y),
+    "lists": lambda y: (X.tolist(), y.tolist()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_number_of_classes_can_be_set(form):
+    assert read(FORMS[form](Y)).num_classes == 2
+    assert read(FORMS[form](Y), num_classes=10).class_names == tuple(map(str, range(10)))
+    with pytest.raises(DataError, match="has label 1: labels must be 0 … 0"):
+        read(FORMS[form](Y), num_classes=1)
+    with pytest.raises(DataError, match="has label 1000000001: labels must be 0 … 99999"):
+        read(FORMS[form](Y + 10**9))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_may_be_names(form):
+    words = np.array(["sit", "lie"])[Y]
+    found = read(FORMS[form](words))
+    assert found.class_names == ("lie", "sit") and found.y_train.tolist() == (1 - Y).tolist()
+    with pytest.raises(DataError, match="has names for 2 classes, num-classes is 3"):
+        read(FORMS[form](words), num_classes=3)
+    numbers = np.array(["2", "10"])[Y]
+    assert read(FORMS[form](numbers)).y_train.tolist() == np.where(Y, 10, 2).tolist()
+    if form != "Dataset":  # which has names of its own
+        assert read(FORMS[form](words), class_names="sit, stand, lie").y_train.tolist() == (2 * Y).tolist()
+        with pytest.raises(DataError, match="the label 'lie' is none of the classes sit, stand"):
+            read(FORMS[form](words), class_names="sit, stand")
+
+
+def test_names_are_labels_in_files_too(tmp_path):
+    words = np.array(["sit", "lie"])[Y]
+    np.savez(tmp_path / "a.npz", x=X, y=words)
+    assert read_npz(tmp_path / "a.npz").class_names == ("lie", "sit")
+    with pytest.raises(DataError, match="devices number them alike only with an array classes"):
+        read_npz(tmp_path / "a.npz", alone=True)
+    np.savez(tmp_path / "a.npz", x=X, y=words, classes=["sit", "stand", "lie"])
+    assert read_npz(tmp_path / "a.npz", alone=True).y_train.tolist() == (2 * Y).tolist()
+
+
+@pytest.mark.parametrize("name", ["clients", "user_id", "subject", "x_val", "y_fine", "client_id"])
+def test_arrays_that_would_be_lost_are_refused(tmp_path, name):
+    np.savez(tmp_path / "a.npz", x=X, y=Y, **{name: Y})
+    with pytest.raises(DataError, match=f"array {name} \\(60\\) is not used: leave it out, or call it client"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_other_programs_files_are_named(tmp_path):
+    np.savez(tmp_path / "0.npz", data={"x": X, "y": Y})
+    with pytest.raises(DataError, match="found data; is it PFLlib's"):
+        read_npz(tmp_path / "0.npz")
+    np.savez(tmp_path / "0.npz", X=X, Y=Y)
+    with pytest.raises(DataError, match=r"found X, Y$"):
+        read_npz(tmp_path / "0.npz")
+
+
+def test_labels_in_a_column_are_taken_and_more_are_explained():
+    assert read((X, Y[:, None])).y_train.tolist() == Y.tolist()
+    with pytest.raises(DataError, match=r"targets of more numbers must be floats, and of one-hot rows .argmax\(1\)"):
+        read((X, np.eye(2, dtype=int)[Y]))
+    with pytest.raises(ConfigError, match="num-classes = 10: must be 0 for data, whose labels are floats"):
+        read((X, X[:, 0]), num_classes=10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(5, 9), st.integers(5, 9))
+def test_float_images_have_their_channels_first(channels, height, width):
+    assert read((np.zeros((4, channels, height, width)), Y[:4])).input_shape == (channels, height, width)
+    with pytest.raises(DataError, match=r"channels of float images must come first \(n×C×H×W\)"):
+        read((np.zeros((4, height, width, channels)), Y[:4]))
+    assert read((np.zeros((4, 64, 4, 4)), Y[:4])).input_shape == (64, 4, 4)
+
+
+def test_arrays_that_hold_something_else_are_refused():
+    sparse = pytest.importorskip("scipy.sparse")
+    for x, words in (
+        (sparse.csr_matrix(X), r"x is a csr_matrix, a sparse matrix; give its .toarray\(\)"),
+        (np.ma.masked_less(X, 9), r"x is a MaskedArray with masked values"),
+        (torch.tensor(X, requires_grad=True), "requires grad"),
+    ):
+        for source in ((x, Y), [(x, Y)], {"ann": {"x": x, "y": Y}}):
+            with pytest.raises(DataError, match=words):
+                read(source)
+    with pytest.raises(FedpflError, match="x_train is a csr_matrix"):
+        Dataset("mine", sparse.csr_matrix(X), Y)
+
+
+def test_pixels_are_to_be_divided_and_features_standardised(monkeypatch):
+    for shape, words in (
+        ((1, 8, 8), "pixels reach 255 and are not scaled: divide them by 255"),
+        ((3,), "features reach 255"),
+    ):
+        arrays = np.full((N, *shape), 255.0), Y
+        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given, seed=0, arrays=arrays: read(arrays))
+        assert f"data: {words}" in FederatedData(DataSettings(partitioner="iid"), 2, 1).remarks[-1]
+
+
+# -- chance ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "noise", [lambda: torch.randn(3).numpy(), lambda: np.random.normal(size=3), lambda: np.full(3, random.random())]
+)  # fmt: skip
+def test_random_transforms_follow_from_the_seed_and_are_told(noise):
+    def augmented():
+        return Items(lambda at: ((X[at] + noise()).astype(np.float32), Y[at]))
+
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    one, same, other = read(augmented(), 1), read(augmented(), 1), read(augmented(), 2)
+    np.testing.assert_array_equal(one.x_train, same.x_train)
+    assert not np.array_equal(one.x_train, other.x_train)
+    assert ["drawn at random" in said and "of their own" not in said for said in one.remarks] == [True]
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+
+
+def test_generators_that_the_seed_does_not_reach_are_told():
+    rng = np.random.default_rng()
+    found = read(Items(lambda at: (X[at] + rng.normal(size=3).astype(np.float32), Y[at])))
+    assert ["of their own" in said for said in found.remarks] == [True]
+
+
+def test_a_function_that_draws_is_called_once_for_a_seed():
+    calls = []
+
+    def drawn():
+        calls.append(1)
+        return np.random.normal(size=(N, 3)).astype(np.float32), Y
+
+    def fixed():
+        calls.append(1)
+        return X, Y
+
+    loader = CustomLoader("data", drawn)
+    first = loader(DataSettings(**READ), 1)
+    assert loader(DataSettings(**READ, partitioner="iid", num_clients=7), 1) is first and len(calls) == 1
+    assert not np.array_equal(loader(DataSettings(**READ), 2).x_train, first.x_train)
+    del calls[:]
+    loader = CustomLoader("data", fixed)
+    assert loader(DataSettings(**READ), 1) is loader(DataSettings(**READ), 2) and len(calls) == 1

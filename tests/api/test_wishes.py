@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import fedpfl
+from fedpfl.cli import app
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -160,3 +162,33 @@ def test_an_exported_program_has_the_recorded_accuracy():
 def test_a_run_of_a_sweep_is_loaded_by_its_name():
     found = fedpfl.sweep({"learning_rate": [0.01]}, **{**FEW, "num_server_rounds": 1})
     assert fedpfl.load(found.runs[0].name).summary == found.runs[0].summary
+
+
+def test_a_text_is_a_name_before_it_is_a_number():
+    rng = np.random.default_rng(1)
+    clients = {name: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in (2, 0, 7)}
+    run = fedpfl.run(**{**OWN, "method": "Local", "num_clients": 3}, data=clients)
+    weights = {client: next(run.model(client).parameters()) for client in (0, 1, 2, "2", "0", "7", "1")}
+    for name, number in (("2", 0), ("0", 1), ("7", 2), ("1", 1)):  # nobody is called 1: it is a number
+        assert torch.equal(weights[name], weights[number])
+    assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
+    paths = [run.export(client=client)[0].name for client in (2, "2")]
+    assert paths == ["client-00002.safetensors", "client-00000.safetensors"]
+    for path in (run.path / "personal").iterdir():
+        path.unlink()
+    assert CliRunner().invoke(app, ["export", str(run.path), "--client", "0"]).exit_code == 0
+    assert [path.name for path in (run.path / "personal").glob("client*")] == ["client-00001.safetensors"]
+    with pytest.raises(fedpfl.ConfigError, match="client = 3: run .* has clients 0 … 2"):
+        run.model("3")
+
+
+def test_an_error_shows_no_array():
+    wrong = np.zeros((50, 4))
+    for value, words in (
+        (wrong, r"nonsense = \(ndarray of shape \(50, 4\)\): there is no such setting"),
+        (torch.zeros(3), r"nonsense = \(Tensor of shape \(3,\)\)"),
+        ([0.25] * 1000, r"nonsense = \(list\): there"),
+        ("text", "nonsense = 'text': there"),
+    ):
+        with pytest.raises(fedpfl.ConfigError, match=words):
+            fedpfl.run(dataset="digits", nonsense=value)

@@ -309,7 +309,7 @@ def test_a_list_of_two_is_two_clients(kind):
         ((TENSORS,) * 3, "a tuple of three data sets: three clients are a list; training and test set are a"),
         (([TENSORS] * 2, [TENSORS] * 2), r"a tuple of two lists: of two clients give a list; .* list\(zip\("),
         ({"train": TENSORS, "val": TENSORS, "test": TENSORS}, "has train, val, test; give train and test"),
-        ({"train": TENSORS, "test": TENSORS, "ann": TENSORS}, r"are train and test the parts of one data set, or clients\?"),
+        ({"train": TENSORS, "test": TENSORS, "ann": 1}, r"are train and test the parts of one data set, or clients\?"),
         ({"test": TENSORS}, "has test, and no train"),
         ({"train": TENSORS, "Train": TENSORS}, "train and Train: two of these are one part, train"),
         ({"train": [TENSORS], "test": [TENSORS]}, "train and test are a list each; of several clients give"),

@@ -105,12 +105,10 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     parts = None if isinstance(source, list) else _parts(source, name)
     if parts is not None:
         found = _joined(name, [_Client("", name, *parts)], settings, owned=False)
-        val = (
-            [key for key in source if (match := _PART.fullmatch(str(key))) and match[3]]
-            if isinstance(source, Mapping)
-            else []
-        )
-        return replace(found, remarks=(*found.remarks, f"{val[0]} is used as the test set")) if val else found
+        for key in source if isinstance(source, Mapping) else ():
+            if (match := _PART.fullmatch(str(key))) and match[3]:
+                found = replace(found, remarks=(*found.remarks, f"{key} is used as the test set"))
+        return found
     if isinstance(source, Mapping):
         if len({str(key) for key in source}) < len(source):
             raise DataError(f"{name}: two of the clients {', '.join(map(repr, source))} have one name")

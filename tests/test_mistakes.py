@@ -197,7 +197,7 @@ def frame(**columns):
 DATA = {
     "client 0 is an int; it must be (x_train, y_train, x_test, y_test)": lambda: [1, 2],
     "the list of clients is empty": lambda: [],
-    "returns a ndarray; it must return a fedpfl.Dataset, a DataFrame": lambda: np.zeros((4, 3)),
+    "returns a ndarray; it must return a fedpfl.Dataset, a pandas DataFrame": lambda: np.zeros((4, 3)),
     "y_train has 39 labels for 40 samples": lambda: clients(change=lambda x, y: (x, y[:-1])),
     "y_train[0] is -1: labels must be 0": lambda: clients(change=lambda x, y: (x, y - 1)),
     "has numbers as targets; use mse or multi-label": lambda: clients(change=lambda x, y: (x, np.eye(2)[y])),

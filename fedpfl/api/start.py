@@ -356,7 +356,7 @@ def sweep(
     _require_counts(samples=samples, seeds=seeds, jobs=jobs, workers=workers)
     if "method" in settings:
         settings["method"] = _as_named(settings["method"])
-    if grid and isinstance(grid.get("method"), (list, tuple)):
+    if isinstance(grid, dict) and isinstance(grid.get("method"), (list, tuple)):
         grid = {**grid, "method": [*map(_as_named, grid["method"])]}
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]

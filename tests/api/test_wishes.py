@@ -178,7 +178,7 @@ def test_a_text_is_a_name_before_it_is_a_number():
         path.unlink()
     assert CliRunner().invoke(app, ["export", str(run.path), "--client", "0"]).exit_code == 0
     assert [path.name for path in (run.path / "personal").glob("client*")] == ["client-00001.safetensors"]
-    with pytest.raises(fedpfl.ConfigError, match="client = 3: run .* has clients 0 … 2"):
+    with pytest.raises(fedpfl.ConfigError, match=r"client = 3: run .* has clients 0 … 2"):
         run.model("3")
 
 

@@ -178,8 +178,8 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, Any] | None
         return None
     if len(found) > 2:
         raise DataError(
-            f"{where} has {', '.join(map(str, thing))}; give train and test: validation-fraction sets samples for "
-            "validation aside, and train may include these"
+            f"{where} has {', '.join(map(str, thing))}; give train and test: validation-fraction holds out "
+            "validation samples of train"
         )
     train = thing[found.pop("train")]
     test = thing[next(iter(found.values()))] if found else None
@@ -204,7 +204,7 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
     if len(source) == 3 and all(map(_is_part, source)):
         raise DataError(
             f"{name}: a tuple of three data sets: three clients are a list; training and test set are a tuple of two, "
-            "and validation-fraction sets samples for validation aside"
+            "and validation-fraction holds out validation samples"
         )
 
 

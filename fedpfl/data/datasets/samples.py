@@ -22,7 +22,7 @@ MAX_ENDLESS = 2**20
 COMPARED = 3
 AT_RANDOM = (
     "samples are drawn at random as they are read (random transforms?). Each was read once, before round 1, so all "
-    "epochs and tests see the same values; the setting augmentation draws anew in each epoch"
+    "epochs and tests see the same values; the setting augmentation draws again in each epoch"
 )
 ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from a generator of their own, which the seed does not reach"
 _END = object()

@@ -488,14 +488,14 @@ def test_random_transforms_follow_from_the_seed_and_are_told(noise):
     one, same, other = read(augmented(), 1), read(augmented(), 1), read(augmented(), 2)
     np.testing.assert_array_equal(one.x_train, same.x_train)
     assert not np.array_equal(one.x_train, other.x_train)
-    assert ["drawn at random" in said and "of their own" not in said for said in one.remarks] == [True]
+    assert ["drawn at random" in said and "their own generator" not in said for said in one.remarks] == [True]
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
 
 
 def test_generators_that_the_seed_does_not_reach_are_told():
     rng = np.random.default_rng()
     found = read(Items(lambda at: (X[at] + rng.normal(size=3).astype(np.float32), Y[at])))
-    assert ["of their own" in said for said in found.remarks] == [True]
+    assert ["their own generator" in said for said in found.remarks] == [True]
 
 
 def test_a_function_that_draws_is_called_once_for_a_seed():

@@ -24,7 +24,7 @@ AT_RANDOM = (
     "samples are drawn at random as they are read (random transforms?). Each was read once, before round 1, so all "
     "epochs and tests see the same values; the setting augmentation draws again in each epoch"
 )
-ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from a generator of their own, which the seed does not reach"
+ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from their own generator, which the seed does not reach"
 _END = object()
 
 

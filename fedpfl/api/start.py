@@ -116,7 +116,7 @@ def run(
     True
     """
     _require_counts(workers=workers, clients_per_gpu=clients_per_gpu)
-    method = _as_named(method)
+    method = custom.as_named(method)
     # An earlier run may have a custom method, whose settings are not known yet.
     if resume is None and continue_from is None:
         named = {"method": method, "model": model, "dataset": dataset, "data": data, "num_clients": num_clients}
@@ -233,7 +233,7 @@ def compare(
     """
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
     first = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
-    methods = [_as_named(method) for method in [*(first if isinstance(first, Sequence) else [first]), *others]]
+    methods = [custom.as_named(method) for method in [*(first if isinstance(first, Sequence) else [first]), *others]]
     if len(methods) < 2 and all(isinstance(method, (str, type)) for method in methods):
         raise ConfigError("methods", methods, "a comparison needs two methods or more")
     if "method" in settings:
@@ -355,9 +355,9 @@ def sweep(
     """
     _require_counts(samples=samples, seeds=seeds, jobs=jobs, workers=workers)
     if "method" in settings:
-        settings["method"] = _as_named(settings["method"])
+        settings["method"] = custom.as_named(settings["method"])
     if isinstance(grid, dict) and isinstance(grid.get("method"), (list, tuple)):
-        grid = {**grid, "method": [*map(_as_named, grid["method"])]}
+        grid = {**grid, "method": [*map(custom.as_named, grid["method"])]}
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     if "method" not in (random or {}):
@@ -382,11 +382,6 @@ def sweep(
     done = runs.made(run for run in planned.runs if run.name not in failed)
     points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
     return Sweep(found, done, points, failed)
-
-
-def _as_named(method: Any) -> Any:
-    """Return a method's name as fedpfl writes it, where papers write FedAvg; other things as they are."""
-    return method if not isinstance(method, str) or custom.is_custom("method", method) else method.lower()
 
 
 def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -102,9 +102,13 @@ def require_allowed(
 
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return the settings that ``--run-config`` gives."""
+    from ..core import custom
+
     values: dict[str, Any] = {}
     for text in texts or ():
         values.update(_given(text)[1])
+    if "method" in values:
+        values["method"] = custom.as_named(values["method"])
     return values
 
 

@@ -111,7 +111,7 @@ def compare_command(
     """
     names = [name for text in names for name in text.split(",")]
     require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=tune or ())
-    from ..core.custom import is_custom
+    from ..core.custom import as_named, is_custom
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
@@ -122,8 +122,7 @@ def compare_command(
 
     _check(form, name)
     load_app()
-    # As papers write them, too: FedAvg. The names of modules and classes stay as they are.
-    written = (name if is_custom("method", name) else name.lower() for name in names)
+    written = map(as_named, names)
     # By their own names; the settings of a user's own method name it as it was written.
     named = {find(name).name: name if is_custom("method", name) else find(name).name for name in written}
     methods = ", ".join(named)

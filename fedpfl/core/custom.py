@@ -95,6 +95,11 @@ def is_custom(kind: str, text: str) -> bool:
     return is_reference(text) or text in _entry_points(kind)
 
 
+def as_named(method: Any) -> Any:
+    """Return a method's name as this package writes it, where papers write FedAvg; other things as they are."""
+    return method if not isinstance(method, str) or is_custom("method", method) else method.lower()
+
+
 def find(kind: str, text: str, known: Any = ()) -> Any:
     """Return the object that the value of the setting ``kind`` names, or raise ``ConfigError``.
 

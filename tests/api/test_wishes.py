@@ -182,6 +182,16 @@ def test_a_text_is_a_name_before_it_is_a_number():
         run.model("3")
 
 
+def test_a_method_s_name_may_have_capitals():
+    run = fedpfl.run(**{**FEW, "method": "FedAvg", "num_server_rounds": 1})
+    assert run.settings["method"] == "fedavg"
+    swept = fedpfl.sweep({"method": ["FedAvg", "Local"]}, **{**FEW, "method": None, "num_server_rounds": 1})
+    assert {point["method"] for point in swept.points} == {"fedavg", "local"}
+    words = ["run", "-q", "-c", 'method="FedAvg" model="mlp" num-clients=2 num-server-rounds=1 run-name="capitals"']
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert fedpfl.load("capitals").settings["method"] == "fedavg"
+
+
 def test_an_error_shows_no_array():
     wrong = np.zeros((50, 4))
     for value, words in (

@@ -16,22 +16,31 @@ def new_command(
     bench: Annotated[
         bool, typer.Option("--bench", help="Make inventory, policy, settings and instructions for a bench of devices.")
     ] = False,
+    flower: Annotated[
+        bool,
+        typer.Option("--flower", help="Make an app in Flower's shape: its own training loop, a strategy of fedpfl."),
+    ] = False,
 ) -> None:
     """Make a Flower app of your own: pyproject.toml, parts.py with a model, a data set and a method, a test."""
     from ..core import custom
-    from ..launch.project import make
+    from ..core.errors import ConfigError
+    from ..launch.project import APP, BENCH, OWN_FLOWER_APP, make
     from ..methods import discover
     from ..setup import reference
 
-    written = make(name.expanduser(), bench)
+    if bench and flower:
+        raise ConfigError("--flower", True, "cannot be combined with --bench")
+    kind = BENCH if bench else OWN_FLOWER_APP if flower else APP
+    written = make(name.expanduser(), kind)
     folder = written[0].parent
-    trial = "fedpfl up --inventory inventory.yml -c settings.toml"
-    if not bench:
+    trial = {BENCH: "fedpfl up --inventory inventory.yml -c settings.toml", OWN_FLOWER_APP: "flwr run . --stream"}.get(
+        kind, "fedpfl run"
+    )
+    if kind == APP:
         # And the settings of the example's method.
         custom.set_folder(folder)
         discover()
         reference.update(folder)
-        trial = "fedpfl run"
     for path in written:
         typer.echo(f"wrote {path}")
     typer.echo(f"try it: cd {folder} && {trial}", err=True)

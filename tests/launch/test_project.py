@@ -19,7 +19,7 @@ from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.inventory import read_inventory
 from fedpfl.launch.plan import prepare
-from fedpfl.launch.project import FLOWER, files, make
+from fedpfl.launch.project import APP, FLOWER, files, make
 from fedpfl.launch.superlink import copy_app
 from fedpfl.methods import discover
 from fedpfl.setup import reference
@@ -137,7 +137,7 @@ def test_what_is_there_is_not_written_over(app, tmp_path):
 
 def test_all_of_it_goes_into_the_bundle(app, tmp_path):
     copy_app(app, tmp_path / "copy")
-    assert {path.name for path in (tmp_path / "copy").iterdir()} >= files("my-app").keys()
+    assert {path.name for path in (tmp_path / "copy").iterdir()} >= files(APP, "my-app").keys()
 
 
 def test_parts_without_an_app_reach_no_device(tmp_path):

@@ -104,8 +104,8 @@ test: lint packages ## lint, then the whole test suite
 test-attacks: install packages ## false clients, damaged files, greedy devices; minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m '' tests/attacks
 
-test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one machine; two minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py
+test-cluster: install ## Flower itself: a Ray cluster of two nodes, a SuperLink with two SuperNodes, all strategies; 15 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py tests/flower
 
 # What meets Flower: messages and Grid, `flwr run .`, `fedpfl up`, bridge, worker and fork server, and its private names.
 FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_flower_private.py tests/test_layering.py \

@@ -45,6 +45,9 @@ class Flower:
         Theirs.
     """
 
+    # What tells the SuperLink that nodes are played, by Ray.
+    mode = ("--simulation",)
+
     def __init__(self, commands: Path = BIN, **environment: str) -> None:
         self.commands = commands
         # Ray puts sockets below it, whose paths are limited to about 100 characters.
@@ -72,10 +75,11 @@ class Flower:
 
     def __enter__(self) -> Flower:
         port, home = free_port(), self.folder / "flwr"
+        self.address = f"127.0.0.1:{port}"
         home.mkdir()
         address = f'address = "127.0.0.1:{port}"\ninsecure = true\n'
         (home / "config.toml").write_text(f'[superlink]\ndefault = "own"\n[superlink.own]\n{address}')
-        command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+        command = ["flower-superlink", "--insecure", *self.mode, "--host", "127.0.0.1", "--port", str(port)]
         log = self.folder / "superlink.log"
         with log.open("wb") as out:
             self._superlink = subprocess.Popen(

@@ -122,12 +122,17 @@ class _Answering:
         self, method: Any, model: models.OwnModel, data: Data, head: str, state_dir: str | Path | None,
         settings: Mapping[str, Any],
     ) -> None:  # fmt: skip
+        self._made_of = method, model, data, head, state_dir, settings
         self._objects = ExitStack()
         self._model, self._data, self._head, self._state_dir = model, data, head, state_dir
         self._own = Own(method, settings, self._objects)
         built = model if isinstance(model, str) and not head else self._built
         self._text = built if isinstance(built, str) else self._objects.enter_context(custom.as_setting("model", built))
         self._engines: OrderedDict[tuple[Any, ...], ContextEngine] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to another process as what it was made of; Flower's ``run_simulation`` pickles an app."""
+        return _Answering, self._made_of
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
         return models.made(self._model, input_shape, num_classes, vocabulary, self._head)

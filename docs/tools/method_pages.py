@@ -20,6 +20,7 @@ from run_records import LEADERBOARD, leaderboard
 from fedpfl.core.extras import describe
 from fedpfl.core.files import write_atomically
 from fedpfl.experiments.description import load
+from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
 from fedpfl.methods.adapted import AdapterMethod
 from fedpfl.setup.reference import settings_table
@@ -111,6 +112,8 @@ def page(method: type[Method], group: str, choose: str) -> str:
         f"fedpfl run -c 'method=\"{method.name}\"{more}'",
         "```",
         "",
+        f"As a [Flower strategy](../from-a-flower-app.md): `{strategy_of(method)}`.",
+        "",
         "## Settings",
         "",
     ]
@@ -120,6 +123,14 @@ def page(method: type[Method], group: str, choose: str) -> str:
         lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
     lines += [*_curve(method), *_measured(method.name)]
     return re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
+
+
+def strategy_of(method: type[Method]) -> str:
+    """Return how a server of Flower's makes the method's strategy: with the model where arrays alone are not enough."""
+    words = {key: f'"{value}"' for key, value in settings_of(method).items()}
+    if needs_of(method(method.Settings(), TrainingSettings())):
+        words = {"model": "Net", **words}
+    return f"strategies.{method.__name__}({', '.join(f'{key}={value}' for key, value in words.items())})"
 
 
 def settings_of(method: type[Method]) -> dict[str, str]:

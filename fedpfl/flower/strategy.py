@@ -88,9 +88,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     model : callable, nn.Module or str, optional
         Builds the model, and may take ``input_shape`` and ``num_classes``; or a module; or a name of ``fedpfl
         models``. The clients are then asked for their task before round 1, which ``client_app`` answers, and a query
-        function with :meth:`PersonalRound.describe <fedpfl.flower.clients.PersonalRound.describe>`. Without it the
-        strategy knows the initial arrays alone, which is enough for a method that changes no model and needs nothing
-        from clients but their shared arrays.
+        function with ``describe`` of ``personal``. Without it the strategy knows the initial arrays alone, which is
+        enough for a method that changes no model and needs nothing from clients but their shared arrays.
     head : str
         Name of the layer that is the head, by default the last ``nn.Linear``.
     personal : sequence of str
@@ -197,6 +196,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def summary(self) -> None:
         """Log what the method shares, and how nodes are drawn."""
         logger.log(INFO, "\t├──> %s: shares %s", self.method.name, self.method.shares)
+        if self.model is None and self.method.schedule is not Method.schedule:
+            words = "\t├──> %s trains in phases of its own: a ClientApp without fit(…) of personal(…) has to do so"
+            logger.log(INFO, words, self.method.name)
         logger.log(
             INFO, "\t└──> nodes: %.2f to train (at least %d), %.2f to evaluate (at least %d), %d available",
             self.fraction_train, self.min_train_nodes, self.fraction_evaluate, self.min_evaluate_nodes,
@@ -347,16 +349,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
     def _require_only_arrays(self) -> None:
         """Refuse a method that needs more of a client than its shared arrays; each client is then one of fedpfl."""
-        method, rule = self.config.method, self.config.method.aggregation.rule
-        needs = [why for hook, why in HOOKS.items() if getattr(self.method, hook) is not getattr(Method, hook)]
-        if method.extras:
-            needs.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
-        if rule.reads:
-            needs.append(f"weighs by {', '.join(rule.reads)}")
-        if needs:
+        if needs := needs_of(self.config.method):
             what = f"needs more of a client than shared arrays: it {' and '.join(needs)}"
             use = "give model=, and use strategies.client_app or strategies.personal on the clients"
-            raise ConfigError("model", None, f"{method.name} {what}; {use}")
+            raise ConfigError("model", None, f"{self.method.name} {what}; {use}")
 
     def _from_arrays(self, arrays: ArrayRecord) -> tuple[nn.Module, Sharing]:
         if not arrays:
@@ -597,6 +593,17 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
 
 
 # -- the classes -------------------------------------------------------------------------------------------------------
+
+
+def needs_of(method: Method) -> list[str]:
+    """Return what a method needs of clients besides shared arrays; nothing if Flower's own ClientApps are enough."""
+    rule = method.aggregation.rule
+    found = [why for hook, why in HOOKS.items() if getattr(type(method), hook) is not getattr(Method, hook)]
+    if method.extras:
+        found.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
+    if rule.reads:
+        found.append(f"weighs by {', '.join(rule.reads)}")
+    return found
 
 
 def _is_built_in(method: type[Method]) -> bool:

@@ -132,6 +132,63 @@ def known_module() -> str:
     ])  # fmt: skip
 
 
+# Flower's own settings of a strategy, as its FedAvg has them.
+FLOWERS = (
+    "fraction_train: float = ...", "fraction_evaluate: float = ...", "min_train_nodes: int = ...",
+    "min_evaluate_nodes: int = ...", "min_available_nodes: int = ...", "weighted_by_key: str = ...",
+    "arrayrecord_key: str = ...", "configrecord_key: str = ...",
+    "train_metrics_aggr_fn: MetricsFunction | None = ...", "evaluate_metrics_aggr_fn: MetricsFunction | None = ...",
+)  # fmt: skip
+OURS = (
+    "model: Callable[..., nn.Module] | nn.Module | str | None = ...", "head: str = ...",
+    "personal: Sequence[str] = ...", "listeners: Sequence[Listener] = ...",
+)  # fmt: skip
+
+
+def strategies_stub() -> str:
+    """Return ``fedpfl/strategies.pyi``: the classes of all strategies with their settings, for editors."""
+    lines = [
+        '"""Types of the strategies for editors. Written by `fedpfl config --update`."""',
+        "",
+        "# ruff: noqa: D204, E501",
+        "# fmt: off",
+        "",
+        "from collections.abc import Callable, Sequence",
+        "from typing import Any, Literal",
+        "",
+        "from torch import nn",
+        "",
+        "from .engine.listener import Listener",
+        "from .flower.clients import PersonalRound as PersonalRound",
+        "from .flower.clients import client_app as client_app",
+        "from .flower.clients import personal as personal",
+        "from .flower.strategy import MethodStrategy as MethodStrategy",
+        "from .flower.strategy import MetricsFunction",
+        "from .flower.strategy import of as of",
+        "",
+    ]
+    for method in methods().values():
+        own = [f"{field.name}: {_type_of(field)} = ..." for field in dataclasses.fields(method.Settings)]
+        first = (inspect.getdoc(method) or method.name).splitlines()[0]
+        lines += [
+            f"class {method.__name__}(MethodStrategy):",
+            f'    """{first}"""' if "\\" not in first else f'    r"""{first}"""',
+            "    def __init__(",
+            f"        self, {', '.join(FLOWERS)},",
+            f"        *, {', '.join((*OURS, *own))}, **settings: Any,",
+            "    ) -> None: ...",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _type_of(field: dataclasses.Field[Any]) -> str:
+    found = field.metadata["limits"]
+    if found.choices is not None and not found.open_to:
+        return f"Literal[{', '.join(json.dumps(choice) for choice in found.choices())}]"
+    return f"{type(field.default).__name__} | float" if isinstance(field.default, str) else type(field.default).__name__
+
+
 def bounds_table() -> str:
     """Return the bounds of what clients say as a Markdown table, between the two marker lines of its page."""
     lines = [BOUNDS_BEGIN, "", "| value | when | allowed | compared with |", "|---|---|---|---|"]
@@ -170,7 +227,7 @@ def _set_by(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite ``launch/known.py``, the block in ``pyproject.toml``, a page and a table in each of two others.
+    """Rewrite ``known.py``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and tables in two others.
 
     Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
     well: Flower wants the version written out in ``pyproject.toml``. A user's app, which is without the package's code,
@@ -187,6 +244,7 @@ def update(root: Path) -> list[Path]:
         return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
         root / "fedpfl" / "launch" / "known.py": known_module(),
+        root / "fedpfl" / "strategies.pyi": strategies_stub(),
         project: HOMEPAGE.sub(
             REPOSITORY or INDEX, VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1)
         ),

@@ -19,7 +19,8 @@ from support import exported
 
 from fedpfl.client.device_model import load_model
 from fedpfl.launch.credentials import prepare
-from fedpfl.launch.project import BENCH, make
+from fedpfl.launch.project import BENCH as BENCH_FILES
+from fedpfl.launch.project import make
 from fedpfl.launch.superlink import free_port
 
 pytestmark = [
@@ -57,7 +58,7 @@ def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
 @needs_mosquitto
 def test_the_bench_of_fedpfl_new_gives_the_bits_of_a_simulation_over_mqtt(home):
     bench = home.path / "bench"
-    make(bench, BENCH)
+    make(bench, BENCH_FILES)
     few = 'method="feddecomp" num-server-rounds=2 local-epochs=2 threads=1 run-name="devices"'
     up = ("up", "--inventory", str(bench / "inventory.yml"), "-c", str(bench / "settings.toml"), "-c", few)
     home.carry_out(*up, "--network", "200mbit 2ms", "--keep-log")  # on a way that is not a loopback's

@@ -39,7 +39,8 @@ def apps(names: list[str]) -> tuple[ServerApp, ClientApp]:
     def main(grid: Grid, context: Context) -> None:
         for name in names:
             _, words = of_method(name)
-            strategy = getattr(strategies, find(name).__name__)(model=Net, local_epochs=2, batch_size=10, **words)
+            settings = {"local_epochs": 2, "batch_size": 10, **words}
+            strategy = getattr(strategies, find(name).__name__)(model=Net, **settings)
             try:
                 result = strategy.start(grid, ArrayRecord(), num_rounds=1)
                 said = dict(result.evaluate_metrics_clientapp[1])

@@ -51,6 +51,7 @@ def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
     assert (ROOT / "docs" / "configuration.md").read_text() == reference.settings_page()
     assert (ROOT / "fedpfl" / "launch" / "known.py").read_text() == reference.known_module()
+    assert (ROOT / "fedpfl" / "strategies.pyi").read_text() == reference.strategies_stub()
     assert reference.hooks_table() in (ROOT / "docs" / "architecture.md").read_text()
 
 

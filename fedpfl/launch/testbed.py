@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
-from ..flower_private import CONCURRENCY, TASK_POLL_INTERVAL
+from ..flower_private import CONCURRENCY, SHORT_PAUSES, TASK_POLL_INTERVAL
 from ..mqtt.account import Account, read_password
 from . import credentials, guard
 from .boards import BoardLimits, join_command, make_groups
@@ -101,7 +101,7 @@ class Testbed(SuperLink):
                 self._start_worker(device, app)
                 self._start_forkserver(device)
         self._wait_until_ready()
-        self._spawn("the server's SuperExec", self._superexec(), self._environment)
+        self._spawn("the server's SuperExec", self._superexec(), {**self._environment, SHORT_PAUSES: "1"})
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, range(clients)))
         way = partial(self._start_relay, network) if network else lambda _, port: port

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedpfl.flower.server_app import INSTALLS, app
+from fedpfl.flower_private import SHORT_PAUSES
 
 
 class Lines(Handler):
@@ -18,6 +19,18 @@ class Lines(Handler):
 
     def emit(self, record) -> None:
         self.lines.append(record.getMessage())
+
+
+@pytest.mark.parametrize("given", [None, "", "1"])
+def test_flower_s_pauses_are_changed_only_where_a_bench_asks_for_it(monkeypatch, given):
+    changed = []
+    monkeypatch.setattr("fedpfl.flower.strategy.run_over_flower", lambda grid, values: None)
+    monkeypatch.setattr("fedpfl.flower.server_app.shorten_pauses", lambda: changed.append(True))
+    monkeypatch.delenv(SHORT_PAUSES, raising=False)
+    if given is not None:
+        monkeypatch.setenv(SHORT_PAUSES, given)
+    app(grid=None, context=SimpleNamespace(run_config={}))
+    assert bool(changed) is bool(given)
 
 
 @pytest.mark.parametrize("installs", [True, False])

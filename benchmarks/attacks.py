@@ -26,7 +26,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.core.payload import Payload
-from fedpfl.data.federation import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.engine.rounds import RoundFailed
 from fedpfl.methods import find
 from fedpfl.methods.base import LocalRound

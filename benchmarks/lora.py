@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedpfl import models
+from fedpfl.core.pixels import scale
+from fedpfl.core.samples import Samples
 from fedpfl.data.datasets import load
-from fedpfl.data.federation import Samples
 from fedpfl.data.partitioners import DOMAINS
-from fedpfl.data.pixels import scale
 from fedpfl.data.settings import DataSettings
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase

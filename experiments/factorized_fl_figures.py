@@ -30,9 +30,10 @@ import torch
 from torch import Tensor, nn
 
 from fedpfl import models
+from fedpfl.core.pixels import scale
 from fedpfl.core.rng import generator
-from fedpfl.data import DataSettings, Samples, load
-from fedpfl.data.pixels import scale
+from fedpfl.core.samples import Samples
+from fedpfl.data import DataSettings, load
 from fedpfl.methods.base import everything
 from fedpfl.methods.factorized_fl.layers import factorize, is_u, is_v
 from fedpfl.training.loop import evaluate, run_phase

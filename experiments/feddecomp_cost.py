@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from fedpfl.core.rng import generator
-from fedpfl.data import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.methods.base import LocalRound
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from .core.extras import Extra
     from .core.federation import Client, Federation
     from .core.payload import Payload
+    from .core.samples import Samples
     from .core.settings import setting
     from .core.sharing import Sharing
-    from .data import Dataset, Samples
+    from .data import Dataset
     from .engine.listener import Listener
     from .layers.memory import in_twin, twin
     from .methods import method_class
@@ -47,7 +48,7 @@ _PUBLIC = {
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
     # what its messages, its data and the server's rules are made of
-    "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "data", "Batch": "training.phase",
+    "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.federation", "Federation": "core.federation", "Mean": "rules.mean",
     # what the built-in methods use, too
     "method_class": "methods", "cut": "models", "class_by_width": "methods.prototypes", "everything": "methods.base",

@@ -21,7 +21,7 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.data import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.engine import federation as engine_federation
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.transport import Transport

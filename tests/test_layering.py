@@ -127,6 +127,11 @@ def test_what_waits_or_only_passes_things_on_loads_no_torch(code):
     subprocess.run([sys.executable, "-c", f"import sys; {code}; assert 'torch' not in sys.modules"], check=True)
 
 
+def test_methods_need_nothing_of_data():
+    code = "import sys; from fedpfl.methods import methods; assert methods(); assert 'fedpfl.data' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_no_method_s_name_decides_anything_outside_its_file():
     for module, path in MODULES.items():
         if part_of(module) != "methods":

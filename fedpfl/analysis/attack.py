@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.payload import Payload
+from ..core.pixels import HALF
 from ..core.rng import generator, torch_seed
+from ..core.samples import Samples
 from ..core.settings import setting
-from ..data.federation import Samples
-from ..data.pixels import HALF
 from ..methods.base import LocalRound
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ConfigError
+from ..core.pixels import HALF, brightness
 from ..core.settings import setting
-from ..data.pixels import HALF, brightness
 from ..methods.fedfac.sharing import ChannelSharing
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder

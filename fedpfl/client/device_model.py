@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from .. import models
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
+from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.dataset import MAX_CLASSES
 from ..data.datasets.npz import MAX_TOKENS
 from ..data.federation import FederatedData, Scaling
-from ..data.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
 from ..training.phase import Forward

@@ -25,8 +25,9 @@ from ..core.metrics import COUNT, SUM
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
+from ..core.samples import Samples
 from ..core.settings import Value
-from ..data.federation import FederatedData, Samples, federated_data, own_data
+from ..data.federation import FederatedData, federated_data, own_data
 from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import pfllib  # noqa: F401  (registers its partitioners)
 from .dataset import Dataset
 from .datasets import fetch, load, no_downloads
-from .federation import FederatedData, Samples, default_clients, federated_data, own_data, with_partitioner
+from .federation import FederatedData, default_clients, federated_data, own_data, with_partitioner
 from .partitioners import Pool, Share, label_permutation, partition
 from .plot import as_text, bubble_chart, partition_counts
 from .registry import DatasetInfo, dataset, partitioner, table
@@ -17,7 +17,6 @@ __all__ = [
     "DatasetInfo",
     "FederatedData",
     "Pool",
-    "Samples",
     "Share",
     "as_text",
     "bubble_chart",

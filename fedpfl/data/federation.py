@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
 from ..core import custom
 from ..core.errors import ConfigError, DataError, printable
+from ..core.pixels import HALF, fits_channels, scale
 from ..core.rng import generator
+from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
 from .datasets import entry, load_once, owners, read_own
 from .division_file import division_arrays, read_division
@@ -27,45 +28,18 @@ from .partitioners import (
     partition,
     task_of,
 )
-from .pixels import HALF, fits_channels, scale
 from .registry import AUTO
 from .settings import DataSettings
 
 if TYPE_CHECKING:
     import torch
 
-CACHE_BYTES = 512 * 2**20
 # Labels that a remark names.
 MAX_NAMED = 10
 # The setting `standardize` that changes nothing, and the place of what all clients have in common.
 NONE, ALL = "none", -1
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
-
-
-class Samples(NamedTuple):
-    """Labelled samples, ready to train on. The tensors are shared by all who ask for them: do not write to them.
-
-    Attributes
-    ----------
-    x : Tensor of float32; of int64 for texts
-        Images: n × channels × height × width in channels_last memory order (convolutions on the CPU are about 1.3
-        times faster), (v/255 − 0.5)/0.5, that is −1 … 1, unless ``normalize`` is set. Other data as they
-        are: n × features or n × channels × length, texts n × length.
-    y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets
-        Class numbers, in the client's own numbering with ``permute-labels``.
-
-    Examples
-    --------
-    >>> import fedpfl
-    >>> import torch
-    >>> x, y = fedpfl.Samples(torch.zeros(5, 1, 8, 8), torch.arange(5))
-    >>> x.shape, y.dtype
-    (torch.Size([5, 1, 8, 8]), torch.int64)
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
 
 
 class Scaling(NamedTuple):
@@ -95,30 +69,6 @@ class Scaling(NamedTuple):
 def _broad(of_features: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return an array of the features so that it broadcasts over samples."""
     return of_features.reshape(1, -1, *[1] * (x.ndim - 2))
-
-
-class SamplesCache:
-    """Caches prepared samples up to ``limit`` bytes; the least recently used go first, a larger set never stays."""
-
-    def __init__(self, limit: int = CACHE_BYTES) -> None:
-        self.bytes_left = limit
-        self._kept: OrderedDict[Hashable, Samples] = OrderedDict()
-
-    def keys(self) -> list[Hashable]:
-        """Return the keys of what is kept, the next to go first."""
-        return list(self._kept)
-
-    def get(self, key: Hashable, make: Callable[[], Samples]) -> Samples:
-        """Return what is kept under ``key``, or else make it."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        made = self._kept[key] = make()
-        self.bytes_left -= _bytes(made)
-        while self.bytes_left < 0:
-            _, dropped = self._kept.popitem(last=False)
-            self.bytes_left += _bytes(dropped)
-        return made
 
 
 class FederatedData:
@@ -493,10 +443,6 @@ def _left_out(data: Dataset, settings: DataSettings) -> list[str]:
     have = "has" if len(few) == 1 else "have"
     return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
             f"{settings.min_samples} samples and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip
-
-
-def _bytes(samples: Samples) -> int:
-    return sum(t.numel() * t.element_size() for t in samples)
 
 
 def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -> np.ndarray:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import custom
+from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, items, setting
-from .pixels import HALF, NORMALIZATIONS
 from .registry import AUTO, PARTITIONERS, dataset_names
 
 # Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.

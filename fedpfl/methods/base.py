@@ -23,10 +23,10 @@ from ..core.errors import ConfigError, LayoutError, require_hooks
 from ..core.extras import Extra
 from ..core.layout import Layout
 from ..core.payload import Payload
+from ..core.pixels import HALF
 from ..core.rng import generator
+from ..core.samples import Samples
 from ..core.sharing import Sharing
-from ..data.federation import Samples
-from ..data.pixels import HALF
 from ..models.trainable import ALL
 from ..rules import Rule
 from ..rules.mean import Mean
@@ -97,7 +97,7 @@ class LocalRound:
     validation_data : callable, () → Samples
         Prepares the client's validation samples; there may be none.
     normalize : str
-        How the pixels of images were scaled, a name of ``data.pixels``.
+        How the pixels of images were scaled, a name of ``core.pixels``.
     notes : dict
         What a method's steps leave for its later ones in the same round; empty at first.
 

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, LayoutError
 from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from ..data.federation import Samples
+from ..core.samples import Samples
 from ..models import cut
 from ..rules import Rule
 from ..training.loop import predict

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..data.pixels import HALF, pixels_of, scale
+from ..core.pixels import HALF, pixels_of, scale
 
 NO_AUGMENTATION, FLIP_CROP = "none", "flip-crop"
 BORDER = 4

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.frozen import has_frozen_statistics
-from ..data.federation import Samples
-from ..data.pixels import HALF
+from ..core.pixels import HALF
+from ..core.samples import Samples
 from .augment import find as find_augmentation
 from .batches import batch_sizes
 from .device import step_precision

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.federation import Samples
+from ..core.samples import Samples
 from .settings import TrainingSettings
 
 

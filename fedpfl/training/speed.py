@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..data.federation import Samples
+from ..core.samples import Samples
 from ..models import build
 from .loop import run_phase
 from .phase import Phase

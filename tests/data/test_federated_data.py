@@ -12,6 +12,7 @@ import torch
 from real_data import real_data_dir
 
 from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.core.pixels import pixels_of
 from fedpfl.data import (
     DataSettings,
     FederatedData,
@@ -26,7 +27,6 @@ from fedpfl.data import (
     with_partitioner,
 )
 from fedpfl.data.partitioners import Share
-from fedpfl.data.pixels import pixels_of
 from fedpfl.data.settings import in_words
 
 

@@ -12,7 +12,7 @@ import fedpfl.setup.config
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
-from fedpfl.data import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.data.federation import federated_data
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.factorized_fl import FactorizedFL, FactorizedFLPlus

@@ -14,7 +14,7 @@ from fedpfl.core.errors import NoPlainModel
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.rng import generator
-from fedpfl.data.federation import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.fedreg.fedreg import FedReG, FedReGSettings

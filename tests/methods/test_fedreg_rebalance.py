@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.data.federation import Samples
-from fedpfl.data.pixels import scale
+from fedpfl.core.pixels import scale
+from fedpfl.core.samples import Samples
 from fedpfl.methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota, rebalance
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedpfl.core.errors import NoPlainModel
 from fedpfl.core.payload import Payload
-from fedpfl.data.federation import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.gpfl import ConditionalValve, Decay
 from fedpfl.setup.assembly import assemble

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.layout import Layout
-from fedpfl.data.federation import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.flower.messages import from_content
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config

@@ -11,8 +11,8 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.frozen import copy_trained, frozen, frozen_hash
 from fedpfl.core.layout import Layout
+from fedpfl.core.samples import Samples
 from fedpfl.core.sharing import Sharing
-from fedpfl.data import Samples
 from fedpfl.models.adapters import add_personal, in_adapter
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase

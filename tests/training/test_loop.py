@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl.core.errors import UnusedParameter
-from fedpfl.data.federation import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.training.loop import evaluate, run_phase
 from fedpfl.training.phase import L1, Group, Phase, Proximal, cross_entropy
 from fedpfl.training.settings import TrainingSettings

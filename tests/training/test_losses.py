@@ -9,8 +9,8 @@ from support import federation, quick, simulate
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.federation import Client
+from fedpfl.core.samples import Samples
 from fedpfl.data.datasets import read_npz
-from fedpfl.data.federation import Samples
 from fedpfl.engine.replies import problems
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal

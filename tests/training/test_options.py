@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from fedpfl.client.engine import _require_fitting
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
-from fedpfl.data import Samples
-from fedpfl.data.pixels import scale
+from fedpfl.core.pixels import scale
+from fedpfl.core.samples import Samples
 from fedpfl.engine.local import LocalTransport
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config

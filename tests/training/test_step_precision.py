@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
-from fedpfl.data.federation import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.training.device import require_device
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase, cross_entropy

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpfl.data import Samples
+from fedpfl.core.samples import Samples
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Batch, Phase, cross_entropy
 from fedpfl.training.settings import TrainingSettings

@@ -22,9 +22,9 @@ from ...core.errors import ConfigError
 from ...core.extras import ANY, CLIENT, SERVER, SHARED, Extra
 from ...core.payload import Payload
 from ...core.rng import generator
+from ...core.samples import Samples
 from ...core.settings import setting
 from ...core.sharing import is_parameter
-from ...data.federation import Samples
 from ...layers.memory import Memory, remembered
 from ...training.loop import evaluate
 from ...training.phase import Phase

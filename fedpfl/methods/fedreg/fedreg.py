@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from ...core.errors import ConfigError, NoPlainModel
 from ...core.payload import Payload
 from ...core.rng import generator
+from ...core.samples import Samples, SamplesCache
 from ...core.settings import setting
-from ...data.federation import Samples, SamplesCache
 from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding

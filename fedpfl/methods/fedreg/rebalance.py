@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...data.federation import Samples
-from ...data.pixels import HALF
+from ...core.pixels import HALF
+from ...core.samples import Samples
 from ...training.augment import require_grey_or_colour, transformed, transforms
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from ..core.errors import ConfigError
+from ..version import FLOWER
 from .app import app
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 PYTHON = (3, 11)
-FLOWER = (1, 41)
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0
@@ -123,10 +123,11 @@ def _flower() -> Finding:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        return Finding("flower", PROBLEM, "not installed; pip install 'flwr[simulation]>=1.41,<1.43'")
+        return Finding("flower", PROBLEM, f"not installed; pip install '{FLOWER}'")
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if not FLOWER <= number < (2,):
-        return Finding("flower", PROBLEM, f"Flower {version}; pip install 'flwr[simulation]>=1.41,<1.43'")
+    first, beyond = (tuple(map(int, bound.split("."))) for bound in re.findall(r"\d+\.\d+", FLOWER))
+    if not first <= number < beyond:
+        return Finding("flower", PROBLEM, f"Flower {version}; pip install '{FLOWER}'")
     return Finding("flower", OK, f"Flower {version}")
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 
 from ..core.errors import ConfigError
 from ..setup.reference import pyproject_block
-from ..version import __version__
+from ..version import FLOWER, __version__
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 TEMPLATES, SUFFIX = Path(__file__).parent / "templates", ".template"
 
-# The versions of Flower that fedpfl was tested with, as in its own pyproject.toml.
-FLOWER = "flwr[simulation]>=1.41,<1.43"
 # What the app's settings start from; `fedpfl config --update` keeps them.
 SETTINGS = {
     "method": "parts:MyMethod", "model": "parts:my_model", "dataset": "parts:my_data", "local-epochs": 2,

@@ -19,10 +19,11 @@ from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.inventory import read_inventory
 from fedpfl.launch.plan import prepare
-from fedpfl.launch.project import APP, FLOWER, files, make
+from fedpfl.launch.project import APP, files, make
 from fedpfl.launch.superlink import copy_app
 from fedpfl.methods import discover
 from fedpfl.setup import reference
+from fedpfl.version import FLOWER
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600

@@ -29,6 +29,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -121,7 +122,9 @@ def grid(
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
         factor = 100 if metrics.find(metric).share else 1
-        for row, column in measured.cells:
+        for row, column in product(measured.at.rows, measured.at.columns):
+            if (row, column) not in measured.cells:
+                continue
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
     curves = {curve: _curves(measured, curve) for curve in experiment.curves}
@@ -332,7 +335,8 @@ def grids(records: Path, words: Sequence[str]) -> str:
     """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``."""
     name, scale, metric = words
     found = one(f"grids/{name}-{scale}", records)["values"][metric]
-    columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
+    longest = max(found.values(), key=len)
+    columns = list(dict.fromkeys(column for cells in (longest, *found.values()) for column in cells))
     rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
     return markdown(["", *columns], rows)
 

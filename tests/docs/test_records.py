@@ -142,6 +142,7 @@ BY_HAND = {
     "performance.md": dict.fromkeys(
         ("Results", "The MQTT bridge", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),
+    "flower.md": {"On one machine": "times of the parts of a short run"},
     "contributing/speed.md": {"Rounds over real SuperNodes": "times before a change that is in now"},
     "contributing/code.md": {"Measures": "lines of code, counted"},
     "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},

@@ -9,6 +9,7 @@ import pytest
 
 from fedpfl.experiments.description import SCALES, load
 from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.metrics import WINDOW
 from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
@@ -43,6 +44,15 @@ def test_every_row_and_column_is_run_at_paper_scale_or_says_why_not(path: Path) 
     grid = {(row, column) for row in experiment.rows for column in experiment.columns if not experiment.pooled(column)}
     assert grid == run | set(experiment.not_covered)
     assert not run & set(experiment.not_covered)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("scale", SCALES[1:])
+def test_the_best_mean_of_ten_tests_is_of_many_more(path: Path, scale: str, tmp_path: Path) -> None:
+    experiment = load(path)
+    if "weighted-best-10" in experiment.metrics:
+        for run in Measured(experiment, scale, Store(tmp_path), seeds=1).planned():
+            assert run.rounds // run.settings["evaluate-every"] >= 3 * WINDOW
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.figure import Lines
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
+from ..core.rng import global_state_kept
 from ..engine.listener import Listener
 from ..experiments.store import find_stored
 from ..launch.plan import Plan
@@ -154,8 +155,9 @@ class Run:
 
     @contextmanager
     def objects(self) -> Iterator[None]:
-        """Provide the settings that were given as Python objects."""
+        """Provide the settings that were given as Python objects, and let models draw without a trace."""
         with ExitStack() as stack:
+            stack.enter_context(global_state_kept())
             for text, thing in self._objects.items():
                 stack.enter_context(custom.as_setting("", thing, text))
             yield

@@ -24,6 +24,7 @@ from .. import models
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
+from ..core.rng import global_state_kept
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.dataset import MAX_CLASSES
 from ..data.datasets.npz import MAX_TOKENS
@@ -185,7 +186,7 @@ def load_model(path: str | Path) -> LoadedModel:
 
 def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.Module:
     """Build the model without the method's changes, and load its arrays; ``RuntimeError`` if they do not fit."""
-    with torch.random.fork_rng(devices=[]):  # builders draw initial weights
+    with global_state_kept():  # builders draw initial weights
         plain = models.build(about["model"], tuple(about["input-shape"]), about["num-classes"], about["vocabulary"])
     plain.load_state_dict(arrays)
     return models.original_module(plain).eval()

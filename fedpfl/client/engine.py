@@ -24,7 +24,7 @@ from ..core.layout import Layout
 from ..core.metrics import COUNT, SUM
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.privacy import noise_key, private_reply
-from ..core.rng import generator, seed_torch, torch_seed
+from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
 from ..data.federation import FederatedData, federated_data, own_data
@@ -464,14 +464,14 @@ class Engine:
         return self._on_device(self.data.validation(self._place(client)))
 
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
-        """Test a forward pass; what it draws from torch's generator does not depend on what was drawn before."""
+        """Test a forward pass; what it draws from global generators does not depend on what was drawn before."""
         self.seed(local, "test")
         return evaluate(forward, samples, self.config.training.loss, self._measures)
 
     def seed(self, local: LocalRound, purpose: str) -> None:
-        """Seed the generators from which torch draws, for one purpose of a client's round."""
+        """Seed the global generators, for one purpose of a client's round."""
         seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
-        seed_torch(seed, self.config.training.device)
+        seed_global(seed, self.config.training.device)
 
     def _place(self, client: int) -> int:
         return 0 if self.own else client

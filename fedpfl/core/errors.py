@@ -100,7 +100,7 @@ class TrainingDiverged(FedpflError):
 
 
 class UnusedParameter(FedpflError):
-    """A parameter is to be trained on a loss that does not depend on it."""
+    """Parameters are to be trained on a loss that depends on none of them."""
 
 
 class NoPlainModel(FedpflError):

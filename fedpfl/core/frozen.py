@@ -44,8 +44,8 @@ def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
 
 
 def frozen(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, array) of the frozen arrays, in the model's order."""
-    for prefix, module in model.named_modules():
+    """Yield (name, array) of the frozen arrays, in the model's order; all names of one that has several."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
         for name in getattr(module, _NAMES, ()):
             yield (f"{prefix}.{name}" if prefix else name), getattr(module, name)
 
@@ -68,9 +68,9 @@ def copy_trained(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(array): array for _, array in frozen(module)})
 
 
-def has_weight(module: nn.Module) -> bool:
-    """Return whether a layer's weight trains, so that a method may put another layer in its place."""
-    return "weight" not in getattr(module, _NAMES, ())
+def has_frozen(module: nn.Module) -> bool:
+    """Return whether any of a layer's own arrays is frozen, so that no method may put another layer in its place."""
+    return bool(getattr(module, _NAMES, ()))
 
 
 def has_frozen_statistics(module: nn.Module) -> bool:

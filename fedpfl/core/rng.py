@@ -36,16 +36,19 @@ def torch_seed(seed: int, *path: int | str) -> int:
     return int(generator(seed, *path).integers(2**63 - 1))
 
 
-def seed_torch(seed: int, device: str = "cpu") -> None:
-    """Set the generators from which torch draws on the CPU and, with another ``device``, there.
+def seed_global(seed: int, device: str = "cpu") -> None:
+    """Set the global generators of torch, NumPy and Python, from which a user's model may draw.
 
-    ``torch.manual_seed`` sets those of every kind of device that there may be, which takes a millisecond.
+    Torch's are those of the CPU and, with another ``device``, there: ``torch.manual_seed`` sets those of every kind of
+    device that there may be, which takes a millisecond.
     """
     import torch
 
     torch.default_generator.manual_seed(seed)
     if device == "cuda":
         torch.cuda.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def shared_states() -> list[Any]:
@@ -58,20 +61,25 @@ def shared_states() -> list[Any]:
 
 
 @contextlib.contextmanager
+def global_state_kept() -> Iterator[None]:
+    """Put the global generators of torch (on the CPU), NumPy and Python back to where they were before."""
+    import torch
+
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+@contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the generators that all code of a process shares for a ``with`` statement; then restore them.
+    """Seed the global generators for a ``with`` statement; then restore them.
 
     Code of users that draws from them thus gives the same values in every process.
     """
-    import torch
-
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
-    try:
+    with global_state_kept():
+        seed_global(seed)
         yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])

@@ -27,6 +27,8 @@ PART = "[shared]"
 class Sharing:
     """Splits the arrays of a model (parameters and buffers) into shared and personal ones.
 
+    Arrays of whole numbers or booleans are personal whatever the method says: they have no mean.
+
     Parameters
     ----------
     model : nn.Module
@@ -63,7 +65,7 @@ class Sharing:
     ) -> None:
         arrays = {name: tensor for name, tensor in _arrays(model).items() if not name.endswith(UNUSED_BUFFER)}
         self._arrays = arrays
-        self.shared: list[str] = [name for name in arrays if is_shared(name)]
+        self.shared: list[str] = [name for name in arrays if is_shared(name) and not is_whole(arrays[name])]
         self.personal: list[str] = [name for name in arrays if name not in set(self.shared)]
         sparse = {name: least for name in self.shared for least in [sparse_from(name)] if least is not None}
         # Frozen arrays are not among a model's arrays, see `frozen`: both sides only compare their hash.
@@ -158,6 +160,11 @@ def stored_array(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[S
         raise StateError(f"personal array {name!r}: {found} was stored, {shapes[-1]} is expected")
     # Not ascontiguousarray, which turns a number into a vector.
     return np.asarray(arrays[name], order="C")
+
+
+def is_whole(array: Tensor) -> bool:
+    """Return whether an array has whole numbers or booleans."""
+    return not (array.is_floating_point() or array.is_complex())
 
 
 def is_parameter(layout: Layout) -> np.ndarray:

@@ -14,6 +14,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER, Extras
 from ..core.federation import Client, new_clients
 from ..core.payload import Payload
+from ..models import remarks as model_remarks
 from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
@@ -128,6 +129,10 @@ def _run(
         loop.load_state(state)
     if config.run.resume:
         folder.drop_after(finished)
+        rounds = folder.config()["num-server-rounds"]
+        if config.training.learning_rate_schedule == "cosine" and rounds != config.run.num_server_rounds:
+            words = "fedpfl: the cosine schedule now ends after %d rounds: the rates of the first ones were for %d"
+            logger.log(WARNING, words, config.run.num_server_rounds, rounds)
         folder.mark_resumed(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
@@ -204,6 +209,7 @@ def _remarks(config: Config, agreed: Agreement) -> list[str]:
     total, shared = len(agreed.classes), agreed.sharing.layout.size
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
     return [
+        *model_remarks(agreed.model),
         *config.method.remarks(agreed.model, clients, config.run.num_server_rounds),
         *config.server.remarks(shared),
         *config.robust.remarks(config.run.asked(clients), shared),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import heapq
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from ..client.device_model import scaling_of
 from ..client.engine import Engine, engine_for
 from ..core import custom
-from ..core.errors import FedpflError
+from ..core.errors import ConfigError, FedpflError
 from ..core.federation import Client
 from ..core.files import private_folder
 from ..core.payload import Payload
@@ -66,6 +67,9 @@ class LocalTransport(AddingTransport):
         self._config, self._printed, self._traces = config, printed, traces
         gpu = config.training.device == "cuda"
         self.workers = default_workers(config, clients_per_gpu) if workers is None else workers
+        if self.workers and multiprocessing.current_process().daemon:
+            allowed = "must be 0 in a process of multiprocessing.Pool, which may start no other one"
+            raise ConfigError("workers", self.workers, allowed)
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not self._fork:
@@ -296,6 +300,8 @@ def _alone(by_client: Mapping[int, tuple[int, Request]], client: int) -> tuple[i
 
 def default_workers(config: Config, clients_per_gpu: int = 1) -> int:
     """Return how many worker processes a run uses unless it is told: one for each core or share of a GPU, none idle."""
+    if multiprocessing.current_process().daemon:
+        return 0
     if config.training.device == "cuda":
         import torch
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ..core.errors import NoPlainModel
+from ..core.rng import global_state_kept
 from ..engine.federation import run_federation
 from ..engine.listener import Listener
 from ..engine.local import LocalTransport
@@ -51,7 +52,7 @@ def run(
 
     A run that has already finished only writes its models again: it may have been killed while it wrote them.
     """
-    with shown, logged(shown):
+    with shown, logged(shown), global_state_kept():
         if plan.has_finished():
             shown.line(f"note: {plan.how_to_continue()}")
         else:

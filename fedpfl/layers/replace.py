@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any, Callable, Iterator, TypeVar
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from fedpfl.core.frozen import has_weight
+from fedpfl.core.custom import article
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.frozen import has_frozen
 
 L = TypeVar("L", bound=nn.Module)
 
@@ -15,14 +18,33 @@ def replace_layers(module: nn.Module, make: Callable[[nn.Module, str], nn.Module
     """Replace layers of a model, in place and in the model's order; return the module or what took its place.
 
     ``make(module, name)`` returns the replacement; None keeps the module and continues with its children. It is not
-    asked for a layer whose weight is frozen. ``name`` is the module's within the model.
+    asked for a layer with a frozen array. ``name`` is the module's within the model.
     """
-    made = make(module, name) if has_weight(module) else None
+    made = None if has_frozen(module) else make(module, name)
     if made is not None:
         return made
     for child_name, child in module.named_children():
         setattr(module, child_name, replace_layers(child, make, f"{name}.{child_name}" if name else child_name))
     return module
+
+
+def require_plain(layer: nn.Module, name: str, derived: bool = False) -> None:
+    """Raise ``ConfigError`` for a layer that another one cannot replace, or whose weight is no array of the model.
+
+    ``derived``: classes derived from ``nn.Linear`` and ``nn.Conv2d`` are taken as well.
+    """
+    if computes_weight(layer):
+        reason = "computes its weight from other arrays (weight_norm, spectral_norm, pruning)"
+    elif not derived and type(layer) not in (nn.Linear, nn.Conv2d):
+        reason = f"is {article(layer)}, not a plain nn.Linear or nn.Conv2d"
+    else:
+        return
+    raise ConfigError("model", f"with the layer {name or 'itself'}", f"{reason}; the method puts another in its place")
+
+
+def computes_weight(layer: nn.Module) -> bool:
+    """Return whether a layer's weight is computed from other arrays in each forward pass."""
+    return is_parametrized(layer, "weight") or isinstance(vars(layer).get("weight"), Tensor)
 
 
 def layers_of(model: nn.Module, kind: type[L]) -> Iterator[tuple[str, L]]:

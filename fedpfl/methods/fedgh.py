@@ -26,7 +26,7 @@ from ..models import cut
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Phase
 from .base import Aggregation, everything
-from .prototypes import PairsRule, PrototypeMethod, class_by_width
+from .prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ class FedGH(PrototypeMethod):
             Extra("prototypes", SERVER, "mean features of each class", class_by_width),
             Extra("counts", SERVER, "training samples of each class", lambda m: class_by_width(m)[:1], checked=True),
         )
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Refuse a head that the server cannot train."""
+        require_settable_head(model)
+        return super().build(model)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the head."""

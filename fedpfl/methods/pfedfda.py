@@ -29,7 +29,7 @@ from ..rules.mean import Mean
 from ..training.loop import predict
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, Method, excluding
-from .prototypes import class_by_width
+from .prototypes import class_by_width, require_settable_head
 
 EPSILON = 1e-4  # ε: of a classifier's covariance and of priors
 FEW = 2  # A class with at most so many samples gets the received mean.
@@ -123,7 +123,7 @@ class PFedFDA(Method):
 
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse a head that is no linear layer with a bias."""
-        class_by_width(model)
+        require_settable_head(model)
         if cast(nn.Linear, cut(model).head).bias is None:
             raise ConfigError("method", self.name, "needs a bias in the model's last layer")
         return model

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.settings import setting
-from ..layers.replace import conv_arguments, forward_without, layers_of, replace_layers, weight_name
+from ..layers.replace import conv_arguments, forward_without, layers_of, replace_layers, require_plain, weight_name
 from ..training.phase import Forward
 from .base import Method
 
@@ -153,6 +153,8 @@ def factorise(module: nn.Module, gamma: float) -> nn.Module:
     """Replace every convolution and linear layer of a model, in place; biases and all other layers stay."""
 
     def factorised(layer: nn.Module, name: str) -> nn.Module | None:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            require_plain(layer, name)
         if isinstance(layer, nn.Conv2d):
             return HadamardConv2d(layer, gamma)
         if isinstance(layer, nn.Linear):

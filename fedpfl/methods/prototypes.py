@@ -13,8 +13,10 @@ from ..core.custom import article
 from ..core.errors import ConfigError, LayoutError
 from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
 from ..core.federation import Client, Federation
+from ..core.frozen import has_frozen
 from ..core.payload import Payload
 from ..core.samples import Samples
+from ..layers.replace import computes_weight
 from ..models import cut
 from ..rules import Rule
 from ..training.loop import predict
@@ -38,6 +40,15 @@ def class_by_width(model: nn.Module) -> tuple[int, ...]:
         allowed = f"has {article(head)} as its head; the method needs an nn.Linear"
         raise ConfigError("model", type(model).__name__, allowed)
     return tuple(head.weight.shape)
+
+
+def require_settable_head(model: nn.Module) -> None:
+    """Raise ``ConfigError`` unless the head is an ``nn.Linear`` whose arrays the method may set."""
+    class_by_width(model)
+    head = cut(model).head
+    if has_frozen(head) or computes_weight(head):
+        allowed = "has a head that is frozen or computes its weight; the method sets that weight"
+        raise ConfigError("model", type(model).__name__, allowed)
 
 
 def classes(model: nn.Module) -> tuple[int, ...]:

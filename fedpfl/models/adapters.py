@@ -49,8 +49,10 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str) -> nn.
 def add_personal(model: nn.Module) -> nn.Module:
     """Give every layer with an adapter a second one of the same kind, called ``personal``, in place.
 
-    A layer then adds both, side by side.
+    A layer then adds both, side by side. ``ConfigError`` if the adapters are a user's model's own.
     """
+    if not hasattr(model, "peft_config"):
+        raise ConfigError("trainable", "all", "must be lora, on a model without adapters of its own")
     first = cast(Any, model).peft_config[ADAPTER]
     return _inject(model, replace(first, target_modules=first.target_modules), PERSONAL)
 
@@ -135,9 +137,11 @@ def merged(model: nn.Module, trained: Mapping[str, Tensor] | None = None) -> dic
     """Return the arrays of the plain model: those that train, frozen ones, and weights with what adapters add.
 
     Names and shapes are those of the model before it had adapters or frozen arrays. ``trained`` replaces its state
-    dict.
+    dict. Adapters that a user's model has of its own (peft) stay as they are.
     """
     state = model.state_dict() if trained is None else trained
+    if not hasattr(model, "peft_config"):
+        return {**state, **dict(frozen(model))}
     arrays = {name: array for name, array in state.items() if not in_adapter(name)}
     arrays.update(dict(frozen(model)))
     added = [deltas(model, adapter) for adapter in names_of(model)]
@@ -160,7 +164,8 @@ def _layers(model: nn.Module, targets: str) -> list[str]:
 def _plain(model: nn.Module) -> Iterator[str]:
     inside = tuple(f"{name}." for name, module in model.named_modules() if module in set(_adapted(model)))
     for name, module in model.named_modules():
-        if name.startswith("base.") and not name.startswith(inside) and type(module) in (nn.Linear, nn.Conv2d):
+        plain = type(module) in (nn.Linear, nn.Conv2d) and "weight" in dict(module.named_parameters(recurse=False))
+        if plain and name.startswith("base.") and not name.startswith(inside):
             yield name
 
 

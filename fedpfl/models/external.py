@@ -18,7 +18,9 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
+from fedpfl.core.rng import global_state_kept
 
 from .parts import cut_at
 from .registry import BaseHeadModel, NoHead, Shape, shown, source
@@ -58,10 +60,8 @@ def with_head(
     # Numbers that are not all the same, so that a layer which is left out shows.
     x = torch.arange(size.numel()).reshape(size)
     x = x % vocabulary if vocabulary else x / max(1, size.numel() - 1) * 2 - 1
-    wanted = _output(module, x, name)
-    if tuple(wanted.shape) != (PROBES, num_classes):
-        found = shown(tuple(wanted.shape[1:]))
-        raise ConfigError("model", name, f"gives {found} numbers for a sample; the data need {num_classes}")
+    wanted = _output(module, x, name, num_classes)
+    _output(module, x, name, num_classes, training=True)
     if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(wanted.sum(1), torch.ones(PROBES)):
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
@@ -78,7 +78,7 @@ def with_head(
         return BaseHeadModel(nn.Flatten(), module)  # type: ignore[arg-type]  # it is the nn.Linear itself
     model = cut_at(module, chosen)
     try:
-        same = torch.allclose(_output(model, x, name), wanted, atol=1e-4, rtol=1e-4)
+        same = torch.allclose(_output(model, x, name, num_classes), wanted, atol=1e-4, rtol=1e-4)
     except ConfigError:
         same = False
     if same:
@@ -98,21 +98,32 @@ def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:
 
 
 @torch.no_grad()
-def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
-    training = module.training
-    module.eval()
+def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, training: bool = False) -> Tensor:
+    """Return what a module gives for made-up samples; its arrays are as before afterwards.
+
+    ``ConfigError`` if it does not take them, or gives something else than a number for each class.
+    """
+    mode, when = module.training, " in training mode" if training else ""
+    arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
+    module.train(training)
     try:
-        with torch.random.fork_rng(devices=[]), _without_breakpoints():
+        with global_state_kept(), _without_breakpoints():
             out = module(x)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         kind = " tokens of text" if x.dtype == torch.int64 else ""
-        allowed = f"does not take inputs of {shown(tuple(x.shape[1:]))}{kind}: {reason}"
+        allowed = f"does not take inputs of {shown(tuple(x.shape[1:]))}{kind}{when}: {reason}"
         raise ConfigError("model", name, allowed) from error
     finally:
-        module.train(training)
+        module.train(mode)
+        for array, before in arrays:
+            array.copy_(before)
     if not isinstance(out, Tensor):
-        raise ConfigError("model", name, f"must give a tensor for a batch of samples, not {type(out).__name__}")
+        allowed = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"
+        raise ConfigError("model", name, allowed)
+    if tuple(out.shape) != (PROBES, num_classes):
+        found = shown(tuple(out.shape[1:]))
+        raise ConfigError("model", name, f"gives {found} numbers for a sample{when}; the data need {num_classes}")
     return out
 
 

@@ -1,4 +1,7 @@
-"""Which arrays of a model train: all, the head, adapters and head, or those that patterns name. The rest is frozen."""
+"""Which arrays of a model train: all, the head, adapters and head, or those that patterns name. The rest is frozen.
+
+So are parameters that a user's model has with ``requires_grad=False``, whatever the setting selects.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class TrainableSettings:
 
 def adapt(model: BaseHeadModel, settings: TrainableSettings) -> BaseHeadModel:
     """Add adapters if they are asked for and freeze what does not train, in place; ``ConfigError`` if nothing fits."""
-    if settings.trainable == ALL:
+    if settings.trainable == ALL and not _still(model):
         return model
     another = model.another
     _freeze(model, settings)
@@ -63,10 +66,26 @@ def _another(build: Callable[[], BaseHeadModel], settings: TrainableSettings, li
 
 
 def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
-    if settings.trainable == LORA:
+    """Freeze what the settings do not select, and what the model itself has frozen."""
+    still = model.still = _still(model)
+    if settings.trainable == ALL:
+        freeze(model, lambda name: name not in still)
+    elif settings.trainable == LORA:
         add_adapters(model, settings.lora_rank, settings.lora_alpha, settings.lora_targets)
-        freeze(model, lambda name: in_head(name) or in_adapter(name))
-        return
+        freeze(model, lambda name: name not in still and (in_head(name) or in_adapter(name)))
+    else:
+        patterns = _patterns(model, settings)
+        freeze(model, lambda name: name not in still and (in_head(name) or any(fnmatchcase(name, p) for p in patterns)))
+
+
+def _still(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parameters that a model has with ``requires_grad=False``."""
+    arrays = model.state_dict(keep_vars=True).items()
+    return tuple(name for name, array in arrays if isinstance(array, nn.Parameter) and not array.requires_grad)
+
+
+def _patterns(model: BaseHeadModel, settings: TrainableSettings) -> list[str]:
+    """Return the patterns of arrays of the base that train; ``ConfigError`` for one that fits none."""
     if settings.trainable == HEAD:
         cut(model)  # which refuses a model without one
     patterns = [] if settings.trainable == HEAD else [word.strip() for word in settings.trainable.split(",")]
@@ -76,11 +95,21 @@ def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
             known = f"{names[0]}, …, {names[-1]}"
             allowed = f"must be all, head, lora or a pattern of the model's arrays ({known}); {pattern!r} fits none"
             raise ConfigError("trainable", settings.trainable, allowed)
-    freeze(model, lambda name: in_head(name) or any(fnmatchcase(name, pattern) for pattern in patterns))
+    return patterns
+
+
+def remarks(model: nn.Module) -> list[str]:
+    """Return what to say before round 1 of parameters that the model itself has frozen."""
+    still = getattr(model, "still", ())
+    if not still:
+        return []
+    more = f" and {len(still) - 3} more" if len(still) > 3 else ""
+    named = ", ".join(still[:3]) + more
+    return [f"frozen by the model (requires_grad=False), so neither trained nor sent: {named}"]
 
 
 def in_head(name: str) -> bool:
-    """Return whether an array belongs to the head, which always trains."""
+    """Return whether an array belongs to the head, which trains unless the model itself has frozen it."""
     return name.startswith("head.")
 
 

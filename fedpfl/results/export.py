@@ -20,9 +20,9 @@ from ..core.errors import ConfigError, NoPlainModel
 from ..core.federation import Client
 from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
-from ..core.sharing import UNUSED_BUFFER, Sharing, tied
+from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import json_line, read_arrays, write_arrays
-from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model
+from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model, seed_model
 from ..setup.config import Config
 from .onnx import onnx
 from .run import GLOBAL, RunFolder, personal_place
@@ -162,26 +162,36 @@ def _plain(
     arrays: dict[str, Tensor] | None = None,
 ) -> nn.Module:  # fmt: skip
     """Return the plain model with a client's arrays, or with those that all clients share."""
-    count = (
-        task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
-    )
-    model = (config if client is None else _of_client(config, task, client)).run.model
-    plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
-    plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
+    own = config if client is None else _of_client(config, task, client)
+    shape, vocabulary, count = tuple(task["input_shape"]), task.get("vocabulary", 0), task["num_classes"]
+    if client is not None:
+        count = task.get("classes_of_clients", {client: count})[client]
+    seed_model(own)  # a model may have drawn more than its arrays
+    plain = models.build(own.run.model, shape, count, vocabulary)
+    if arrays is None:
+        path = folder.path / GLOBAL
+        stored = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()} if path.is_file() else {}
+        arrays = _shared_model(plain, stored)
+        if arrays is None:  # frozen arrays and whole numbers, which nobody sends, are the initial ones
+            start = plain_model(own, shape, count, vocabulary)
+            whole = {name: array for name, array in start.state_dict().items() if is_whole(array)}
+            arrays = _shared_model(start, {**whole, **stored})
+            if arrays is None:
+                method = config.method.name
+                raise NoPlainModel(f"{method} has no model that all clients share; export a client's model")
+            arrays = complete_arrays(start, arrays)
+    plain.load_state_dict(arrays)
     return models.original_module(plain).eval()
 
 
-def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[str, Tensor]:
-    path, wanted = folder.path / GLOBAL, plain.state_dict()
-    stored = read_arrays(path) if path.is_file() else {}
-    shared = {name: torch.from_numpy(array) for name, array in stored.items()}
+def _shared_model(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """Return what a model loads of the arrays that all clients share; None if these are not all that it needs."""
+    wanted = model.state_dict()
     counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
-    also = {name: shared[first] for first, *others in tied(plain) if first in shared for name in others}
-    found = {name: array for name, array in {**counts, **also, **shared}.items() if name in wanted}
+    also = {name: stored[first] for first, *others in tied(model) if first in stored for name in others}
+    found = {name: array for name, array in {**counts, **also, **stored}.items() if name in wanted}
     fits = all(found[name].shape == array.shape for name, array in wanted.items() if name in found)
-    if found.keys() != wanted.keys() or not fits:
-        raise NoPlainModel(f"{config.method.name} has no model that all clients share; export a client's model")
-    return found
+    return found if found.keys() == wanted.keys() and fits else None
 
 
 class _Blank(NamedTuple):

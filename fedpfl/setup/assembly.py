@@ -14,12 +14,23 @@ from ..core.federation import Client, Federation, new_clients
 from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
-from ..core.rng import torch_seed
+from ..core.rng import seed_global, torch_seed
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
 from ..methods.base import common_model, require_returned
 from ..rules import Rule
 from ..rules.server_step import ServerStep
 from .config import Config
+
+# Types of arrays that are exact as float32, and of others that a client can store.
+SHAREABLE = (torch.float32, torch.float16)
+STORABLE = (
+    torch.float64, torch.complex64, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
+
+
+def seed_model(config: Config) -> None:
+    """Set the global generators to where a run's model is built."""
+    seed_global(torch_seed(config.run.seed, "model"))
 
 
 def plain_model(
@@ -29,7 +40,7 @@ def plain_model(
 
     See :func:`assemble` for the parameters and errors.
     """
-    torch.manual_seed(torch_seed(config.run.seed, "model"))
+    seed_model(config)
     download = config.trainable.download_weights
     plain = models.build(config.run.model, input_shape, num_classes, vocabulary, download)
     if config.run.initial_weights:
@@ -51,6 +62,12 @@ def assemble(
     method cannot take this model or has no place for its initial weights.
     """
     plain = plain_model(config, input_shape, num_classes, vocabulary)
+    still = [name for name, _ in frozen(plain)]
+    if still and "trainable" in config.method.refuses:
+        allowed = f"freezes {still[0]} (requires_grad=False); {config.run.method} {config.method.refuses['trainable']}"
+        raise ConfigError("model", config.run.model, allowed)
+    if not any(True for _ in plain.parameters()):
+        raise ConfigError("model", config.run.model, "freezes all its parameters (requires_grad=False): nothing trains")
     if config.method.personal_head:
         models.cut(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
@@ -69,11 +86,25 @@ def assemble(
                 allowed = f"shares only one of {first} and {other}, which are one parameter of the model (tied weights)"
                 raise ConfigError("method", config.run.method, allowed)
     sharing = config.method.sharing(model)
-    still = [name for name, _ in frozen(model)]
+    _require_exact(config.run.model, model, sharing)
     if not sharing.shared and any(config.method.travels(name, model) for name in still):
         allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"
+        if getattr(plain, "still", ()):
+            raise ConfigError("model", config.run.model, f"freezes parameters (requires_grad=False) and {allowed}")
         raise ConfigError("trainable", config.trainable.trainable, allowed)
     return model, sharing
+
+
+def _require_exact(name: str, model: nn.Module, sharing: Sharing) -> None:
+    """Refuse arrays that would not stay what they are where they travel, as float32, or are stored."""
+    for array, tensor in {**model.state_dict(keep_vars=True), **dict(frozen(model))}.items():
+        kind = str(tensor.dtype).partition(".")[2]
+        if array in sharing.shared and tensor.dtype not in SHAREABLE:
+            of_constant = "requires_grad=False" if isinstance(tensor, nn.Parameter) else "persistent=False"
+            allowed = f"its array {array} is {kind}; what is shared travels as float32: use that, or {of_constant}"
+            raise ConfigError("model", name, f"{allowed} if it never changes")
+        if tensor.dtype not in (*SHAREABLE, *STORABLE):
+            raise ConfigError("model", name, f"its array {array} is {kind}, which no file of arrays holds; use float32")
 
 
 def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:

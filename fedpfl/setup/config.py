@@ -515,6 +515,8 @@ def idle(config: Config, real: bool) -> list[str]:
         found.append(f"device-model-every does nothing: {why}")
     if run.buffer_size != RunSettings.buffer_size and run.schedule != "buffered":
         found.append(f"buffer-size does nothing with schedule = {run.schedule}")
+    if run.new_nodes != RunSettings.new_nodes and not real:
+        found.append(f"new-nodes = {run.new_nodes} does nothing: all clients of a simulation are there from the start")
     if not (real or run.devices_model or run.replay):
         timed = {"round-deadline": run.round_deadline, "round-deadline-pace": run.round_deadline_pace}
         why = "does nothing: a simulation measures no time without devices-model"

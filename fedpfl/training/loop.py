@@ -179,8 +179,8 @@ def evaluate(
     correct: list[Tensor] = []
     losses: list[Tensor] = []
     parts: list[Tensor] = []
-    for at in range(0, len(samples.y), EVALUATION_BATCH):
-        x, y = samples.x[at : at + EVALUATION_BATCH], samples.y[at : at + EVALUATION_BATCH]
+    for part in _parts(len(samples.y)):
+        x, y = samples.x[part], samples.y[part]
         logits = forward(x)
         correct.append((logits.argmax(1) == y).sum())
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
@@ -201,7 +201,15 @@ def predict(forward: Forward, x: Tensor) -> Tensor:
     >>> predict(torch.nn.Linear(64, 10), torch.zeros(1000, 64)).shape
     torch.Size([1000, 10])
     """
-    return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
+    return torch.cat([forward(x[part]) for part in _parts(len(x))])
+
+
+def _parts(count: int) -> list[slice]:
+    """Return the batches of a test. One sample alone is too few for BatchNorm without running statistics."""
+    starts = [*range(0, count, EVALUATION_BATCH)] or [0]
+    if len(starts) > 1 and count - starts[-1] == 1:
+        del starts[-1]
+    return [slice(at, end) for at, end in zip(starts, [*starts[1:], count])]
 
 
 def _stepper(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from logging import getLogger
 from typing import Any, Callable, Mapping, NamedTuple, Tuple
 
 import torch
@@ -29,6 +30,9 @@ class _Cases(NamedTuple):
     said: Tensor
 
 
+logger = getLogger("fedpfl.client")
+
+
 def find(text: str) -> dict[str, Measure]:
     """Return what computes each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
     return {custom.short_name(word): _OURS.get(word) or _own(word) for word in metrics.words(text)}
@@ -37,15 +41,29 @@ def find(text: str) -> dict[str, Measure]:
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
     """Try the metrics with two samples of different classes, so that a mistake of the user's shows before round 1."""
     y = torch.arange(2) % num_classes if loss == CROSS_ENTROPY else torch.eye(2, num_classes)
-    measured(measures, torch.eye(2, num_classes), y, loss)
+    measured(measures, torch.eye(2, num_classes), y, loss, tried=True)
 
 
-def measured(measures: Mapping[str, Measure], outputs: Tensor, y: Tensor, loss: str) -> dict[str, SumAndCount]:
-    """Return sum and count of each metric for the numbers that a model made of all test samples."""
+def measured(
+    measures: Mapping[str, Measure], outputs: Tensor, y: Tensor, loss: str, tried: bool = False
+) -> dict[str, SumAndCount]:
+    """Return sum and count of each metric for the numbers that a model made of all test samples.
+
+    One that fails is not defined for this test; if it is ``tried``, that is an error.
+    """
     if not len(y):
         return dict.fromkeys(measures, UNDEFINED)
     outputs, y = outputs.detach().cpu(), y.detach().cpu()
-    return {name: measure(outputs, y, loss) for name, measure in measures.items()}
+    found = {}
+    for name, measure in measures.items():
+        try:
+            found[name] = measure(outputs, y, loss)
+        except ConfigError as error:  # a function of the user's: the other numbers of the test count
+            if tried:
+                raise
+            logger.warning("%s; it is left out of this test", error)
+            found[name] = UNDEFINED
+    return found
 
 
 def _own(word: str) -> Measure:

@@ -32,14 +32,15 @@ def gradient_of(
 
 
 def gradients(loss: Tensor, model: nn.Module, params: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a loss at parameters of a model, on each of which it has to depend."""
-    grads = torch.autograd.grad(loss, list(params), allow_unused=True)
-    if any(grad is None for grad in grads):
-        unused = {id(p) for p, grad in zip(params, grads) if grad is None}
+    """Return the gradient of a loss at parameters of a model: 0 at those on which it does not depend, if not at all."""
+    depends = loss.requires_grad
+    grads = torch.autograd.grad(loss, list(params), allow_unused=True) if depends else [None] * len(params)
+    if all(grad is None for grad in grads):
+        unused = {id(p) for p in params}
         names = [name for name, p in model.named_parameters() if id(p) in unused]
         shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
         raise UnusedParameter(f"the loss does not depend on {shown}: use it in the model, or do not train it")
-    return list(grads)
+    return [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
 
 
 @contextmanager

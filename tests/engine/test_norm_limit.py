@@ -64,7 +64,7 @@ def test_the_first_limit_follows_from_what_was_sent_and_from_fresh_weights():
 def test_a_refusal_tells_the_norm_and_the_limit():
     limit, made = limit_of()
     words = "its update of the shared arrays has the norm 9, at most 4 is accepted (update-norm-limit = 4)"
-    assert play(limit, made, 1, {2: [9, 0, 0, 0]}) == {2: words}
+    assert play(limit, made, 1, {2: [9, 0, 0, 0]}) == {2: f"{words}; a smaller learning-rate may help"}
 
 
 def test_later_limits_follow_from_the_medians_of_accepted_norms_in_the_last_rounds():
@@ -119,7 +119,7 @@ def test_values_that_nothing_can_be_computed_with_are_refused_without_a_limit_to
     features = {0: [value] * 4, 1: [1e9] * 4, 2: [0] * 4}
     refused = play(limit, made, 1, {0: [0] * 4, 1: [1e9] * 4, 2: [value, 0, 0, 0]}, features=features)
     assert refused.keys() == {0, 2}
-    assert refused[2].endswith(f"at most {LARGEST:.4g} is accepted (whatever update-norm-limit is)")
+    assert f"at most {LARGEST:.4g} is accepted (whatever update-norm-limit is)" in refused[2]
 
 
 def test_the_noise_of_clients_is_allowed_for():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedpfl import models
+from fedpfl.core.errors import ConfigError
 from fedpfl.methods.feddecomp.low_rank import LowRankConv2d, LowRankLinear, decompose, frozen_tau, is_low_rank, merge
 
 INITS = ["paper", "code"]
@@ -279,13 +280,13 @@ def test_unknown_init() -> None:
 
 def test_layers_that_would_ignore_tau_are_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2))
-    with pytest.raises(TypeError, match=r"cannot decompose 1\.out_proj: NonDynamicallyQuantizableLinear"):
+    with pytest.raises(ConfigError, match=r"the layer 1\.out_proj': is a NonDynamicallyQuantizableLinear, not a plain"):
         decompose(model, 0.5, 0.5)
     assert type(model[0]) is nn.Linear
     attention_apart = decompose(model, 0.5, 0.5, chosen=lambda name: name == "0")
     assert {name for name, _ in attention_apart.named_parameters() if "tau" in name} == {"0.tau_a", "0.tau_b"}
     twice = decompose(nn.Sequential(nn.Linear(4, 4)), 0.5, 0.5)
-    with pytest.raises(TypeError, match="cannot decompose 0: LowRankLinear"):
+    with pytest.raises(ConfigError, match="the layer 0': is a LowRankLinear"):
         decompose(twice, 0.5, 0.5)
 
 

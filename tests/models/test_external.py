@@ -87,7 +87,7 @@ def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, words):
         (Small(), (1, 8, 8), 3, {"head": "out"}, "model = 'Small': has no nn.Linear called 'out'"),
         (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "gives probabilities; leave out the softmax"),
         (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in the nn.Linear 'inner'"),
-        (nn.LSTM(4, 4), (5, 4), 4, {}, "model = 'LSTM': must give a tensor for a batch of samples, not tuple"),
+        (nn.LSTM(4, 4), (5, 4), 4, {}, "model = 'LSTM': gives a tuple; must give a tensor of n x 4"),
     ],
 )
 def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):

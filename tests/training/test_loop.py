@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -60,13 +61,16 @@ def test_a_phase_does_the_steps_of_a_plain_loop(norm, last, sizes):
 
 
 @pytest.mark.parametrize("gradient", [None, lambda model, batch, names, params: gradient_of(model, batch, params)])
-def test_a_parameter_that_the_loss_does_not_depend_on_is_named(gradient):
+def test_a_parameter_that_the_loss_does_not_depend_on_has_a_gradient_of_0(gradient):
     model = nn.Sequential(convnet(), nn.Identity())
     model[1].spare = nn.Linear(3, 3)
+    before = copy.deepcopy(model[1].spare.state_dict())
+    settings = replace(SETTINGS, weight_decay=0.0)
+    assert run_phase(model, Phase(everything, 1, gradient=gradient), images(), settings, np.random.default_rng(0)) > 0
+    assert all(torch.equal(array, before[name]) for name, array in model[1].spare.state_dict().items())
+    alone = Phase(lambda name: "spare" in name, 1, gradient=gradient)
     with pytest.raises(UnusedParameter, match=r"^the loss does not depend on 1\.spare\.weight, 1\.spare\.bias: use it"):
-        run_phase(model, Phase(everything, 1, gradient=gradient), images(), SETTINGS, np.random.default_rng(0))
-    used = Phase(lambda name: "spare" not in name, 1, gradient=gradient)
-    assert run_phase(model, used, images(), SETTINGS, np.random.default_rng(0)) > 0
+        run_phase(model, alone, images(), SETTINGS, np.random.default_rng(0))
 
 
 def test_groups_have_rates_of_their_own_and_are_clipped_apart():

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError
-from ...layers.replace import conv_arguments, layers_of, replace_layers, weight_name
+from ...layers.replace import conv_arguments, layers_of, replace_layers, require_plain, weight_name
 
 
 class _Factorized(nn.Module):
@@ -105,6 +105,8 @@ def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torc
     """
 
     def factorized(module: nn.Module, name: str) -> nn.Module | None:
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            require_plain(module, name, derived=True)
         if type(module) is nn.Conv2d:
             return FactorizedConv2d(module, threshold, with_mu, generator)
         if type(module) is nn.Linear:

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...layers.replace import conv_arguments, forward_without, layers_of, replace_layers, weight_name
+from ...core.frozen import has_frozen
+from ...layers.replace import conv_arguments, forward_without, layers_of, replace_layers, require_plain, weight_name
 
 INITS = ("paper", "code")
-PLAIN = (nn.Linear, nn.Conv2d)
 
 
 class _LowRank(nn.Module):
@@ -149,16 +149,16 @@ def decompose(
     The parameters of the plain layers stay the same objects in the same memory format; torch's global random generator
     is used for the A matrices only, in the order of the layers. B is zero, so the model computes what it did before.
 
-    A ``TypeError`` ends it, and nothing was changed, if a chosen layer is derived from ``nn.Linear`` or ``nn.Conv2d``,
-    so that its forward pass might not use the sum: one that is low-rank already, or the output projection of
-    ``nn.MultiheadAttention``.
+    ``ConfigError`` ends it, and nothing was changed, if a chosen layer is derived from ``nn.Linear`` or ``nn.Conv2d``,
+    so that its forward pass might not use the sum: one that is low-rank already, the output projection of
+    ``nn.MultiheadAttention``, or one that computes its weight.
     """
     _check_init(init)
     _check_ratio("rank_conv", rank_conv)
     _check_ratio("rank_linear", rank_linear)
     for name, module in model.named_modules():
-        if chosen(name) and isinstance(module, PLAIN) and type(module) not in PLAIN:
-            raise TypeError(f"cannot decompose {name or 'the model'}: {type(module).__name__} is not a plain layer")
+        if chosen(name) and isinstance(module, (nn.Linear, nn.Conv2d)) and not has_frozen(module):
+            require_plain(module, name)
 
     def decomposed(module: nn.Module, name: str) -> nn.Module | None:
         if isinstance(module, nn.Conv2d) and chosen(name):

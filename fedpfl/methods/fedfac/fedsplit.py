@@ -15,6 +15,7 @@ from ...core.errors import ConfigError
 from ...core.extras import CLIENT, Extra
 from ...core.settings import require_absolute_path, setting
 from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
+from ...layers.replace import require_plain
 from ...training.phase import Forward
 from ..base import Aggregation, Method
 from .channel_mean import ChannelMean
@@ -92,7 +93,7 @@ class FedSplit(Method):
         if not known:
             raise ConfigError("method", self.name, "the model has no hidden convolution or linear layer to split")
         if self.settings.layers == "auto":
-            return [default_layer(model)]
+            return [_required(model, default_layer(model))]
         chosen = set()
         for word in (word.strip() for word in self.settings.layers.split(",")):
             number = int(word) if word.isdecimal() else 0
@@ -100,7 +101,7 @@ class FedSplit(Method):
             if name not in known:
                 allowed = f"{word!r} must be a number from 1 to {len(known)} or one of {', '.join(known)}"
                 raise ConfigError(f"{self.name}-layers", self.settings.layers, allowed)
-            chosen.add(name)
+            chosen.add(_required(model, name))
         return [name for name in known if name in chosen]
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
@@ -137,6 +138,12 @@ class FedSplit(Method):
     def global_model(self, model: nn.Module) -> Forward | None:
         """Return none: the shared channels alone make no model."""
         return None
+
+
+def _required(model: nn.Module, layer: str) -> str:
+    """Return the name of a layer; refuse one whose weight is no array of the model."""
+    require_plain(model.get_submodule(layer), layer, derived=True)
+    return layer
 
 
 def _channel_arrays(model: nn.Module, layer: str) -> list[str]:

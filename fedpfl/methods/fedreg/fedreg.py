@@ -185,8 +185,8 @@ class FedReG(Method):
             return arrays
         if self.settings.head_layers > 1:
             raise NoPlainModel("two heads of several layers each are no single one (fedreg-head-layers > 1)")
-        for name in ("weight", "bias"):
-            arrays[f"head.{name}"] = arrays[f"head.{name}"] + arrays[f"{HEAD_P}.{name}"]
+        for name, array in model.get_submodule(HEAD_P).state_dict().items():
+            arrays[f"head.{name}"] = arrays[f"head.{name}"] + array
         return {name: array for name, array in arrays.items() if not in_head_p(name)}
 
     def _rebalanced(self, local: LocalRound) -> Samples | None:

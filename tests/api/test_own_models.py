@@ -1,0 +1,450 @@
+"""What a user's model says of itself holds under every method: what is frozen, types of arrays, computed weights."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import FEW_SAMPLES, LocalGrid, arrays, engine, federation, needed, quick, run_federation
+from torch import nn
+from torch.nn import utils
+from torch.nn.utils import parametrizations, prune
+
+import fedpfl
+from fedpfl.core import custom
+from fedpfl.engine.local import LocalTransport
+from fedpfl.methods import methods
+from fedpfl.setup.config import Config
+
+EVERY = list(methods())
+SPLITS = ["fedfac", "fedsplit"]
+REPLACES = ["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"]
+
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.hidden, self.out = nn.Linear(256, 16), nn.Linear(16, num_classes)
+
+    def forward(self, x):
+        return self.out(self.hidden(self.norm(self.conv(x)).relu().flatten(1)).relu())
+
+
+def changed(change):
+    """Return a function that builds the net and does something to it."""
+
+    def build(input_shape, num_classes):
+        net = Net(input_shape, num_classes)
+        change(net)
+        return net
+
+    return build
+
+
+def freezing(*parts):
+    def freeze(net):
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(not name.startswith(parts))
+
+    return freeze
+
+
+def run(method, model, tmp_path, **given):
+    settings = {
+        "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
+        "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
+        "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0, "dataset": "digits",
+    }  # fmt: skip
+    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **given})
+
+
+def models_of(made):
+    """Yield the models that a run can give back."""
+    for client in (0, None):
+        try:
+            yield made.model(client=client)
+        except fedpfl.NoPlainModel as reason:
+            assert "\n" not in str(reason)
+
+
+def refused(method, model, tmp_path):
+    """Return the one line with which a model is refused, before anything has trained."""
+    with pytest.raises(fedpfl.ConfigError) as error:
+        run(method, model, tmp_path)
+    assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# -- requires_grad ------------------------------------------------------------------------------------------------
+
+
+def sent(made):
+    """Return the arrays that all clients share; nothing where the server makes a model for each."""
+    path = made.path / "global.safetensors"
+    return load_file(path) if path.is_file() else {}
+
+
+@pytest.mark.parametrize("parts", [("conv",), ("hidden.bias", "norm"), ("out",)], ids=str)
+@pytest.mark.parametrize("method", EVERY)
+def test_what_a_model_freezes_neither_trains_nor_travels(method, parts, tmp_path):
+    built = []
+
+    def change(net):
+        freezing(*parts)(net)
+        built.append({name: array.detach().clone() for name, array in net.named_parameters()})
+
+    model = changed(change)
+    whole = method in ("factorized-fl", "factorized-fl-plus", "pfedpara", *SPLITS)
+    if whole or ("out" in parts and method in ("fedgh", "lg-fedavg", "pfedfda")):
+        assert "whole" in refused(method, model, tmp_path) or not whole
+        return
+    made = run(method, model, tmp_path)
+    names = [name for name, parameter in Net((1, 8, 8), 10).named_parameters() if name.startswith(parts)]
+    travel = [name for name in sent(made) if "lora" not in name]
+    assert not [name for name in travel if name.removeprefix("base.").replace("head", "out").startswith(parts)]
+    said = [line for line in made._folder.task()["remarks"] if "requires_grad=False" in line]
+    assert len(said) == 1
+    assert all(name.replace("out.", "head.") in said[0] for name in names[:3])
+    added = ["conv.weight"] if needed(method) else []  # an adapter's product, in what is exported
+    folded = ["out.bias"] if method == "feddbe" else []
+    for net in models_of(made):
+        for name in set(names) - {*added, *folded}:
+            assert torch.equal(net.get_parameter(name), built[0][name]), name
+            assert not net.get_parameter(name).requires_grad
+
+
+def test_what_trains_is_what_both_the_setting_and_the_model_say(tmp_path):
+    made = run("fedavg", changed(freezing("out.bias", "conv")), tmp_path, trainable="base.hidden*, base.conv*")
+    assert set(sent(made)) == {"base.hidden.weight", "base.hidden.bias", "head.weight"}
+
+
+def test_a_model_that_freezes_everything_is_refused(tmp_path):
+    assert "freezes all its parameters" in refused("fedavg", changed(lambda net: net.requires_grad_(False)), tmp_path)
+
+
+def test_a_method_with_nothing_left_to_share_is_refused(tmp_path):
+    model = changed(freezing("conv", "norm", "hidden"))
+    assert "leaves nothing that fedper shares" in refused("fedper", model, tmp_path)
+
+
+def test_frozen_word_vectors_stay(tmp_path):
+    def texts(input_shape, num_classes, vocabulary):
+        vectors = torch.arange(3.0 * vocabulary).reshape(vocabulary, 3) / vocabulary
+        return nn.Sequential(
+            nn.Embedding.from_pretrained(vectors), nn.Flatten(), nn.Linear(3 * input_shape[0], num_classes)
+        )
+
+    tokens = np.random.default_rng(0).integers(0, 9, (60, 5))
+    data = fedpfl.Dataset("texts", tokens, tokens[:, 0] % 2, vocabulary=9)
+    made = run("fedavg", texts, tmp_path, dataset=data, partitioner="iid", train_samples=20, test_samples=8)
+    assert torch.equal(made.model()[0].weight, torch.arange(27.0).reshape(9, 3) / 9)
+
+
+def test_a_recurrent_layer_may_be_frozen(tmp_path):
+    class Recurrent(nn.Module):
+        def __init__(self, input_shape, num_classes):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(8, 6, batch_first=True).requires_grad_(False), nn.Linear(6, num_classes)
+
+        def forward(self, x):
+            return self.out(self.lstm(x[:, 0])[0][:, -1])
+
+    made = run("ditto", Recurrent, tmp_path)
+    assert all(
+        torch.equal(a, b) for a, b in zip(made.model().lstm.parameters(), made.model(0).lstm.parameters(), strict=True)
+    )
+    assert not [name for name in sent(made) if "lstm" in name]
+
+
+def test_a_user_s_own_adapters_train_on_their_frozen_layers(tmp_path):
+    peft = pytest.importorskip("peft")
+
+    def adapted(input_shape, num_classes):
+        net = peft.get_peft_model(Net(input_shape, num_classes), peft.LoraConfig(target_modules=["hidden"], r=2))
+        net.base_model.model.out.requires_grad_(True)
+        return net
+
+    made = run("fedavg", adapted, tmp_path)
+    assert not [name for name in sent(made) if "base_layer" in name or "conv" in name]
+    assert type(made.model(client=0)) is type(made.model()) is peft.PeftModel
+
+
+class Changing(Net):
+    """Has whole numbers and booleans, one of which counts, and frozen parameters."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.register_buffer("primes", torch.tensor([123456789, 2147483647, 2**62 + 1]))
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.register_buffer("bytes", torch.tensor([255, 1], dtype=torch.uint8))
+        self.conv.requires_grad_(False)
+
+    def forward(self, x):
+        self.steps += self.training
+        return super().forward(x) + 0.001 * self.steps
+
+
+class Drawing(Net):
+    """Draws from NumPy's and Python's global generators."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.order = np.random.permutation(16)
+        with torch.no_grad():
+            self.hidden.bias.fill_(random.random())
+
+    def forward(self, x):
+        h = self.hidden(self.norm(self.conv(x)).relu().flatten(1)).relu()
+        return self.out(h[:, self.order] * np.random.uniform(0.5, 1) + random.random())
+
+
+@pytest.mark.parametrize("net", [Changing, Drawing])
+def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
+    found = []
+    with custom.as_setting("model", net) as text:
+        for place in ("flower", "here", "workers"):
+            own = {"method": "fedper", "model": text, "num_clients": 3, "num_server_rounds": 2, **FEW_SAMPLES}
+            values = federation(tmp_path / place, 3, **own)
+            if place == "workers":
+                with LocalTransport(Config.parse(values), workers=2) as transport:
+                    folder = run_federation(transport, values)
+            else:
+                folder = run_federation(LocalGrid(3, values) if place == "flower" else engine(3, values), values)
+            found.append(arrays(folder, tmp_path / place))
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for name, array in found[0].items():
+            np.testing.assert_array_equal(other[name], array, err_msg=name)
+
+
+# -- types of arrays ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [name for name in EVERY if name not in (*REPLACES, *SPLITS)])
+def test_whole_numbers_stay_what_they_are_on_their_client(method, tmp_path):
+    made = run(method, Changing, tmp_path)
+    assert not {name.rpartition(".")[2] for name in sent(made)} & {"primes", "steps", "mask", "bytes"}
+    for net in models_of(made):
+        assert net.primes.tolist() == [123456789, 2147483647, 2**62 + 1]
+        assert net.mask.tolist() == [True, False]
+        assert net.bytes.tolist() == [255, 1]
+
+
+def test_a_counter_goes_on_from_round_to_round(tmp_path):
+    made = run("fedavg", Changing, tmp_path, num_server_rounds=3)
+    assert made.model(client=0).steps.item() == made.rounds.index.max() * 2  # epochs of one batch
+    assert made.model().steps.item() == 0
+
+
+def with_array(dtype, parameter):
+    def change(net):
+        array = torch.ones(3, dtype=dtype)
+        if parameter:
+            net.extra = nn.Parameter(array, requires_grad=dtype.is_floating_point or dtype.is_complex)
+        else:
+            net.register_buffer("extra", array)
+
+    return changed(change)
+
+
+@pytest.mark.parametrize("parameter", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.bfloat16, torch.complex128])
+def test_what_would_change_on_its_way_is_refused(dtype, parameter, tmp_path):
+    what = f"its array base.extra is {str(dtype)[6:]}; what is shared travels as float32"
+    assert what in refused("fedavg", with_array(dtype, parameter), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_what_does_not_travel_keeps_its_type(dtype, tmp_path):
+    made = run("local", with_array(dtype, False), tmp_path)
+    assert made.model(client=0).extra.dtype == dtype
+
+
+def test_a_type_that_no_file_holds_is_refused(tmp_path):
+    what = "base.extra is bfloat16, which no file of arrays holds; use float32"
+    assert what in refused("local", with_array(torch.bfloat16, False), tmp_path)
+    frozen = changed(lambda net: setattr(net, "extra", nn.Parameter(torch.ones(2).bfloat16(), requires_grad=False)))
+    assert what in refused("fedavg", frozen, tmp_path)
+
+
+def test_a_frozen_parameter_may_have_any_type(tmp_path):
+    def change(net):
+        net.table = nn.Parameter(torch.tensor([2**62 + 1]), requires_grad=False)
+        net.waves = nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j, requires_grad=False)
+
+    for net in models_of(run("fedavg", changed(change), tmp_path)):
+        assert net.table.tolist() == [2**62 + 1]
+        assert net.waves.tolist() == [1j, 1j]
+
+
+# -- the forward pass in training, and layers ---------------------------------------------------------------------
+
+
+def in_training(given):
+    class Other(Net):
+        def forward(self, x):
+            logits = super().forward(x)
+            return given(logits) if self.training else logits
+
+    return Other
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda logits: (logits, logits), "gives a tuple in training mode; must give a tensor of n x 10"),
+        (lambda logits: {"out": logits}, "gives a dict in training mode; must give a tensor"),
+        (lambda logits: logits[:, :5], "gives 5 numbers for a sample in training mode; the data need 10"),
+        (lambda logits: logits @ logits, r"does not take inputs of 1x8x8 in training mode: "),
+    ],
+)
+def test_what_is_wrong_in_training_mode_is_found_before_round_1(given, words, tmp_path):
+    assert words in refused("fedavg", in_training(given), tmp_path)
+
+
+def test_the_check_leaves_running_statistics_and_counters_alone():
+    net = Changing((1, 8, 8), 10)
+    before = {name: array.clone() for name, array in net.state_dict().items()}
+    state = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    fedpfl.models.with_head(net, (1, 8, 8), 10)
+    after = {**net.state_dict(), **{f"out.{name}": array for name, array in before.items() if name == "none"}}
+    assert all(torch.equal(after[name], array) for name, array in before.items() if name in after)
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert (np.random.get_state()[1] == state[1]).all()
+    assert random.getstate() == state[2]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "feddecomp", "pfedme", "scaffold", "per-fedavg", "fedas"])
+def test_parameters_without_a_gradient_stay_as_they_are(method, tmp_path):
+    def change(net):
+        net.spare, net.out = nn.Linear(3, 3), net._modules.pop("out")  # the head stays the last layer
+        nn.init.constant_(net.spare.bias, 0.5)
+
+    made = run(method, changed(change), tmp_path)
+    assert made.model(client=0).spare.bias.tolist() == [0.5] * 3
+
+
+def computed(how, layer):
+    return changed(lambda net: how(net.get_submodule(layer)))
+
+
+COMPUTE = {
+    "weight norm": parametrizations.weight_norm,
+    "spectral norm": parametrizations.spectral_norm,
+    "old weight norm": utils.weight_norm,
+    "old spectral norm": utils.spectral_norm,
+    "pruning": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("how", COMPUTE)
+@pytest.mark.parametrize("layer", ["conv", "out"])
+@pytest.mark.parametrize("method", [*REPLACES, *SPLITS, "fedgh", "fedreg", "pfedfda", "fedavg"])
+def test_layers_that_compute_their_weight_work_or_are_refused(method, layer, how, tmp_path):
+    model = computed(COMPUTE[how], layer)
+    replaced = method in REPLACES or (method in SPLITS and layer == "conv")
+    headless = layer == "out" and how in ("weight norm", "spectral norm")
+    needs_head = method in ("factorized-fl", "factorized-fl-plus", "fedgh", "fedreg", "pfedfda")
+    if headless and needs_head:
+        assert "needs a head" in refused(method, model, tmp_path)
+    elif replaced:
+        assert "computes its weight from other arrays" in refused(method, model, tmp_path)
+    elif layer == "out" and method in ("fedgh", "pfedfda"):
+        assert "computes its weight" in refused(method, model, tmp_path)
+    else:
+        assert all(isinstance(net, Net) for net in models_of(run(method, model, tmp_path)))
+
+
+# -- random numbers -----------------------------------------------------------------------------------------------
+
+
+def test_models_that_draw_from_numpy_or_python_agree_and_leave_the_user_s_generators_alone(tmp_path):
+    np.random.seed(7)
+    random.seed(7)
+    wanted = np.random.random(), random.random()
+    found = []
+    for place in "ab":
+        np.random.seed(7)
+        random.seed(7)
+        made = run("fedavg", Drawing, tmp_path / place)
+        model = made.model()
+        assert (np.random.random(), random.random()) == wanted
+        found.append((model.state_dict(), model.order.tolist(), made.summary["personalised_accuracy"]))
+    (one, order, accuracy), (other, *rest) = found
+    assert rest == [order, accuracy]
+    assert all(torch.equal(array, other[name]) for name, array in one.items())
+
+
+# -- what a test, a metric or a process may do to a run ----------------------------------------------------------------
+
+
+class Crowd(nn.Module):
+    """Cannot predict for one sample alone."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(input_shape[0], track_running_stats=False)
+        self.out = nn.Linear(input_shape[0], num_classes)
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+
+
+def test_the_last_sample_of_a_test_is_not_tested_alone(tmp_path):
+    from fedpfl.training.loop import EVALUATION_BATCH
+
+    rng = np.random.default_rng(0)
+    count = EVALUATION_BATCH + 1
+    x = rng.normal(size=(count, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+    run = fedpfl.run(
+        data=[(x, y, x, y)] * 2, model=Crowd, method="fedavg", num_server_rounds=1, local_epochs=1, quiet=True,
+        workers=0, output_dir=str(tmp_path),
+    )  # fmt: skip
+    assert run.clients["accuracy"].notna().all()
+    assert "failed" not in run._folder.metrics()[0]
+
+
+@pytest.mark.parametrize("wrong", [lambda: float("inf"), lambda: 1 / 0])
+def test_a_metric_that_fails_loses_itself_alone(wrong, tmp_path):
+    def mine(outputs, y):
+        return wrong() if len(y) > 2 else 0.5  # two samples are tried before round 1
+
+    run = fedpfl.run(
+        method="fedavg", dataset="digits", model="mlp", num_clients=2, num_server_rounds=1, local_epochs=1, quiet=True,
+        workers=0, metrics=mine, output_dir=str(tmp_path),
+    )  # fmt: skip
+    scores = run._folder.metrics()[0]["personalised"]
+    assert 0 <= scores["accuracy"] <= 1
+    assert scores.get("mine") is None
+
+
+def in_pool(output_dir):
+    run = fedpfl.run(
+        method="fedavg", dataset="digits", model="mlp", num_clients=2, num_server_rounds=1, quiet=True,
+        output_dir=output_dir,
+    )  # fmt: skip
+    return run.summary["rounds"]
+
+
+def asks_for_workers(output_dir):
+    try:
+        fedpfl.run(dataset="digits", num_clients=2, workers=2, quiet=True, output_dir=output_dir)
+    except fedpfl.ConfigError as error:
+        return str(error)
+
+
+def test_a_run_in_a_pool_of_processes(tmp_path):
+    import multiprocessing
+
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(in_pool, [str(tmp_path)]) == [1]
+        (said,) = pool.map(asks_for_workers, [str(tmp_path)])
+    assert "workers = 2: must be 0 in a process of multiprocessing.Pool" in said

@@ -36,7 +36,6 @@ from ..data.datasets.custom import CustomLoader
 from ..data.federation import FederatedData
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from ..methods import Method
-from ..methods.base import LocalRound
 from ..models import BaseHeadModel
 from ..setup.config import Config, check_keys
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
@@ -210,6 +209,8 @@ class ContextEngine(Engine):
     ) -> None:
         self._state_dir = state_dir
         self.context: Context | None = None
+        if state_dir is None:  # models are files
+            config = replace(config, run=replace(config.run, device_models="never"))
         super().__init__(config, data, num_clients, own=True, client=client)
 
     def state_of(self, key: str, client: int) -> ClientState:
@@ -218,9 +219,6 @@ class ContextEngine(Engine):
             return ClientState(self._state_dir, key, client)
         assert self.context is not None
         return ContextState(self.context, key, client)
-
-    def _is_written(self, state: ClientState, local: LocalRound) -> bool:
-        return self._state_dir is not None and super()._is_written(state, local)  # models are files
 
 
 class ContextState(ClientState):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -17,8 +18,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords, sample_nodes
 from torch import nn
 
 from .. import models
@@ -141,8 +142,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.min_available_nodes = min_available_nodes
         self.weighted_by_key, self.arrayrecord_key = weighted_by_key, arrayrecord_key
         self.configrecord_key = configrecord_key
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
+        flowers = FlowersFedAvg()  # whose means of metrics have no public name
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or flowers.train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or flowers.evaluate_metrics_aggr_fn
         self.model, self.head, self.personal = model, head, tuple(personal)
         self.listeners = list(listeners)
         self.folder: RunFolder | None = None
@@ -380,8 +382,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _by_node(self, grid: Grid) -> tuple[list[Client], dict[int, int]]:
         """Return the nodes that are there as clients, numbered by their ids."""
         wanted = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
-        sample_nodes(grid, wanted, 0)  # waits for them
-        nodes = dict(enumerate(sorted(grid.get_node_ids())))
+        while len(found := sorted(grid.get_node_ids())) < wanted:
+            logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(found), wanted)
+            time.sleep(1)
+        nodes = dict(enumerate(found))
         return [Client(number, 0, 0) for number in nodes], nodes
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:

@@ -5,28 +5,51 @@ BIN := $(VENV)/bin
 # TORCH=cpu: PyTorch without the CUDA libraries, some 3 GB less to download and to keep.
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_PACKAGES := torch|torchvision
+CUDA_PACKAGES := triton|nvidia-[a-z0-9-]+|cuda-[a-z]+
+# Every package of development with its files' hashes.
+DEV_LOCK := requirements-dev.txt
 # mypy of programs outside the package: calls and names, without the types of values.
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install dist release lock pin docs simulate test test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release lock lock-dev lock-server pin docs simulate test test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed ## virtual environment with everything, in .venv
+install: $(VENV)/.installed ## virtual environment with everything, in .venv, always the same versions
 
-$(VENV)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON) is older than Python 3.11; use make PYTHON=python3.11")'
+# The packages of the lock whose names match, or with ! do not match.
+locked = awk '/^[a-z]/ {on = $(2) /^($(1))==/} on' $(DEV_LOCK)
+# uv takes a third of pip's time, but does not know pip.conf; then pip installs the same files.
+add = $(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || \
+	{ echo 'uv could not install them (see above); pip tries'; $(BIN)/python -m pip install --quiet $(1); }
+too_old = $(PYTHON) is older than Python 3.11; use make PYTHON=python3.11
+no_cpu_index = PyTorch without CUDA is at $(TORCH_CPU_INDEX) alone, which cannot be reached from here (see above); \
+	make install, without TORCH=cpu, does not need it
+cpu_packages = $(call locked,$(TORCH_PACKAGES)) | sed -n 's/^\([a-z]*==[^ ;]*\).*/\1/p'
+
+# --no-deps: the lock has every package that is needed, and of axe-playwright-python only its copy of axe-core.
+$(VENV)/.installed: pyproject.toml $(DEV_LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(too_old)")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(if $(filter cpu,$(TORCH)),$(BIN)/python -m pip install --quiet torch torchvision --index-url $(TORCH_CPU_INDEX))
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps axe-playwright-python  # its copy of axe-core, without Playwright
-	@$(BIN)/python -c 'import torchvision' || \
-		{ echo 'torch and torchvision do not fit together (see above): where one came from another package index,' \
-			'remove $(VENV) and install both from the same'; exit 1; }
+	@echo 'installing the packages of $(DEV_LOCK): some minutes, and 7 GB with CUDA'
+	@$(call locked,uv) > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement $(VENV)/uv.txt
+ifeq ($(TORCH),cpu)
+	@$(BIN)/python -m pip install -qq --no-deps --index-url $(TORCH_CPU_INDEX) $$($(cpu_packages)) || \
+		{ echo '$(no_cpu_index)'; exit 1; }
+	@$(call locked,$(TORCH_PACKAGES)|$(CUDA_PACKAGES),!) > $(VENV)/packages.txt
+else
+	@cp $(DEV_LOCK) $(VENV)/packages.txt
+endif
+	@$(call add,--no-deps --require-hashes --requirement $(VENV)/packages.txt)
+	@$(call add,--no-deps --no-build-isolation --editable .)
 	touch $@
+
+install-latest: install ## the newest versions that pyproject.toml allows, instead of those of the lock
+	@$(call add,--upgrade --editable '.[dev]')
 
 simulate: install ## the default experiment: FedDecomp on scikit-learn's digits, 10 clients
 	$(BIN)/fedpfl run
@@ -69,12 +92,19 @@ release: dist ## the files of make dist, and build/notes.md: what CHANGELOG.md t
 sbom = $(BIN)/cyclonedx-py requirements --no-validate --pyproject pyproject.toml --mc-type application \
 	--output-reproducible --output-file dist/fedpfl-$(2).cdx.json $(1)
 
-# Pins that are there stay. LOCK_OPTIONS=--upgrade renews them, LOCK_OPTIONS='--torch-backend cpu' leaves CUDA out.
+# Pins that are there stay; LOCK_OPTIONS=--upgrade renews them.
+compile = UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	--only-binary :all: --generate-hashes $(LOCK_OPTIONS)
+lock: lock-dev lock-server ## the packages with their hashes, from pyproject.toml
+
+lock-dev: install ## those of make install alone
+	echo axe-playwright-python | $(compile) --extra dev --no-emit-package playwright --no-emit-package pyee \
+		--output-file $(DEV_LOCK) pyproject.toml -
+
+# LOCK_OPTIONS='--torch-backend cpu' leaves CUDA out.
 LOCK ?= deploy/requirements-server.txt
-lock: install ## the packages of a server with their hashes, from pyproject.toml; LOCK=FILE writes another file
-	echo 'hatchling>=1.25' | UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet --universal \
-		--python-version 3.11 --only-binary :all: --generate-hashes --extra mqtt --output-file $(LOCK) $(LOCK_OPTIONS) \
-		pyproject.toml -
+lock-server: install ## those of a server alone; LOCK=FILE writes another file
+	echo 'hatchling>=1.25' | $(compile) --extra mqtt --output-file $(LOCK) pyproject.toml -
 
 pin: ## the digests that deploy/docker's images have now; needs docker and the network
 	@for image in $$(sed -n 's/^FROM \([^@ ]*\).*/\1/p' deploy/docker/*.Dockerfile | sort -u); do \

@@ -176,7 +176,7 @@ test-chaos: install packages ## a hundred small runs, in each something killed o
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/deployment/test_chaos.py
 
 test-arm64: TOOLS := qemu-aarch64-static=qemu-user-static debootstrap
-test-arm64: install packages ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, five minutes
+test-arm64: install packages ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
 	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh
 
 test-playbook: TOOLS := systemctl=systemd sshd=openssh-server sudo chronyd=chrony mosquitto dbus-daemon=dbus ip=iproute2

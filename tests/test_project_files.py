@@ -14,6 +14,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+LOCK = ROOT / "requirements-dev.txt"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -37,8 +38,7 @@ def test_a_workflow_names_actions_by_commit_and_version(path):
     assert uses and [line for line in uses if not pinned.search(line)] == []
 
 
-def test_continuous_integration_and_the_workflow_run_the_same_tests():
-    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+def test_the_workflow_runs_the_same_tests_as_continuous_integration():
     assert {"run": "make test"} in read(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["test"]["steps"]
 
 
@@ -76,14 +76,45 @@ def test_flower_s_target_version_is_one_that_the_app_takes():
     assert Version(low) <= Version(app["flwr-version-target"]) < Version(high)
 
 
-@pytest.mark.parametrize(("torch", "asked"), [("cpu", True), ("default", False)])
-def test_torch_without_cuda_is_installed_first_where_it_is_asked_for(tmp_path, torch, asked):
-    command = ["make", "--dry-run", f"TORCH={torch}", f"VENV={tmp_path / 'none'}", "install"]
-    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    cpu = [
-        number for number, line in enumerate(lines) if line.endswith("--index-url https://download.pytorch.org/whl/cpu")
+def dry_run(folder, *words):
+    command = ["make", "--dry-run", f"VENV={folder / 'none'}", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/install.md"])
+def test_the_two_commands_of_a_page_set_up_everything_and_are_those_of_continuous_integration(page, tmp_path):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    block = re.search(r"^```sh\ngit clone \S+ && cd fedpfl\n(make .*)\n(make .*)\n```$", text, re.MULTILINE)
+    main, tests = (line.partition("#")[0].split() for line in block.groups())
+    assert (main, tests) == (["make", "simulate"], ["make", "test"])
+    if page != "docs/index.md":
+        assert block.start() < text.index("make install") < text.index("source .venv/bin/activate")
+    for command, job in ((main, "/bin/fedpfl run"), (tests, "-m pytest -n 2 --dist loadgroup")):
+        lines = dry_run(tmp_path, *command[1:])
+        installed = next(number for number, line in enumerate(lines) if line.startswith("touch "))
+        assert [number > installed for number, line in enumerate(lines) if line.endswith(job)] == [True]
+    assert f"\n{' '.join(tests)}\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("torch", ["cpu", "default"])
+def test_make_install_takes_the_lock_s_files_and_those_of_cuda_only_where_it_is_wanted(torch, tmp_path):
+    lines = dry_run(tmp_path, f"TORCH={torch}", "install")
+    packages = [
+        line for line in lines if " install " in line and "--editable" not in line and "--index-url" not in line
     ]
-    everything = next(number for number, line in enumerate(lines) if "--editable" in line)
-    assert [number < everything for number in cpu] == [True] * asked
-    # The two are of different indexes where one of them is not reached; then models of torchvision fail much later.
-    assert any("'import torchvision'" in line for line in lines[everything:])
+    assert packages and all("--no-deps --require-hashes" in line for line in packages)
+    assert not [line for line in lines if "--upgrade" in line]
+    made = next(line for line in lines if line.endswith("/packages.txt")).replace(str(tmp_path / "none"), str(tmp_path))
+    subprocess.run(made, shell=True, cwd=ROOT, check=True)
+    names = set(re.findall(r"^([a-z0-9-]+)==", (tmp_path / "packages.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    everything = set(re.findall(r"^([a-z0-9-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
+    left_out = {name for name in everything if re.match("(torch|torchvision|triton)$|nvidia-|cuda-", name)}
+    assert len(left_out) > 10 and names == everything - (left_out if torch == "cpu" else set())
+    cpu = [line for line in lines if "--index-url https://download.pytorch.org/whl/cpu" in line]
+    assert bool(cpu) == (torch == "cpu")
+    if cpu:
+        asked = subprocess.run(f"echo {cpu[0][cpu[0].index('$(') : cpu[0].rindex('||')]}", shell=True, cwd=ROOT,
+                               capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+        assert [package.partition("==")[0] for package in asked] == ["torch", "torchvision"]
+        assert set(asked) <= set(re.findall(r"^\S+==[^ ;]+", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
+        assert "make install, without TORCH=cpu, does not need it" in lines[lines.index(cpu[0]) + 1]

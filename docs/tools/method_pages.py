@@ -1,15 +1,13 @@
 """Write the overview of all methods and a page for each: ``python docs/tools/method_pages.py``; ``make docs`` runs it.
 
 What a method does, its paper, its equations and settings come from its code, the groups and when to choose it from
-``methods.toml``, and measured values from the leaderboard's records. The curves are drawn from the record that
-``method_curves.py`` writes.
+``methods.toml``, and measured values and their pictures from the leaderboard's records.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 import tomllib
 from functools import cache
@@ -23,12 +21,12 @@ from fedpfl.experiments.description import load
 from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
 from fedpfl.methods.adapted import AdapterMethod
+from fedpfl.methods.base import adapts_itself
 from fedpfl.setup.reference import settings_table
 from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-CURVES = "method-curves"
 REST = "Others"
 OVERVIEW = """\
 # Methods
@@ -36,8 +34,10 @@ OVERVIEW = """\
 Each method has a page: its equations, when to choose it, its settings, where it differs from the paper, and what was
 measured. To write your own, see [Add a method](adding-a-method.md).
 
-With `tune-epochs=5` each client trains a copy of its model before every test, with any method (FedAvg+, FedProx+). If a
-method's rule is a mean, the server can also take a larger or smaller step towards it, as in FedAvgM, FedAdam and
+With `tune-epochs=5` each client trains a copy of its model before every test (FedAvg+, FedProx+). Six methods make the
+model that they test in another way, and the setting changes nothing with them: {own}.
+
+If a method's rule is a mean, the server can also take a larger or smaller step towards it, as in FedAvgM, FedAdam and
 FedYogi: [`server-optimizer`](configuration.md#servers-step). Or it takes an estimate that false clients cannot move
 far: [`robust-aggregation`](robustness.md#robust-aggregation).
 
@@ -66,12 +66,13 @@ def pages() -> dict[Path, str]:
     for group, texts in groups().items():
         for name in texts.keys() - {"about"}:
             made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], group, texts[name])
-    return made | {DOCS / "methods" / f"{name}.svg": drawing(curves) for name, curves in recorded_curves().items()}
+    return made | {DOCS / "methods" / f"{name}.svg": drawing(name) for name in measured()}
 
 
 def overview() -> str:
     """Return the page with a table of methods for each group."""
-    lines = [OVERVIEW]
+    own = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
+    lines = [OVERVIEW.format(own=own)]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += ["| method | what it does | what travels |", "|---|---|---|"]
@@ -102,7 +103,8 @@ def page(method: type[Method], group: str, choose: str) -> str:
     lines += ["", "## What it computes", "", inspect.getdoc(method) or ""]
     if method.equations:
         lines += ["", "```math", *method.equations.split("\n"), "```"]
-    lines += ["", "## The paper, and where this differs", "", about]
+    if about:
+        lines += ["", "## The paper, and where this differs", "", about]
     more = "".join(f' {key}="{value}"' for key, value in settings_of(method).items())
     lines += [
         "",
@@ -121,7 +123,7 @@ def page(method: type[Method], group: str, choose: str) -> str:
         lines += settings_table(method.Settings, method.name)
     else:
         lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
-    lines += [*_curve(method), *_measured(method.name)]
+    lines += _measured(method.name)
     return re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
 
 
@@ -150,73 +152,19 @@ def _anchor(heading: str) -> str:
 
 # -- what was measured -------------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, MARGIN = 480, 240, 40
-BLUE, GREY, LIGHT = "#197cd4", "#5f6b7a", "#d8dde3"
+WIDTH, ROW, MARGIN = 520, 94, 10
+BLUE, GREY, LIGHT = "#197cd4", "#5f6b7a", "#b9c2cc"
+BASELINES = {"local": "Local", "fedavg": "FedAvg"}
+# What the leaderboard's protocol makes of a method.
+LIKE_FEDAVG = {
+    "fedbn": "**These are FedAvg's numbers**: the leaderboard's networks have no BatchNorm. They say nothing of FedBN.",
+    "clustered-fl": "**These are FedAvg's numbers**: clients are split in round 21 at the earliest "
+    "(`clustered-fl-first-split`), and these runs had 15 rounds. They say nothing of Clustered-FL.",
+}
 
 
 @cache
-def recorded_curves() -> dict[str, dict[str, list[float]]]:
-    """Return accuracies in percent by method: its own, those of ``fedavg`` and those of ``local``, for each round."""
-    path = DOCS / "records" / "figures" / f"{CURVES}.json"
-    found: dict[str, dict[str, list[float]]] = json.loads(path.read_text(encoding="utf-8"))["values"]
-    return found
-
-
-def drawing(curves: dict[str, list[float]]) -> str:
-    """Return curves over the rounds as SVG, each with its name at its end; the first is the one in colour."""
-    values = [value for curve in curves.values() for value in curve]
-    low, high = min(values) // 10 * 10, -(-max(values) // 10) * 10
-    right, bottom, rounds = WIDTH - 130, HEIGHT - MARGIN, len(values) // len(curves)
-
-    def across(number: int) -> float:
-        return MARGIN + (right - MARGIN) * (number - 1) / (rounds - 1)
-
-    def up(value: float) -> float:
-        return bottom - (bottom - 15) * (value - low) / (high - low)
-
-    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>']
-    for tick in range(int(low), int(high) + 1, 10 if high - low <= 50 else 20):
-        parts.append(f'<path d="M{MARGIN} {up(tick):.1f}H{right}" stroke="{LIGHT}"/>')
-        parts.append(f'<text x="{MARGIN - 6}" y="{up(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
-    for number in (1, rounds // 2, rounds):
-        parts.append(f'<text x="{across(number):.1f}" y="{bottom + 16}" text-anchor="middle">{number}</text>')
-    parts.append(f'<text x="{(MARGIN + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle">round</text>')
-    # Names from top to bottom as the curves end, each at least a line below the one before.
-    place, main = 0.0, next(iter(curves))
-    for name in sorted(curves, key=lambda name: -curves[name][-1]):
-        curve, colour = curves[name], BLUE if name == main else GREY
-        dashes = {"local": ' stroke-dasharray="2 3"', "fedavg": ' stroke-dasharray="6 3"'}.get(name, "")
-        points = " ".join(f"{across(number):.1f},{up(value):.1f}" for number, value in enumerate(curve, 1))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
-        place = max(up(curve[-1]) + 4, place + 15)
-        parts.append(f'<text x="{right + 8}" y="{place:.1f}" fill="{colour}">{name}</text>')
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="{GREY}">'
-    return "\n".join([start, *parts, "</svg>", ""])
-
-
-def _curve(method: type[Method]) -> list[str]:
-    """Return the section with a method's curve; nothing if none was recorded."""
-    if method.name not in recorded_curves():
-        return []
-    curves = recorded_curves()[method.name]
-    ends = ", ".join(f"`{name}` {curve[-1]:.1f} %" for name, curve in curves.items())
-    rounds = len(curves[method.name])
-    settings = '`model = "mlp"`'
-    if issubclass(method, AdapterMethod):
-        settings += ', `trainable = "lora"` and `learning-rate = 0.005` for all three (the frozen layers have random'
-        settings += " weights; at the default rate, 0.02, clients' training diverges)"
-    picture = f"Personalised accuracy over {rounds} rounds, with FedAvg and local training"
-    return [
-        "", "## Accuracy over rounds", "", f"![{picture}]({method.name}.svg)", "",
-        f"The mean accuracy of the clients' personalised models, in percent. After round {rounds}: {ends}.",
-        f"The data are scikit-learn's digits, divided among ten clients; {settings}, otherwise default settings.",
-        "One seed: an illustration, not evidence. `python docs/tools/method_curves.py` runs all methods.",
-    ]  # fmt: skip
-
-
-@cache
-def _leaderboard() -> dict[str, dict[str, list[str]]]:
+def measured() -> dict[str, dict[str, list[str]]]:
     """Return the first three columns of the leaderboard, by method and data set."""
     methods_of = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
     found: dict[str, dict[str, list[str]]] = {}
@@ -226,13 +174,52 @@ def _leaderboard() -> dict[str, dict[str, list[str]]]:
     return found
 
 
+def drawing(name: str) -> str:
+    """Return a picture of a method: for each data set all methods as ticks; it, Local and FedAvg with their names."""
+    parts, data_sets = [], measured()[name]
+    for number, data in enumerate(data_sets):
+        means = {method: float(of[data][0].split()[0]) for method, of in measured().items() if data in of}
+        low, high = min(means.values()), max(means.values())
+        top = number * ROW
+
+        def across(value: float, low: float = low, high: float = high) -> float:
+            return MARGIN + (WIDTH - 2 * MARGIN) * (value - low) / (high - low)
+
+        line = top + 46
+        parts.append(f'<text x="{MARGIN}" y="{top + 14}" fill="{GREY}">{data}: {low:.1f} to {high:.1f} %</text>')
+        parts += [f'<path d="M{across(mean):.1f} {line - 5}v10" stroke="{LIGHT}"/>' for mean in means.values()]
+        for method in (*(other for other in BASELINES if other != name), name):
+            colour, heading = (BLUE, title_of(methods()[name])) if method == name else (GREY, BASELINES[method])
+            at = across(means[method])
+            anchor = "start" if at < WIDTH / 4 else "end" if at > 3 * WIDTH / 4 else "middle"
+            # The method's name stands above the ticks, Local's and FedAvg's below them, a line each.
+            place = line - 12 if method == name else line + 20 + 14 * list(BASELINES).index(method)
+            parts.append(f'<path d="M{at:.1f} {line - 8}v16" stroke="{colour}" stroke-width="3"/>')
+            where = f'x="{at:.1f}" y="{place}" text-anchor="{anchor}" fill="{colour}"'
+            parts.append(f"<text {where}>{heading} {means[method]:.1f}</text>")
+    height = ROW * len(data_sets)
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+    return "\n".join([start, *parts, "</svg>", ""])
+
+
 def _measured(name: str) -> list[str]:
-    if name not in _leaderboard():
+    if name not in measured():
         return []
-    rows = [f"| {data} | {' | '.join(values)} |" for data, values in _leaderboard()[name].items()]
-    head = ["| data | mean over clients, % | over Local | worst tenth, % |", "|---|---:|---:|---:|"]
-    said = "From the [leaderboard](../leaderboard.md), which explains the protocol."
-    return ["", "## Measured", "", *head, *rows, "", said]
+    headings = {name: f"**{title_of(methods()[name])}**"} | {of: label for of, label in BASELINES.items() if of != name}
+    rows = [
+        f"| {data} | {heading} | {' | '.join(measured()[method][data])} |"
+        for data in measured()[name]
+        for method, heading in headings.items()
+    ]
+    head = ["| data | method | mean over clients, % | over Local | worst tenth, % |", "|---|---|---:|---:|---:|"]
+    picture = "Accuracy on three data sets, with Local, FedAvg and all other methods"
+    notes = [LIKE_FEDAVG[name], ""] if name in LIKE_FEDAVG else []
+    return [
+        "", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "",
+        "Mean ± standard deviation over three seeds; each grey tick is another method.", "", *head, *rows, "",
+        "From the [leaderboard](../leaderboard.md), which explains the protocol and lists significant differences.",
+    ]  # fmt: skip
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 A block of commands, or of Python that prints, is followed by one of
 
     <!-- output -->           and what it printed; ``<!-- output 4+10 -->`` keeps the first 4 and the last 10 lines,
-                              ``<!-- output 9 from digits -->`` 9 lines from the first that has "digits"
+                              ``<!-- output 9 from digits -->`` 9 lines from the first that has "digits",
+                              ``<!-- output 9+2 from digits -->`` these and the last 2
     <!-- no output: why -->   where it cannot run here; ``<!-- no outputs: why -->`` on top holds for a whole page
 
 ``docs/records/outputs/SESSION.json`` has what the blocks printed in a recorded run. The pages of a session run in one
@@ -105,8 +106,9 @@ def kept(output: str, lines: str) -> str:
     count, words = lines.split(" from ")
     found = output.splitlines()
     first = next(number for number, line in enumerate(found) if words in line)
-    end = first + int(count)
-    return "\n".join([*(["…"] if first else []), *found[first:end], *(["…"] if end < len(found) else [])])
+    middle, _, last = count.partition("+")
+    end, tail = first + int(middle), len(found) - int(last or 0)
+    return "\n".join([*(["…"] if first else []), *found[first:end], *(["…"] if end < tail else []), *found[tail:]])
 
 
 def shortened(output: str, head: int, tail: int) -> str:

@@ -1,61 +1,50 @@
-"""Draw the README's picture from recorded runs: ``python docs/tools/picture.py``.
+"""Draw the README's picture from a column of the leaderboard: ``python docs/tools/picture.py``.
 
-It has the first 50 rounds of five methods of docs/records/pfllib-fashion-mnist. Each line has its name at its end, so
-that the picture needs no legend.
+It has every method of the column, Local and FedAvg as lines across.
 """
 
 from __future__ import annotations
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from run_records import DOCS, Record, read
+from run_records import DOCS, leaderboard
 
-from fedpfl.report.draw import COLOURS, MARKERS, TEXT
+from fedpfl.report.draw import COLOURS, TEXT
 
-GROUP, COLUMN = "pfllib-fashion-mnist", "Dir(0.1)"
-METHODS, ROUNDS = ("Ditto", "FedAvg", "FedPer", "FedRep", "FedRoD"), 50
+COLUMN = "CIFAR-10, Dir(0.5)"
+BASELINES = ("Local", "FedAvg")
 PICTURE = DOCS / "pictures" / "methods.png"
-# Titles by the name of a record's curve.
-PANELS = {"weighted": "All test samples", "worst tenth": "The worst tenth of the clients"}
-# Where the picture is 700 pixels wide, names of 9 points are as large as the text around it.
-INCHES, DOTS = (7.0, 3.2), 200
-# Between two names, in percent of the axis.
-APART = 6.0
+# Where the picture is 700 pixels wide, names of 8 points are nearly as large as the text around it.
+INCHES, DOTS = (7.0, 3.6), 200
 
 
-def spread(ends: list[float]) -> list[float]:
-    """Return heights near the ascending ends, each at least ``APART`` below the next; the highest stays."""
-    heights = ends[:]
-    for i in range(len(heights) - 2, -1, -1):
-        heights[i] = min(heights[i], heights[i + 1] - APART)
-    return heights
-
-
-def panel(axes: Axes, records: list[Record], curve: str, title: str) -> None:
-    """Draw a curve of each record, with its name and its last value at its end."""
-    xs = [at for at in records[0]["curves"]["round"] if at <= ROUNDS]
-    curves = [(place, record["row"], record["curves"][curve][: len(xs)]) for place, record in enumerate(records)]
-    curves.sort(key=lambda line: line[2][-1])
-    for (place, name, ys), height in zip(curves, spread([ys[-1] for *_, ys in curves]), strict=True):
-        axes.plot(xs, ys, color=COLOURS[place], marker=MARKERS[place], markersize=3.5, linewidth=1.6)
-        axes.text(xs[-1] + 1.5, height, f"{name} {ys[-1]:.0f} %", color=COLOURS[place], va="center")
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set(xlabel="round", xlim=(0, xs[-1] + 1), ylim=(0, 100))
-    axes.grid(True, linewidth=0.5, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
+def accuracies(column: str) -> dict[str, tuple[float, float]]:
+    """Return each row's mean over the seeds and its deviation, the best first, in percent."""
+    _, *rows = leaderboard()[column]["table"]
+    return {
+        name: (float(mean), float(spread)) for name, (mean, _, spread) in ((row[0], row[1].split()) for row in rows)
+    }
 
 
 def main() -> None:
     """Write the picture."""
-    of = {record["row"]: record for record in read(GROUP) if record["column"] == COLUMN}
-    records = [of[name] for name in METHODS]
-    with mpl.rc_context({"font.size": 9.0, "text.color": TEXT, "axes.labelcolor": TEXT}):
+    found = accuracies(COLUMN)
+    with mpl.rc_context({"font.size": 8.0, "text.color": TEXT, "axes.labelcolor": TEXT}):
         figure = Figure(figsize=INCHES, layout="constrained")
-        panels = figure.subplots(1, len(PANELS), sharey=True)
-        for axes, (curve, title) in zip(panels, PANELS.items(), strict=True):
-            panel(axes, records, curve, title)
-        panels[0].set_ylabel("accuracy, %")
+        axes = figure.subplots()
+        for place, (name, (mean, spread)) in enumerate(found.items()):
+            colour = COLOURS[1 + BASELINES.index(name)] if name in BASELINES else COLOURS[0]
+            axes.errorbar(place, mean, spread, color=colour, marker="o", markersize=4, linewidth=1.2)
+            if name in BASELINES:
+                axes.axhline(mean, color=colour, linewidth=1.0, linestyle="--")
+                axes.text(len(found) - 0.4, mean, f"{name} {mean:.0f} %", color=colour, va="center", fontsize=9)
+        axes.set_xticks(range(len(found)), found, rotation=90)
+        for label in axes.get_xticklabels():
+            if label.get_text() in BASELINES:
+                label.set(color=COLOURS[1 + BASELINES.index(label.get_text())], fontweight="bold")
+        axes.set(ylabel="mean over clients, %", xlim=(-0.6, len(found) - 0.6))
+        axes.grid(True, axis="y", linewidth=0.5, alpha=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(PICTURE, dpi=DOTS, metadata={"Software": None})
     print(f"wrote {PICTURE}")
 

@@ -147,7 +147,7 @@ def up_command(
             raise ConfigError(
                 "inventory",
                 str(inventory),
-                "already sets the number of devices and clients; leave out --devices and --num-clients",
+                "already sets the number of devices and clients; leave out --devices and --num-supernodes",
             )
         if plan.config.run.devices_model:
             raise ConfigError(

@@ -30,7 +30,7 @@ class FedBABUSettings(HeadSettings):
 
 
 class FedBABU(HeadMethod):
-    """Base: Σ n_i·w_i / Σ n_i under a head that never changes; a client predicts after tuning."""
+    """Base: Σ n_i·θ_i / Σ n_i under a head that never changes; a client predicts after tuning."""
 
     name = "fedbabu"
     paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022"

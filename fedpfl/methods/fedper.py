@@ -23,7 +23,7 @@ class FedPerSettings(HeadSettings):
 
 
 class FedPer(HeadMethod):
-    """Base: Σ n_i·w_i / Σ n_i; the head never leaves the client."""
+    """Base: Σ n_i·θ_i / Σ n_i; the head never leaves the client."""
 
     name = "fedper"
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"

@@ -12,7 +12,7 @@ from .head import HeadMethod
 
 
 class LGFedAvg(HeadMethod):
-    """Head: Σ n_i·w_i / Σ n_i; the base never leaves the client. Both train together."""
+    """Head: Σ n_i·φ_i / Σ n_i; the base never leaves the client. Both train together."""
 
     name = "lg-fedavg"
     paper = "Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020"

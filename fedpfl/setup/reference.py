@@ -26,9 +26,12 @@ BOUNDS_BEGIN, BOUNDS_END = "<!-- bounds: written by `fedpfl config --update` -->
 HOOKS_BEGIN, HOOKS_END = "<!-- hooks: written by `fedpfl config --update` -->", "<!-- end of hooks -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
-HOMEPAGE = re.compile(r'(?<=^Homepage = ")[^"]*(?="$)', re.MULTILINE)
+HOMEPAGE = re.compile(r"(?<=^\[project\.urls\]\n)(?:Homepage = .*\n)?", re.MULTILINE)
 CITED_REPOSITORY = re.compile(r"^repository-code: .*\n", re.MULTILINE)
-INDEX = "https://pypi.org/project/fedpfl/"
+CLONED = re.compile(r"(?<=^git clone )\S+(?= && cd fedpfl)", re.MULTILINE)
+# In the pages' commands while the repository has no address.
+NO_ADDRESS = "ADDRESS"
+PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/install.md", "docs/testbed.md")
 
 
 def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = False) -> str:
@@ -230,9 +233,9 @@ def update(root: Path) -> list[Path]:
     """Rewrite ``known.py``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and tables in two others.
 
     Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
-    well: Flower wants the version written out in ``pyproject.toml``. A user's app, which is without the package's code,
-    has the block alone, and keeps its own values there. ``FedpflError`` if ``pyproject.toml`` is missing or lacks the
-    two marker lines.
+    well: Flower wants the version written out in ``pyproject.toml``, and pages show how to clone the repository. A
+    user's app, which is without the package's code, has the block alone, and keeps its own values there.
+    ``FedpflError`` if ``pyproject.toml`` is missing or lacks the two marker lines.
     """
     project = root / "pyproject.toml"
     text = project.read_text(encoding="utf-8") if project.is_file() else ""
@@ -246,7 +249,8 @@ def update(root: Path) -> list[Path]:
         root / "fedpfl" / "launch" / "known.py": known_module(),
         root / "fedpfl" / "strategies.pyi": strategies_stub(),
         project: HOMEPAGE.sub(
-            REPOSITORY or INDEX, VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1)
+            f'Homepage = "{REPOSITORY}"\n' if REPOSITORY else "",
+            VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
         ),
         root / "docs" / "configuration.md": settings_page(),
     }
@@ -254,6 +258,9 @@ def update(root: Path) -> list[Path]:
     if citation.is_file():
         cited = CITED_REPOSITORY.sub("", CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8")))
         wanted[citation] = cited + (f"repository-code: {REPOSITORY}\n" if REPOSITORY else "")
+    for path in (root / name for name in PAGES_THAT_CLONE):
+        if path.is_file():
+            wanted[path] = CLONED.sub(REPOSITORY or NO_ADDRESS, path.read_text(encoding="utf-8"))
     for name, table in {"security.md": bounds_table(), "architecture.md": hooks_table()}.items():
         page, (begin, *_, end) = root / "docs" / name, table.splitlines()
         if page.is_file():

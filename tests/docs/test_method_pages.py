@@ -18,6 +18,7 @@ from fedpfl.setup.config import Config
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import method_pages  # noqa: E402
+import picture  # noqa: E402
 
 
 def test_pages_are_what_the_code_says():
@@ -37,14 +38,35 @@ def test_every_method_is_in_one_group_and_has_a_reason_to_choose_it():
     assert all(text for _, text in texts)
 
 
-def test_every_page_has_the_curve_of_its_method():
-    curves = method_pages.recorded_curves()
+def test_every_picture_and_table_has_local_and_fedavg_beside_the_method():
     without = {name for name, method in methods().items() if issubclass(method, AdapterMethod)}
-    assert methods().keys() - without <= curves.keys()
-    for name, of in curves.items():
-        assert {*of} == {name, "fedavg", "local"}
-        assert len({len(curve) for curve in of.values()}) == 1
-        assert f"]({name}.svg)" in (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+    assert method_pages.measured().keys() == methods().keys() - without
+    for name, of in method_pages.measured().items():
+        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+        assert f"]({name}.svg)" in text
+        drawn = (ROOT / "docs" / "methods" / f"{name}.svg").read_text(encoding="utf-8")
+        for label in ("Local", "FedAvg"):
+            assert len(re.findall(rf">{label} \d+\.\d<", drawn)) == len(of)
+            assert len(re.findall(rf"^\| .* \| \**{label}\** \|", text, re.MULTILINE)) == len(of)
+
+
+def test_a_method_whose_numbers_are_fedavg_s_says_so():
+    measured = method_pages.measured()
+    same = {name for name, of in measured.items() if of == measured["fedavg"]} - {"fedavg"}
+    assert same == method_pages.LIKE_FEDAVG.keys()
+    for name in same:
+        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+        assert text.partition("\n## Measured\n\n")[2].startswith("**These are FedAvg's numbers**")
+
+
+def test_the_readme_s_picture_has_every_method_of_its_column_local_and_fedavg_among_them():
+    shown = picture.accuracies(picture.COLUMN)
+    assert {*picture.BASELINES} == {"Local", "FedAvg"} <= shown.keys()
+    assert len(shown) == len(method_pages.measured())
+    for page in ("README.md", "docs/index.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        for name in (*picture.BASELINES, "FedPer", "FedPAC"):
+            assert f"{name} {shown[name][0]:.1f}" in text, (page, name)
 
 
 @pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)

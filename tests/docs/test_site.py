@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -250,15 +251,21 @@ def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path
     assert config.extra["version"] == {"provider": "mike"}
     where = "https://colab.research.google.com/github/Someone/fedpfl/blob/main/docs/first-steps.ipynb"
     assert f"]({where})" in hooks.notebook_page(notebook, "first-steps.ipynb")
-    for file in ("pyproject.toml", "CITATION.cff"):
+    for file in ("pyproject.toml", "CITATION.cff", *reference.PAGES_THAT_CLONE):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / "fedpfl").mkdir()
     for address in (hooks.version.REPOSITORY, ""):
         monkeypatch.setattr(reference, "REPOSITORY", address)
         reference.update(tmp_path)
-        assert f'\nHomepage = "{address or reference.INDEX}"\n' in (tmp_path / "pyproject.toml").read_text()
+        urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]
+        assert urls == ({"Homepage": address} if address else {})
+        for page in reference.PAGES_THAT_CLONE:
+            cloned = re.findall(r"git clone (\S+) && cd fedpfl", (tmp_path / page).read_text())
+            assert cloned == [address or reference.NO_ADDRESS], page
         assert (tmp_path / "CITATION.cff").read_text().count("\nrepository-code: ") == bool(address)
-    assert (tmp_path / "CITATION.cff").read_text() == (ROOT / "CITATION.cff").read_text()
+    for file in ("pyproject.toml", "CITATION.cff", *reference.PAGES_THAT_CLONE):
+        assert (tmp_path / file).read_text() == (ROOT / file).read_text()
 
 
 def test_names_of_the_reference_lead_to_their_source(site, hooks, monkeypatch):

@@ -80,7 +80,7 @@ class FedAvg(MethodStrategy):
     ) -> None: ...
 
 class FedBABU(MethodStrategy):
-    """Base: Σ n_i·w_i / Σ n_i under a head that never changes; a client predicts after tuning."""
+    """Base: Σ n_i·θ_i / Σ n_i under a head that never changes; a client predicts after tuning."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., head_layers: int = ..., tuning_epochs: int = ..., tune: Literal["head", "everything"] = ..., **settings: Any,
@@ -164,7 +164,7 @@ class FedPAC(MethodStrategy):
     ) -> None: ...
 
 class FedPer(MethodStrategy):
-    """Base: Σ n_i·w_i / Σ n_i; the head never leaves the client."""
+    """Base: Σ n_i·θ_i / Σ n_i; the head never leaves the client."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., head_layers: int = ..., **settings: Any,
@@ -248,7 +248,7 @@ class KNNPer(MethodStrategy):
     ) -> None: ...
 
 class LGFedAvg(MethodStrategy):
-    """Head: Σ n_i·w_i / Σ n_i; the base never leaves the client. Both train together."""
+    """Head: Σ n_i·φ_i / Σ n_i; the base never leaves the client. Both train together."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., head_layers: int = ..., **settings: Any,

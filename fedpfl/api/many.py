@@ -13,7 +13,6 @@ from ..analysis.registry import NoOptions, NotRecorded
 from ..analysis.significance import significance
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
-from ..core.settings import parse
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
 from ..experiments.grid import Grid, Job, Process, Resources
@@ -264,7 +263,7 @@ class Runs:
 def number_of_clients(settings: Mapping[str, Any]) -> int:
     """Return the number of clients that is given, or all that the data name, or 10."""
     given = settings.get("num-clients")
-    return int(given or default_clients(parse(DataSettings, settings)) or DEFAULT_CLIENTS)
+    return int(given or default_clients(DataSettings.of(settings)) or DEFAULT_CLIENTS)
 
 
 def key_of(name: str) -> str:

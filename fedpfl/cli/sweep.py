@@ -112,7 +112,6 @@ def compare_command(
     names = [name for text in names for name in text.split(",")]
     require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=tune or ())
     from ..core.custom import as_named, is_custom
-    from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
     from ..experiments import comparison
@@ -153,7 +152,7 @@ def compare_command(
     title = f"{methods} on {len(data_sets)} data sets"
     if len(data_sets) == 1:
         values = {**base, **next(iter(data_sets.values()))}
-        data = with_partitioner(parse(DataSettings, values))
+        data = with_partitioner(DataSettings.of(values))
         title = f"{methods} on {data.dataset} ({in_words(data)}, {values['num-clients']} clients)"
     wanted = {run.name: states[run.name] for run in planned.wanted() if run.name in states}
     _finish(comparison.tables(planned, title, fitting=True), name, runner, wanted, form)
@@ -170,12 +169,11 @@ def _check(form: str, name: str) -> None:
 
 def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     """Return settings with the number of clients: all that the data name, or 10."""
-    from ..core.settings import parse
     from ..data import DataSettings, default_clients
     from ..launch.plan import DEFAULT_CLIENTS
 
     load_app()
-    return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
+    return {"num-clients": default_clients(DataSettings.of(given)) or DEFAULT_CLIENTS, **given}
 
 
 def _finish(tables: list[Table], name: str, runner: many.Runner, states: dict[str, State], form: str) -> None:

@@ -339,6 +339,10 @@ def _read_about(file: Path) -> Stored:
     normalize = about.get("normalize", HALF)
     if not isinstance(normalize, str) or normalize not in NORMALIZATIONS or not fits_channels(normalize, shape[0]):
         raise DamagedFile(file, f"normalize is {str(normalize)[:60]!r}")
+    # Those of earlier versions, too, have no names.
+    names = about.setdefault("feature-names", [])
+    if not _are_names(names) or len(names) not in (0, shape[0]):
+        raise DamagedFile(file, f"feature-names is {str(names)[:60]!r}")
     for key in Scaling._fields:
         if key in about and not _are_numbers(about[key], shape[0]):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")

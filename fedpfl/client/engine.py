@@ -22,6 +22,7 @@ from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverge
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.metrics import COUNT, SUM
+from ..core.names import digest, sent
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_global, torch_seed
@@ -78,6 +79,9 @@ class Engine:
         self.data = data
         self.num_clients = num_clients
         self.own = own
+        classes = () if data.has_no_class_names else data.class_names
+        named = {"columns": sent(data.feature_names), "classes": digest(classes)}
+        self._names = {key: text for key, text in named.items() if text}
         method = type(config.method)
         self._may_draw_early = any(getattr(method, hook) is not getattr(Method, hook) for hook in EARLY_HOOKS)
         self._measures = find_measures(config.run.metrics)
@@ -115,7 +119,7 @@ class Engine:
         train_samples, test_samples = self.data.sizes(self._place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
-        described: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        described: dict[str, Value] = {**self._names, **({} if self.own else {"division": self.data.checksum})}
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
             described["identity"] = self.state_of(key, client).secret()
@@ -312,7 +316,8 @@ class Engine:
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
-            "vocabulary": data.vocabulary, "scaling": scaling_of(data), "normalize": self.config.data.normalize,
+            "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": scaling_of(data),
+            "normalize": self.config.data.normalize,
             "loss": self.config.training.loss, "why": "",
         }  # fmt: skip
 

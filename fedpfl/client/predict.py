@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from math import prod
@@ -13,9 +12,9 @@ from typing import IO, Any, Dict, Mapping, Sequence
 import numpy as np
 
 from ..core.errors import DataError, FedpflError
-from ..data.datasets.folder import IMAGE_SUFFIXES
+from ..data.datasets.columns import lines_of, places
+from ..data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ..data.datasets.npz import read_arrays, samples_of
-from ..data.datasets.places import need
 from ..training.losses import CROSS_ENTROPY, MULTI_LABEL
 from .device_model import PIXELS, LoadedModel, load_model
 
@@ -58,7 +57,7 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
             raise DataError(f"{path}: has neither an array x nor x_test")
         return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
     if suffix == ".csv":
-        return _read_table(path, about["input-shape"], ignored)
+        return _read_table(path, about, ignored)
     raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz or .csv")
 
 
@@ -67,45 +66,40 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
     if about["scaling"] != PIXELS:
         raise DataError(f"{where}: the model takes arrays and no images")
     channels, height, width = about["input-shape"]
-    pillow = need("PIL.Image", "Pillow", where)
-    try:
-        with pillow.open(file) as image:
-            if image.size != (width, height):
-                size = "×".join(map(str, image.size))
-                raise DataError(f"{where}: is {size} pixels; the model takes {width}×{height}")
-            if channels == 1 and image.mode not in ("1", "L"):
-                raise DataError(f"{where}: is in colour; the model takes grey images")
-            if channels not in (1, 3) or image.mode.startswith(("I", "F")):
-                raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
-    except pillow.UnidentifiedImageError as error:  # its words name a Python object
-        raise DataError(f"{where}: not a readable image") from error
-    except (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError) as error:
-        raise DataError(f"{where}: not a readable image: {error}") from error
+    with opened_image(file, where, where) as image:
+        if image.size != (width, height):
+            size = "×".join(map(str, image.size))
+            raise DataError(f"{where}: is {size} pixels; the model takes {width}×{height}")
+        if channels == 1 and image.mode not in ("1", "L"):
+            raise DataError(f"{where}: is in colour; the model takes grey images")
+        if channels not in (1, 3) or image.mode.startswith(("I", "F")):
+            raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
+        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return pixels.reshape(1, height, width, channels)
 
 
-def _read_table(path: Path, shape: Sequence[int], ignored: Sequence[str]) -> np.ndarray:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            names, *rows = list(csv.reader(file)) or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
+    shape, lines = about["input-shape"], lines_of(path)
+    names = next(lines, (1, []))[1]
     for name in ignored:
         if name not in names:
             raise DataError(f"{path}: has no column {name!r}")
     used = [at for at, name in enumerate(names) if name not in ignored]
+    # A model of series has names of channels, and a table the values of each at each time.
+    if about["feature-names"] and len(shape) == 1:
+        columns = places([names[at] for at in used], about["feature-names"], path, "the model")
+        used = [used[at] for at in columns]
     if len(used) != prod(shape):
         raise DataError(f"{path}: has {len(used)} columns of features; the model takes {prod(shape)}")
-    found = np.empty((len(rows), len(used)), np.float32)
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(names):
-            raise DataError(f"{path}, line {number}: has {len(row)} values, and the first line has {len(names)}")
+    rows = []
+    for line, cells in lines:
+        if len(cells) != len(names):
+            raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(names)}")
         try:
-            found[number - 2] = [float(row[at]) for at in used]
+            rows.append(np.array([float(cells[at]) for at in used], np.float32))
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {error}") from error
-    return samples_of(found, str(path)).reshape(len(rows), *shape)
+            raise DataError(f"{path}, line {line}: {error}") from error
+    return samples_of(np.reshape(rows, (len(rows), len(used))), str(path)).reshape(len(rows), *shape)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -53,14 +53,16 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "input-shape": (r"\d{1,6}(x\d{1,6}){0,3}", "that of most clients"),
     "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
     "remarks": (r"(?s).{0,2000}", "printable"),
+    "columns": (r"([0-9a-f]{16}( .{1,2000})?)?", "that of most clients"),
+    "classes": (r"([0-9a-f]{16})?", "that of most clients, where the classifier is shared"),
     "model": (r"[!-+\--~]{0,200}", "this client's earlier answers"),
     "extras": (r"[ -~]{0,2000}", "the server's model, where the client names its own model"),
     "identity": (r"[0-9a-f]{64}", "this client's earlier answers"),
     "earlier-identity": (r"[0-9a-f]{64}", "this client's answer in the run that this one continues"),
 }
 OPTIONAL = {
-    "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "model": "", "extras": "",
-    "identity": "0" * 64, "earlier-identity": "0" * 64,
+    "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "columns": "", "classes": "", "model": "",
+    "extras": "", "identity": "0" * 64, "earlier-identity": "0" * 64,
 }  # fmt: skip
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24
@@ -109,8 +111,9 @@ def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], m
         text = config.get(name, OPTIONAL.get(name))
         if not isinstance(text, str) or not re.fullmatch(form, text):
             raise LayoutError(f"{name} = {shown(text)}: is not of the form that this version uses")
-    if not config.get("remarks", "").replace("\n", "").isprintable():
-        raise LayoutError("remarks: must be printable")
+    for name in ("remarks", "columns"):
+        if not config.get(name, "").replace("\n", "").isprintable():
+            raise LayoutError(f"{name}: must be printable")
     if math.prod(map(int, config["input-shape"].split("x"))) > MAX_INPUT_VALUES:
         raise LayoutError(f"input-shape = {config['input-shape']}: has more than {MAX_INPUT_VALUES} values")
 

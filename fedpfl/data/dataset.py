@@ -38,6 +38,8 @@ class Dataset:
         Number of different tokens of texts; 0 for data that are no texts.
     split : {"", "given"}
         ``given``: whatever the setting ``split`` says, clients are tested with their own part of ``x_test``.
+    feature_names : tuple of str
+        One name for each feature or channel, where they have names.
     remarks : tuple of str
         What a run says of the data before round 1.
 
@@ -72,6 +74,7 @@ class Dataset:
     vocabulary: int = 0
     split: str = ""
     client_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

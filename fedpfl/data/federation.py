@@ -40,6 +40,8 @@ MAX_NAMED = 10
 NONE, ALL = "none", -1
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
+# Squared errors of larger targets need another learning rate than the default.
+LARGE_TARGET = 10.0
 
 
 class Scaling(NamedTuple):
@@ -149,7 +151,8 @@ class FederatedData:
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
         self._data, self._shares, self._numbers = data, shares, numbers
-        self.remarks = [f"{data.name}: {remark}" for remark in data.remarks]
+        # They have names of files, and travel.
+        self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
@@ -182,6 +185,11 @@ class FederatedData:
     def class_names(self) -> tuple[str, ...]:
         """Name of each class of the data set."""
         return self._data.class_names
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of each feature or channel, where they have names."""
+        return self._data.feature_names
 
     @property
     def has_no_class_names(self) -> bool:
@@ -425,6 +433,11 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
         if data.x_train.ndim == 4:
             what, how = "pixels", "divide them by 255, or give images of uint8"
         said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
+    if settings.targets and data.has_targets and (largest := float(np.abs(data.y_train).max())) > LARGE_TARGET:
+        said.append(
+            f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "
+            "smaller learning-rate"
+        )
     return said
 
 

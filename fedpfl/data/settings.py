@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Mapping
 
 from ..core import custom
+from ..core.metrics import CLASSES
 from ..core.pixels import HALF, NORMALIZATIONS
-from ..core.settings import Value, items, setting
+from ..core.settings import Value, items, parse, setting
 from .registry import AUTO, PARTITIONERS, dataset_names
 
 # Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
@@ -46,6 +48,9 @@ _NEVER = ("data-dir", "num-clients", "normalize", "test-on")
 @dataclass(frozen=True)
 class DataSettings:
     """Which data set, and how it is divided among the clients (the doc string of a field is its documentation)."""
+
+    # Whether the loss is one of numbers: whole numbers as labels are targets then, and no classes.
+    targets: ClassVar[bool] = False
 
     dataset: str = setting(
         "digits",
@@ -192,6 +197,11 @@ class DataSettings:
         "Give every client a different numbering of the classes, as in Factorized-FL's label-heterogeneous runs.",
     )
 
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> DataSettings:
+        """Return the settings in a flat mapping of all keys, with what its ``loss`` says of the labels."""
+        return parse(DataSettings if values.get("loss", CLASSES) == CLASSES else TargetSettings, values)
+
     def division(self) -> dict[str, Value]:
         """Return what decides which samples clients get, without what this partitioner or split does not look at."""
 
@@ -204,6 +214,12 @@ class DataSettings:
             return of_partitioner and of_split and of_dataset
 
         return {key: value for key, value in items(self) if key not in _NEVER and counts(key)}
+
+
+class TargetSettings(DataSettings):
+    """The same for a loss of numbers."""
+
+    targets = True
 
 
 def in_words(settings: DataSettings) -> str:

@@ -16,6 +16,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reas
 from ..core.extras import Extras
 from ..core.federation import Client
 from ..core.layout import Layout
+from ..core.names import other_than
 from ..core.payload import Payload
 from ..core.sharing import Sharing
 from ..setup.assembly import assemble, extras_of
@@ -26,6 +27,7 @@ logger = getLogger("flwr")
 Descriptions = dict[int, Payload]
 
 OTHER_DATA = "its data differ from the others'"
+OTHER_CLASSES = "its classes have other names, or another order, than those of most clients"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,15 @@ class Agreement:
         """The checksum of the division of common data; None if a client has data of its own."""
         divisions = {description.config.get("division") for description in self.descriptions.values()}
         return None if None in divisions else int(str(divisions.pop()))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The texts that stand for the names of columns and of classes, where all clients have the same."""
+        found = {
+            key: {str(description.config.get(key, "")) for description in self.descriptions.values()}
+            for key in ("columns", "classes")
+        }
+        return {key: texts.pop() for key, texts in found.items() if len(texts) == 1 and texts != {""}}
 
     @property
     def clients(self) -> list[Client]:
@@ -93,6 +104,7 @@ def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
         if max(classes) != most:
             model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
     found = leave_out_other_models(found, sharing.layout, least)
+    found = _leave_out_other_classes(found, config, (shape, max(classes), vocabulary), least)
     found = _leave_out_unlike(found, config, extras_of(config, model, sharing), least)
     return Agreement(model, sharing, found, shape, classes, vocabulary)
 
@@ -109,6 +121,9 @@ def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mappin
         if _inputs(description) != run
     }
     found = _without(dict(sorted(descriptions.items())), other, 1)
+    known = task.get("names", {})
+    if columns := known.get("columns"):
+        found = _without(found, _other_columns(found, columns, "the run's"), 1)
     divided = {
         client: f"divides the data differently than the run did: {_division(description)}, not {division}"
         for client, description in found.items()
@@ -117,6 +132,7 @@ def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mappin
     found = _without(found, divided, 1)
     model, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     found = leave_out_other_models(found, sharing.layout, 1)
+    found = _leave_out_other_classes(found, config, (shape, task["num_classes"], vocabulary), 1, known.get("classes"))
     found = _leave_out_unlike(found, config, extras_of(config, model, sharing), 1)
     return Agreement(model, sharing, found, shape, [task["num_classes"]] * total, vocabulary)
 
@@ -147,11 +163,14 @@ def _require_same_sharing(config: Config, descriptions: Descriptions, total: int
 def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descriptions:
     """Return the descriptions of the clients that have the task of most others, in client order.
 
-    The task is input shape, vocabulary of texts, the division of common data, and the layout of the shared arrays. The
-    number of classes may differ between clients whose layouts are the same, where what depends on it is personal.
+    The task is input shape, vocabulary of texts, names and order of columns, the division of common data, and the
+    layout of the shared arrays. The number of classes may differ between clients whose layouts are the same, where what
+    depends on it is personal.
     """
     kept = dict(sorted(descriptions.items()))
     kept = _without(kept, _outliers(kept, _inputs, OTHER_DATA), least)
+    columns = Counter(str(description.config.get("columns", "")) for description in kept.values())
+    kept = _without(kept, _other_columns(kept, columns.most_common(1)[0][0], "most others'"), least)
     common = {client: description for client, description in kept.items() if "division" in description.config}
     why = "divides the data differently (another version of NumPy or of the data set?)"
     kept = _without(kept, _outliers(common, _division, why), least)
@@ -165,6 +184,34 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
     if len({description.config["layout"] for description in kept.values()}) > 1:
         kept = _without(kept, _outliers(kept, _classes, OTHER_DATA), least)
     return kept
+
+
+def _other_columns(descriptions: Descriptions, wanted: str, whose: str) -> dict[int, str]:
+    """Return the clients whose columns have other names or another order than wanted, and how they differ."""
+    told = {client: str(description.config.get("columns", "")) for client, description in descriptions.items()}
+    why = f"its columns are not {whose}"
+    return {client: f"{why}; {other_than(text, wanted)}" for client, text in told.items() if text != wanted}
+
+
+def _leave_out_other_classes(
+    descriptions: Descriptions, config: Config, task: tuple[tuple[int, ...], int, int], least: int,
+    wanted: str | None = None,
+) -> Descriptions:  # fmt: skip
+    """Return the descriptions without those whose classes are called otherwise, if what is shared depends on them.
+
+    ``task`` is input shape, number of classes and of tokens; the names are those of most clients unless they are given.
+    """
+    told = {client: str(description.config.get("classes", "")) for client, description in descriptions.items()}
+    usual = Counter(told.values()).most_common(1)[0][0] if wanted is None else wanted
+    other = {client: OTHER_CLASSES for client, text in told.items() if text != usual}
+    if not other:
+        return descriptions
+    shape, classes, vocabulary = task
+    sent = []
+    for count in (classes, classes + 1):
+        model, sharing = assemble(config, shape, count, vocabulary=vocabulary)
+        sent.append((sharing.layout.entries, extras_of(config, model, sharing).to_text()))
+    return descriptions if sent[0] == sent[1] else _without(descriptions, other, least)
 
 
 def leave_out_false_classes(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:

@@ -91,17 +91,19 @@ def _run(
     later = {client: found.pop(client) for client in recorded.absent & found.keys()} if recorded else {}
     agreed = agree(config, found)
     if config.run.resume:
-        folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
+        folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names)
         folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
         folder.add_identities(transport.identities())
     else:
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed), *idle(config, transport.real), *remarks, *agreed.remarks]
         more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
+        if agreed.names:
+            more["names"] = agreed.names
         if agreed.models:
             more["models"] = agreed.models
         if earlier is not None:
-            earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
+            earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue", names=agreed.names)
             remarks.append(_grown(earlier, about, samples))
             more["continued"] = about
         identities = transport.identities()

@@ -35,10 +35,11 @@ import numpy as np
 
 from ..client.state import ClientState
 from ..core import custom
-from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable
+from ..core.errors import ConfigError, DamagedFile, DataError, StateError, did_you_mean, printable
 from ..core.federation import Client
 from ..core.files import locked, private_folder, write_atomically
 from ..core.metrics import ACCURACY
+from ..core.names import other_than
 from ..core.stored import (
     Stored,
     from_json_line,
@@ -214,12 +215,17 @@ class RunFolder:
         classes: Sequence[int],
         division: int | None = None,
         run: str = "the run to resume",
+        names: Mapping[str, str] | None = None,
     ) -> None:
         """Raise :class:`ConfigError` if a resumed run has another task, or other common data, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
             if before.get(key) != value:
                 raise ConfigError(key, value, f"{run} had {before.get(key)}")
+        for key, text in (names or {}).items():
+            if text != (had := before.get("names", {}).get(key, text)):
+                told = other_than(text, had) if key == "columns" else "other names, or another order"
+                raise DataError(f"the {key} of the data are not those of {run}; {told}")
         # Unknown of runs that are older than it, and where a device has data of its own.
         known = before.get("division")
         if None not in (division, known) and division != known:

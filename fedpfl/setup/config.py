@@ -349,7 +349,7 @@ class Config:
         if run.after_the_end and not run.resume:
             allowed = "needs resume and run-name, the finished run: `fedpfl personalise RUN`"
             raise ConfigError("personalise", run.personalise, allowed)
-        training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
+        training, data = s.parse(TrainingSettings, values), DataSettings.of(values)
         if run.early_stop and not (data.validation_fraction and run.evaluate_every):
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
         if run.test_at == "start" and run.device_models == "always":

@@ -80,7 +80,7 @@ def test_an_image_is_what_its_array_is(digits, tmp_path, capsys):
     for name, words in (
         ("wide", "is 9×8 pixels; the model takes 8×8"),
         ("red", "is in colour"),
-        ("none", "none.png: not a readable image$"),
+        ("none", "none.png: not a readable image of the formats BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP$"),
     ):
         with pytest.raises(DataError, match=words):
             read_samples(tmp_path / f"{name}.png", about)
@@ -107,6 +107,22 @@ def test_a_table_is_read_with_names_of_classes(flowers, tmp_path, capsys):
             read_samples(tmp_path / "bad.csv", about)
     with pytest.raises(DataError, match="has no column 'z'"):
         read_samples(tmp_path / "test.csv", about, ["z"])
+
+
+def test_columns_of_a_table_are_matched_by_the_names_of_the_model_s(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{a},{1000 + b},{int(a > 0)}" for a, b in rng.normal(size=(240, 2)).tolist()]
+    (tmp_path / "people.csv").write_text("\n".join(["age,bp,label", *rows]))
+    given = {"dataset": "table", "data": str(tmp_path / "people.csv"), "standardize": "client", "min_samples": 2}
+    model, _ = written(tmp_path, model="mlp", **given)
+    about = load_model(model).about
+    assert about["feature-names"] == ["age", "bp"]
+    for text in ("age,bp\n0.5,1000\n", "bp,age\n1000,0.5\n", "bp;age\n1000;0.5\n"):
+        (tmp_path / "one.csv").write_text(text)
+        assert read_samples(tmp_path / "one.csv", about).tolist() == [[0.5, 1000]]
+    (tmp_path / "one.csv").write_text("age,weight\n0.5,1000\n")
+    with pytest.raises(DataError, match="its columns are not those of the model; missing: bp; extra: weight"):
+        read_samples(tmp_path / "one.csv", about)
 
 
 def test_errors_are_one_line(digits, tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
+import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +16,8 @@ import pytest
 from real_data import real_data_dir
 
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import Dataset, DataSettings, dataset, fetch, load, table
-from fedpfl.data.datasets import owners, read_image_folder, read_npz
+from fedpfl.data import Dataset, DataSettings, FederatedData, dataset, fetch, load, table
+from fedpfl.data.datasets import owners, read_image_folder, read_npz, read_own
 from fedpfl.data.datasets.published import _TORCHVISION, EMNIST_BALANCED
 from fedpfl.data.registry import DATASETS, dataset_names
 
@@ -195,14 +198,14 @@ def picture(path: Path, pixels: np.ndarray) -> None:
 
 def test_image_folder(tmp_path: Path) -> None:
     x = images(4, 6, 5, 3)
-    for i, where in enumerate(["cat/b.png", "cat/a.png", "dog/deep/c.bmp", "dog/d.png"]):
+    for i, where in enumerate(["cat/b.png", "cat/a.png", "dog/c.bmp", "dog/d.png"]):
         picture(tmp_path / where, x[i])
     (tmp_path / "cat" / "notes.txt").write_text("not an image")
     (tmp_path / "elk").mkdir()
     data = load(DataSettings(dataset="image-folder", data=str(tmp_path)))
     assert data.class_names == ("cat", "dog", "elk") and data.num_classes == 3 and data.x_test is None
     assert data.y_train.tolist() == [0, 0, 1, 1]
-    assert np.array_equal(data.x_train, x[[1, 0, 3, 2]]) and data.input_shape == (3, 6, 5)
+    assert np.array_equal(data.x_train, x[[1, 0, 2, 3]]) and data.input_shape == (3, 6, 5)
 
 
 def test_image_folder_with_test_set_and_grey_images(tmp_path: Path) -> None:
@@ -242,6 +245,171 @@ def test_image_folder_errors(tmp_path: Path) -> None:
     expect("test/c: no such class in")
     with pytest.raises(ConfigError, match="data = '': must be the path of a folder of images"):
         load(DataSettings(dataset="image-folder"))
+
+
+def pictures(root: Path, *folders: str) -> Path:
+    """Put two images, which differ by folder, into each folder."""
+    for number, folder in enumerate(folders):
+        for at in range(2):
+            picture(root / folder / f"{at}.png", np.full((4, 4), 10 * number + at, np.uint8))
+    return root
+
+
+@pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("training", "testing"), ("TRAIN", "test")])
+def test_parts_of_image_folders_have_several_names(tmp_path: Path, train: str, test: str) -> None:
+    folders = [f"{part}/{kind}" for part in (train, test) for kind in ("cat", "dog")]
+    data = read_image_folder(pictures(tmp_path, *folders))
+    assert data.class_names == ("cat", "dog") and data.y_test.tolist() == [0, 0, 1, 1] and data.remarks == ()
+    assert data.x_train[:, 0, 0, 0].tolist() == [0, 1, 10, 11] and data.x_test[:, 0, 0, 0].tolist() == [20, 21, 30, 31]
+
+
+@pytest.mark.parametrize("part", ["val", "valid", "Validation"])
+def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
+    root = pictures(tmp_path / "pets", *(f"{one}/{kind}" for one in ("train", part) for kind in ("cat", "dog")))
+    data = read_image_folder(root)
+    assert len(data.y_test) == 4 and data.remarks == (f"there is no part test: {part} is the test set",)
+    data = read_image_folder(pictures(root, "test/cat"))
+    assert len(data.y_test) == 2 and data.remarks == (f"used are train and test, and not {part}",)
+    given = DataSettings(dataset="image-folder", data=str(root), min_samples=2, partitioner="iid")
+    assert FederatedData(given, 2, seed=1).remarks == [f"pets: {data.remarks[0]}"]
+    assert FederatedData.own(given, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [
+        (["photo/cat", "photo/dog", "art/cat", "art/dog"], "holds art, photo, which hold cat, dog: it is unclear"),
+        (["train/photo/cat", "train/photo/dog", "train/art/dog", "test/art/cat"], "art, photo, which hold cat, dog"),
+        (["cat", "dog/puppies"], "holds cat, dog, which hold images, puppies"),
+        (["training_set/cat", "training_set/dog", "test_set/cat"], "test_set, training_set, which hold cat, dog"),
+        (["train/cat", "train/dog"], "must have one folder called train and one called test; it has train$"),
+        (["val/cat", "test/cat"], "must have one folder called train and one called test; it has test, val$"),
+        (["train/cat", "Train/dog", "test/cat"], "one folder called train and one called test; it has Train, test, tr"),
+        (["train", "test"], r"train/0\.png: lies beside the folders of the classes; expected are train/<class>/"),
+        (["cat", "dog", "."], r"/0\.png: lies beside the folders of the classes"),
+        (["train/cat", "train/dog", "test/cat", "train"], r"train/0\.png: lies beside the folders of the classes"),
+    ],
+)
+def test_folders_of_another_layout_are_refused(tmp_path: Path, folders: list, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        read_image_folder(pictures(tmp_path, *folders))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_may_be_called_train_and_lie_deeper(tmp_path: Path) -> None:
+    assert read_image_folder(pictures(tmp_path / "a", "bus", "train")).class_names == ("bus", "train")
+    deeper = read_image_folder(pictures(tmp_path / "b", "bus/images", "car/images"))
+    assert deeper.class_names == ("bus", "car") and deeper.y_train.tolist() == [0, 0, 1, 1]
+
+
+def test_files_that_are_no_images_are_counted(tmp_path: Path) -> None:
+    pictures(tmp_path / "pets", "cat", "dog", "__MACOSX/cat", ".thumbs")
+    for name in ("cat/2.heic", "cat/3.HEIC", "dog/notes.txt", "dog/4", "dog/._0.png"):
+        (tmp_path / "pets" / name).write_bytes(b"something")
+    data = read_image_folder(tmp_path / "pets")
+    assert len(data.y_train) == 4 and data.class_names == ("cat", "dog")
+    assert data.remarks == ("files that are no images are left out: 1 without an ending, 2 .heic, 1 .txt",)
+
+
+def test_a_client_may_have_images_of_one_class(tmp_path: Path) -> None:
+    pictures(tmp_path, "ann/cat", "ben/cat", "ben/dog")
+    data = load(DataSettings(dataset="clients", data=str(tmp_path)))
+    assert data.class_names == ("cat", "dog") and data.y_train.tolist() == [0, 0, 0, 0, 1, 1]
+    with pytest.raises(DataError, match="at least two classes, found cat"):
+        read_own(tmp_path / "ann", DataSettings())
+
+
+def test_an_image_of_another_format_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image, eps = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.EpsImagePlugin")
+    monkeypatch.setattr(eps, "Ghostscript", lambda *given, **more: pytest.fail("Ghostscript was called"))
+    pictures(tmp_path, "cat", "dog")
+    for form in ("EPS", "DDS", "TGA", "ICO"):
+        image.new("RGB", (16, 16)).save(tmp_path / "cat" / "0.png", form)
+        with pytest.raises(DataError, match=r"0\.png: not a readable image of the formats BMP, GIF, JPEG, PNG"):
+            read_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 8])
+@pytest.mark.parametrize("side", [10_000, 60_000])  # of the first Pillow only warns
+def test_images_of_too_many_pixels_are_refused_before_they_are_decoded(tmp_path: Path, side: int, size: int) -> None:
+    image = pytest.importorskip("PIL.Image")
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    content = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + b"\0\0\0\0IDAT"
+    (pictures(tmp_path, "cat", "dog") / "cat" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    with pytest.raises(DataError, match=rf"0\.png: has more than {image.MAX_IMAGE_PIXELS:,} pixels"):
+        read_image_folder(tmp_path, size)
+
+
+def test_damaged_images_are_one_line(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    file = pictures(tmp_path, "cat", "dog") / "cat" / "0.png"
+    for form in ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"):
+        image.fromarray(rng.integers(0, 255, (4, 4), np.uint8)).save(file, form)
+        whole = file.read_bytes()
+        for _ in range(40):
+            content = bytearray(whole[: rng.integers(10, len(whole) + 1)])
+            for place in rng.integers(8, len(content), 4):
+                content[place] = rng.integers(256)
+            file.write_bytes(content)
+            try:
+                read_image_folder(tmp_path, 4)
+            except DataError as error:
+                assert "\n" not in str(error)
+
+
+def test_an_npz_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    path, stream = tmp_path / "x.npz", io.BytesIO()
+    np.save(stream, np.ones((2, 300), np.float32))
+    x = stream.getvalue()
+
+    def with_x(content: bytes, kind: int = zipfile.ZIP_STORED, name: str = "x.npy") -> bytes:
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            archive.writestr(name, content)
+        return path.read_bytes()
+
+    def changed(offset: int, to: int) -> bytes:
+        content = bytearray(with_x(x))
+        content[offset] = content[content.index(b"PK\1\2") + offset + 2] = to
+        return bytes(content)
+
+    plain, packed = with_x(x), with_x(x, zipfile.ZIP_LZMA)
+    damaged = {
+        "encrypted": changed(6, 1),
+        "of an unknown compression": changed(8, 77),
+        "LZMA, damaged": packed[:60] + b"\xff" * 20 + packed[80:],
+        "damaged": plain[:1000] + b"\xff" * 20 + plain[1020:],
+        "without NumPy's header": with_x(b"only bytes"),
+        "not npy": with_x(b"only bytes", name="x"),
+        "a header of nonsense": with_x(b"\x93NUMPY\1\0\x08\0{'a': (}"),
+        "an immense array": with_x(x.replace(b"(2, 300)", b"(2**50,)")),
+        "an immense number": with_x(x.replace(b"(2, 300), }", b"(1" + b"0" * 15 + b",)}")),
+    }
+    for what, content in damaged.items():
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"x\.npz: ") as caught:
+            read_npz(path)
+        assert "\n" not in str(caught.value), what
+
+
+def test_damage_anywhere_in_an_npz_file_is_one_line(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "x.npz"
+    for write in (np.savez, np.savez_compressed):
+        write(path, x=rng.normal(size=(4, 3)), y=[0, 1, 0, 1])
+        whole = path.read_bytes()
+        for place in rng.choice(len(whole), 300, replace=False):
+            path.write_bytes(whole[:place] + bytes([rng.integers(256)]) + whole[place + 1 :])
+            try:
+                read_npz(path)
+            except DataError as error:
+                assert "\n" not in str(error)
+
+
+def test_a_sparse_matrix_of_scipy_is_one_line(tmp_path: Path) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    sparse.save_npz(tmp_path / "x.npz", sparse.csr_matrix(np.eye(3)))
+    with pytest.raises(DataError, match=r"holds a sparse matrix of SciPy; save its toarray\(\) as x, with y"):
+        read_npz(tmp_path / "x.npz")
 
 
 def test_tiny_imagenet(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients, load, with_partitioner
 from fedpfl.data.datasets import columns
+from fedpfl.data.datasets.custom import CustomLoader
 from fedpfl.data.datasets.own import read_own
 from fedpfl.data.datasets.series import read_series
 from fedpfl.data.datasets.table import read_table
@@ -81,7 +82,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
         (
             "a,label\n1,0\ntall,1\n",
-            "a.csv, line 3, column 'a': 'tall' is not a number; leave text out with ignore-colu",
+            "a.csv, line 3, column 'a': 'tall' is not a number; ignore-columns = ",
         ),
         ("a,label\n1,0\n\n,1\n", "a.csv, line 4, column 'a': is empty"),
         ("a,label\n1,0\n2,\n", "a.csv, line 3, column 'label': is empty"),
@@ -149,7 +150,7 @@ def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "none.csv", "no such file"),
         (write(tmp_path / "a.txt", "a"), r"must be a table with the ending \.csv or \.parquet"),
-        (tmp_path, "a folder must have one table called train and one called test"),
+        (tmp_path, "must have one table .* called train and one called test; it has none"),
     ):
         with pytest.raises(DataError, match=words):
             read_table(path, settings())
@@ -205,7 +206,7 @@ def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
 
 def test_a_mistake_in_a_parquet_file_is_one_line(tmp_path: Path) -> None:
     cases = [
-        ({"a": ["x"], "label": [0]}, "column 'a': holds string, not numbers; leave it out with ignore-columns"),
+        ({"a": ["x"], "label": [0]}, "column 'a': holds string, not numbers; ignore-columns = .a. leaves out"),
         ({"a": [1.0, None], "label": [0, 1]}, "row 2, column 'a': is empty"),
         ({"a": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
         ({"a": [1.0, float("inf")], "label": [0, 1]}, "row 2, column 'a': must be a finite number"),
@@ -322,7 +323,7 @@ def test_clients_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words):
             load(DataSettings(dataset="clients", data=str(root)))
 
-    refused(r"b\.csv: its samples are float32 2, those of a\.csv float32 1", "a,b,label\n1,1,0\n")
+    refused(r"b\.csv: its columns are not those of a\.csv; extra: b", "a,b,label\n1,1,0\n")
     refused(r"a\.csv: has no test set, but b\.csv has one", "a,label,split\n1,0,train\n1,0,test\n")
     refused(r"b\.csv: its labels are names, unlike those of a\.csv", "a,label\n1,x\n2,y\n")
     refused(r".*b\.csv, line 2, column 'a': is empty", "a,label\n,0\n")
@@ -390,13 +391,16 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
         ({"v": [1, 2], "kind": [0, 1]}, "no column 'label' \\(label-column\\); it has v, kind"),
         (
             {"v": ["x", "y"], "label": [0, 1]},
-            "column 'v': holds no numbers of one shape; leave it out with ignore-columns",
+            "column 'v': holds string, not numbers; ignore-columns = .v. leaves out such columns",
         ),
         ({"v": [[1.0, 2.0], [1.0]], "label": [0, 1]}, "row 2, column 'v': has 1 numbers, row 1 2"),
         ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty or not a finite number"),
         ({"v": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
         ({"label": [0, 1]}, "no column of images or numbers besides the labels; it has label"),
-        ({"v": [[[1.0, 2.0]], [[1.0, 2.0]]], "w": [1, 2], "label": [0, 1]}, "column 'v' holds arrays; leave out all"),
+        (
+            {"v": [[[1.0, 2.0]], [[1.0, 2.0]]], "w": [1, 2], "label": [0, 1]},
+            "column 'v' holds arrays, which models take alone; ignore-columns = .w. ",
+        ),
     ]
     for number, (rows, words) in enumerate(cases):
         hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / str(number)))
@@ -406,7 +410,7 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
     hugging_face.DatasetDict(valid=hugging_face.Dataset.from_dict({"v": [1], "label": [0]})).save_to_disk(
         str(tmp_path / "v")
     )
-    with pytest.raises(DataError, match="has no split train; it has valid"):
+    with pytest.raises(DataError, match="must have one split called train and perhaps one called test; it has valid"):
         load(DataSettings(dataset="huggingface", data=str(tmp_path / "v")))
 
 
@@ -423,3 +427,239 @@ def test_a_folder_that_is_none_of_hugging_face_s_is_one_line(tmp_path: Path, mon
     pytest.importorskip("datasets")
     with pytest.raises(DataError, match="cannot be read"):
         load(DataSettings(dataset="huggingface", data=str(tmp_path)))
+
+
+# -- names, not places, say what is what -------------------------------------------------------------------------------
+
+AGES = {"age": [20.0, 21, 22, 23], "bp": [120.0, 121, 122, 123], "label": [0, 1, 0, 1]}
+
+
+def as_csv(path: Path, columns: dict) -> Path:
+    rows = [columns, *zip(*columns.values())]
+    return write(path, "".join(",".join(map(str, row)) + "\n" for row in rows))
+
+
+def in_order(names: str, **more: list) -> dict:
+    return {name: {**AGES, **more}[name] for name in names.split()}
+
+
+def saved(path: Path, columns: dict) -> Path:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict(columns).save_to_disk(str(path))
+    return path
+
+
+def of_clients(folder: Path, kind: str, tables: list[dict]) -> object:
+    """Return the data of clients, each with a table, and read them: files of a folder, or DataFrames."""
+    if kind in ("frames", "named frames"):
+        pandas = pytest.importorskip("pandas")
+        frames = [pandas.DataFrame(table) for table in tables]
+        given = frames if kind == "frames" else {f"client {at}": frame for at, frame in enumerate(frames)}
+        return CustomLoader("given", given)(DataSettings(dataset="table"))
+    for at, table in enumerate(tables):
+        if kind == "parquet":
+            folder.mkdir(exist_ok=True)
+            parquet(folder / f"{at}.parquet", **table)
+        elif kind == "huggingface":
+            saved(folder / str(at), table)
+        else:
+            as_csv(folder / f"{at}.csv", table)
+    return load(DataSettings(dataset="clients", data=str(folder), window_length=2 if kind == "series" else 0))
+
+
+KINDS = ["csv", "parquet", "huggingface", "series", "frames", "named frames"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_clients_are_joined_by_name(tmp_path: Path, kind: str) -> None:
+    labels = {"label": [0, 0, 1, 1]}
+    tables = [in_order(names, **labels) for names in ("age bp label", "label bp age", "bp label age")]
+    data = of_clients(tmp_path / "d", kind, tables)
+    assert data.feature_names == ("age", "bp")
+    for client in range(3):
+        values = data.x_train[data.client_train == client]
+        assert values[:, 0].ravel().tolist() == AGES["age"] and values[:, 1].ravel().tolist() == AGES["bp"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_columns_are_refused_with_both_lists(tmp_path: Path, kind: str) -> None:
+    for number, names in enumerate(["weight age label", "age label", "age bp weight label", "age BP label"]):
+        tables = [in_order("age bp label"), in_order(names, weight=[1.0] * 4, BP=[1.0] * 4)]
+        for table in tables:
+            table["label"] = [0, 0, 1, 1]
+        extra, missing = (" ".join(sorted(one)) for one in ({*names.split()} - {*AGES}, {*AGES} - {*names.split()}))
+        with pytest.raises(DataError) as caught:
+            of_clients(tmp_path / str(number), kind, tables)
+        text = str(caught.value)
+        assert "its columns are not those of" in text and "\n" not in text
+        assert (f"missing: {missing}" in text) == bool(missing) and (f"extra: {extra}" in text) == bool(extra)
+
+
+def test_long_lists_of_other_columns_are_shortened(tmp_path: Path) -> None:
+    few, many = {"a": [1, 2], "label": [0, 1]}, {f"gene {i} {'x' * 100}": [1, 2] for i in range(500)}
+    with pytest.raises(DataError, match=r"missing: a; extra: gene 0 x.*, … \(500 in all\)$") as caught:
+        of_clients(tmp_path, "csv", [few, {**many, "label": [0, 1]}])
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_client_without_names_for_its_features_does_not_fit_one_with_names(tmp_path: Path) -> None:
+    as_csv(tmp_path / "a.csv", AGES)
+    np.savez(tmp_path / "b.npz", x=np.zeros((4, 2), np.float32), y=[0, 1, 0, 1])
+    with pytest.raises(DataError, match=r"b\.npz: has no names for its features, unlike a\.csv"):
+        load(DataSettings(dataset="clients", data=str(tmp_path)))
+
+
+def test_a_test_set_is_aligned_by_name(tmp_path: Path) -> None:
+    as_csv(tmp_path / "d" / "Train.csv", in_order("age bp label"))
+    as_csv(tmp_path / "d" / "test.csv", in_order("label bp age"))
+    data = load(settings(data=str(tmp_path / "d")))
+    assert data.x_test.tolist() == data.x_train.tolist() == list(map(list, zip(AGES["age"], AGES["bp"])))
+    as_csv(tmp_path / "d" / "test.csv", in_order("label age weight", weight=[1] * 4))
+    with pytest.raises(DataError, match=r"test\.csv: its columns are not those of Train\.csv; missing: bp; extra: w"):
+        load(settings(data=str(tmp_path / "d")))
+
+
+def test_the_splits_of_a_hugging_face_folder_are_aligned_by_name(tmp_path: Path, hugging_face) -> None:
+    made = [hugging_face.Dataset.from_dict(in_order(names)) for names in ("age bp label", "label bp age")]
+    hugging_face.DatasetDict(train=made[0], test=made[1]).save_to_disk(str(tmp_path / "d"))
+    data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "d")))
+    assert data.x_test.tolist() == data.x_train.tolist()
+
+
+def test_a_column_that_some_clients_lack_can_be_ignored(tmp_path: Path) -> None:
+    as_csv(tmp_path / "a.csv", in_order("age bp label"))
+    as_csv(tmp_path / "b.csv", in_order("note bp label age", note=["x"] * 4))
+    data = load(DataSettings(dataset="clients", data=str(tmp_path), ignore_columns="note"))
+    assert data.x_train[4:].tolist() == data.x_train[:4].tolist()
+    with pytest.raises(DataError, match=r"no column 'not' \(ignore-columns\); it has age, bp, label, note"):
+        load(DataSettings(dataset="clients", data=str(tmp_path), ignore_columns="not"))
+    assert read_own(tmp_path / "a.csv", DataSettings(ignore_columns="note")).feature_names == ("age", "bp")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", r"no column 'label' .*it has 5.1, 3.5, setosa; does the first line name"),
+        ("0.5,0.5,no\n1,0.5,yes\n", "two columns are called '0.5'; does the first line name the columns?"),
+        ("25,180,0\n31,170,1\n", "line 1: must hold the names of the columns, but holds numbers"),
+    ],
+)
+def test_a_table_without_a_header_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        load(settings(data=str(write(tmp_path / "a.csv", text))))
+
+
+def test_all_columns_of_text_are_named_at_once(tmp_path: Path) -> None:
+    table = in_order("id age time mode label", id=[1] * 4, time=["2024-01-01 10:00"] * 4, mode=["idle"] * 4)
+    files = [as_csv(tmp_path / "a.csv", table), parquet(tmp_path / "a.parquet", **table)]
+    found = {"table": files, "huggingface": [saved(tmp_path / "d", table)]}
+    for kind, path in [(kind, path) for kind, paths in found.items() for path in paths]:
+        with pytest.raises(DataError, match=r'column .time.: .*; ignore-columns = "id,time,mode" leaves out'):
+            load(DataSettings(dataset=kind, data=str(path), ignore_columns="id"))
+        used = load(DataSettings(dataset=kind, data=str(path), ignore_columns="id,time,mode"))
+        assert used.feature_names == ("age",)
+
+
+def test_thousands_of_columns_are_looked_up_once_each(tmp_path: Path) -> None:
+    class Names(list):
+        looked = 0
+
+        def __contains__(self, name: object) -> bool:
+            Names.looked += 1
+            return super().__contains__(name)
+
+    names = Names([f"gene {i}" for i in range(3000)] + ["label"])
+    columns._roles(tmp_path / "a.csv", names, settings(ignore_columns=",".join(names[:1000])), windows=False)
+    assert Names.looked < 10
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+PRICES = {"rooms": [4, 1, 4, 3], "label": [297000, 180000, 246500, 309500]}
+
+
+def regression(**given: object) -> DataSettings:
+    return DataSettings.of({"loss": "mse", **given})
+
+
+@pytest.mark.parametrize("label", [[297000, 180000, 246500, 309500], [20.0, 30, 20, 40], [-3, 5, 0, 1], [0, 1, 0, 1]])
+def test_whole_numbers_are_targets_of_a_regression(tmp_path: Path, label: list) -> None:
+    table = {**PRICES, "label": label}
+    files = {
+        "table": [as_csv(tmp_path / "a.csv", table), parquet(tmp_path / "a.parquet", **table)],
+        "huggingface": [saved(tmp_path / "hf", table)], "clients": [tmp_path / "each"],
+    }  # fmt: skip
+    np.savez(tmp_path / "a.npz", x=np.array(table["rooms"], np.float32)[:, None], y=np.array(label, int))
+    as_csv(tmp_path / "each" / "ann.csv", table)
+    as_csv(tmp_path / "each" / "ben.csv", {**table, "label": [0.5] * 4})
+    for kind, paths in {**files, "npz": [tmp_path / "a.npz"]}.items():
+        for path in paths:
+            data = load(regression(dataset=kind, data=str(path)))
+            assert data.has_targets and data.num_classes == 1 and data.y_train.dtype == np.float32
+            assert data.y_train[:4, 0].tolist() == label, path
+            own = read_own(path, regression(dataset=kind)) if kind != "clients" else data
+            assert own.has_targets
+    pandas = pytest.importorskip("pandas")
+    frame = CustomLoader("frame", pandas.DataFrame(table))(regression(dataset="table"))
+    assert frame.y_train[:, 0].tolist() == label
+    assert not load(settings(data=str(as_csv(tmp_path / "c.csv", {**table, "label": [0, 1, 0, 1]})))).has_targets
+
+
+def test_a_target_that_is_no_number_is_one_line(tmp_path: Path) -> None:
+    for word in ("yes", "1e400", "nan"):
+        path = as_csv(tmp_path / "a.csv", {**PRICES, "label": [1, 2, word, 3]})
+        with pytest.raises(DataError, match=f"line 4, column 'label': '{word}' is no finite number"):
+            load(regression(dataset="table", data=str(path)))
+
+
+def test_large_targets_are_remarked_on(tmp_path: Path) -> None:
+    path = as_csv(tmp_path / "a.csv", {name: values * 5 for name, values in PRICES.items()})
+    data = FederatedData(regression(dataset="table", data=str(path), min_samples=2, partitioner="iid"), 2, seed=1)
+    assert any("targets reach 309,500: training may diverge" in remark for remark in data.remarks)
+
+
+def test_clients_with_targets_and_with_classes_do_not_fit(tmp_path: Path) -> None:
+    as_csv(tmp_path / "a.csv", {"x": [1, 2, 3], "label": [0, 1, 1]})
+    as_csv(tmp_path / "b.csv", {"x": [1, 2, 3], "label": [0.5, 1.5, 2.5]})
+    with pytest.raises(DataError, match=r"b\.csv: its labels are numbers with decimals, unlike those of a\.csv"):
+        load(DataSettings(dataset="clients", data=str(tmp_path)))
+
+
+# -- parts of a table --------------------------------------------------------------------------------------------------
+
+
+def test_a_validation_table_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    for name in ("training.csv", "val.csv"):
+        as_csv(tmp_path / name, AGES)
+    data = load(settings(data=str(tmp_path)))
+    assert data.x_test is not None and "there is no part test: val.csv is the test set" in data.remarks[0]
+    as_csv(tmp_path / "test.csv", AGES)
+    data = load(settings(data=str(tmp_path)))
+    assert data.remarks[0].endswith("used are training.csv and test.csv, and not val.csv")
+    as_csv(tmp_path / "train.csv", AGES)
+    with pytest.raises(DataError, match=r"must have one table .* called train and one called test; it has test\.csv"):
+        load(settings(data=str(tmp_path)))
+
+
+def test_other_splits_of_a_hugging_face_folder_are_named(tmp_path: Path, hugging_face) -> None:
+    part = hugging_face.Dataset.from_dict(AGES)
+    hugging_face.DatasetDict(train=part, validation=part, test=part).save_to_disk(str(tmp_path / "d"))
+    data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "d")))
+    assert data.remarks == ("used are train and test, and not validation",)
+
+
+# -- files of clients and of devices -----------------------------------------------------------------------------------
+
+
+def test_an_empty_file_of_a_device_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the file is empty"):
+        read_own(write(tmp_path / "a.csv", ""), DataSettings())
+
+
+def test_grey_and_colour_images_of_clients_become_colour(tmp_path: Path) -> None:
+    grey, colour = np.arange(32, dtype=np.uint8).reshape(2, 4, 4), np.arange(96, dtype=np.uint8).reshape(2, 4, 4, 3)
+    np.savez(tmp_path / "a.npz", x=grey, y=[0, 1])
+    np.savez(tmp_path / "b.npz", x=colour, y=[0, 1])
+    data = load(DataSettings(dataset="clients", data=str(tmp_path)))
+    assert np.array_equal(data.x_train[:2], np.repeat(grey[..., None], 3, axis=3))
+    assert np.array_equal(data.x_train[2:], colour)

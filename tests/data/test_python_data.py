@@ -126,7 +126,7 @@ def test_a_data_frame_is_a_table(made):
     by_name = made(parts, 2)
     assert by_name.client_names == ("anna", "ben")
     same(by_name, 0, frame()[["age", "height"]].to_numpy(np.float32)[:12])
-    with pytest.raises(DataError, match=r"data, column 'job': holds .*, not numbers; leave it out with ignore-columns"):
+    with pytest.raises(DataError, match=r"column 'job': holds .*, not numbers; ignore-columns = .job. leaves out"):
         made(frame(job="x"), 2)
 
 

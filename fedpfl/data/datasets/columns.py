@@ -10,14 +10,15 @@ import csv
 import re
 from array import array
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, NoReturn, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.names import MAX_NAMED, difference, in_short
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .places import need
+from .places import TEST, TRAIN, Parts, chosen_parts, is_part, need
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
@@ -26,9 +27,6 @@ MAX_VALUES = 2**30
 MAX_CHARACTERS = 2**24
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
-# Columns that an error names.
-MAX_NAMED = 12
-TRAIN, TEST = "train", "test"
 # Names of columns that most likely say whom a row belongs to.
 _PERSON = re.compile(
     r"(.*[_ -])?(client|person|user|subject|patient|participant|proband|device|writer|speaker|owner|hospital|site)"
@@ -59,21 +57,29 @@ class Columns(NamedTuple):
     row: str  # what errors call a row: line or row
 
 
+def table_parts(path: Path) -> Parts:
+    """Return the name of a table's file, or of those of a folder for training and test; ``DataError`` without."""
+    if path.is_dir():
+        return chosen_parts(path, _tables_in(path), f"table ({', '.join(SUFFIXES)})")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{path}: must be a table with the ending {' or '.join(SUFFIXES)}")
+    return Parts((path.name,), ())
+
+
 def table_files(path: Path) -> list[Path]:
-    """Return the file of a table, or those of a folder ``train`` and ``test``; ``DataError`` if there are none."""
-    if not path.is_dir():
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
-        if path.suffix.lower() not in SUFFIXES:
-            raise DataError(f"{path}: must be a table with the ending {' or '.join(SUFFIXES)}")
-        return [path]
-    found = [[path / f"{part}{suffix}" for suffix in SUFFIXES] for part in (TRAIN, TEST)]
-    present = [[file for file in files if file.is_file()] for files in found]
-    if [len(files) for files in present] != [1, 1]:
-        raise DataError(
-            f"{path}: a folder must have one table called train and one called test ({', '.join(SUFFIXES)})"
-        )
-    return [files[0] for files in present]
+    """Return the files of a table; errors as of :func:`table_parts`."""
+    return [(path if path.is_dir() else path.parent) / name for name in table_parts(path).names]
+
+
+def holds_tables(path: Path) -> bool:
+    """Return whether a path is a table, or a folder with parts of one."""
+    return path.suffix.lower() in SUFFIXES or (path.is_dir() and any(map(is_part, _tables_in(path))))
+
+
+def _tables_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
 
 
 def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> Columns:
@@ -82,17 +88,52 @@ def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> C
     With ``windows``, the column ``window-column`` may tell to which window a row belongs. ``DataError`` names the file,
     row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
     """
-    columns = (_read_csv if path.suffix.lower() == ".csv" else _read_parquet)(path, settings, windows)
+    columns = (_read_csv if _is_csv(path) else _read_parquet)(path, settings, windows)
     if not len(columns.values):
         raise DataError(f"{path}: no rows below the names of the columns")
     return columns
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns."""
-    if path.suffix.lower() == ".csv":
-        return next(_lines_of(path))[1]
-    return list(_parquet(path).schema_arrow.names)
+    """Return the names of the columns of a table, or of those of a folder."""
+    names: list[str] = []
+    for file in table_files(path):
+        names += next(lines_of(file), (1, []))[1] if _is_csv(file) else _parquet(file).schema_arrow.names
+    return names
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def require_ignored(settings: DataSettings, names: Iterable[str], where: object) -> None:
+    """Refuse ``ignore-columns`` with a name that none of the columns has."""
+    known = list(dict.fromkeys(names))
+    for name in listed(settings.ignore_columns):
+        if name not in known:
+            raise DataError(f"{where}: no column {name!r} (ignore-columns); it has {in_short(known)}")
+
+
+def leave_out(settings: DataSettings, names: Sequence[str]) -> str:
+    """Return the setting that leaves columns out, besides those that it leaves out already."""
+    shown = [*listed(settings.ignore_columns), *names]
+    return f'ignore-columns = "{",".join(shown[:MAX_NAMED])}{",…" if len(shown) > MAX_NAMED else ""}" leaves out'
+
+
+def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: object) -> list[int]:
+    """Return where the columns of ``whose`` are among those of ``where``; ``DataError`` if they are others."""
+    if differ := difference(names, wanted):
+        raise DataError(f"{where}: its columns are not those of {whose}; {differ}")
+    place = _place(names, where)
+    return [place[name] for name in wanted]
+
+
+def _place(names: Sequence[str], where: object, hint: str = "") -> dict[str, int]:
+    place = {name: at for at, name in enumerate(names)}
+    if len(place) < len(names):
+        twice = next(name for at, name in enumerate(names) if place[name] != at)
+        raise DataError(f"{where}: two columns are called {twice!r}{hint}")
+    return place
 
 
 class _Roles(NamedTuple):
@@ -103,23 +144,22 @@ class _Roles(NamedTuple):
 
 
 def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bool) -> _Roles:
-    for at, name in enumerate(names):
-        if not name:
-            raise DataError(f"{path}: column {at + 1} has no name")
-        if name in names[:at]:
-            raise DataError(f"{path}: two columns are called {name!r}")
+    if "" in names:
+        raise DataError(f"{path}: column {names.index('') + 1} has no name")
+    headless = any(_is_number(name) and not name.isdecimal() for name in names) and _is_csv(path)
+    hint = "; does the first line name the columns?" if headless else ""
+    place = _place(names, path, hint)
     wanted = {"label": settings.label_column, "client": settings.client_column, "split": settings.split_column}
     if windows:
         wanted["window"] = settings.window_column
     given = [name for role, name in wanted.items() if role == "label" or name != role]
-    ignored = listed(settings.ignore_columns)
-    for name in [*given, *ignored]:
-        if name and name not in names:
-            shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
-            key = "ignore-columns" if name in ignored else next(f"{r}-column" for r in wanted if wanted[r] == name)
-            raise DataError(f"{path}: no column {name!r} ({key}); it has {shown}")
-    words = {role: list(names).index(name) for role, name in wanted.items() if name in names}
-    features = [at for at, name in enumerate(names) if at not in words.values() and name not in ignored]
+    for name in given:
+        if name and name not in place:
+            key = next(f"{role}-column" for role in wanted if wanted[role] == name)
+            raise DataError(f"{path}: no column {name!r} ({key}); it has {in_short(names)}{hint}")
+    words = {role: place[name] for role, name in wanted.items() if name in place}
+    others = {*words.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
+    features = [at for at in range(len(names)) if at not in others]
     person = next((names[at] for at in features if _PERSON.fullmatch(names[at])), None)
     if "client" not in words and settings.client_column and person is not None:
         raise DataError(
@@ -127,7 +167,7 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
             f'owner a client, ignore-columns leaves the column out, and client-column = "" uses it as a feature'
         )
     if not features:
-        raise DataError(f"{path}: no column of numbers besides {', '.join(names[:MAX_NAMED])}")
+        raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
     return _Roles(features, words)
 
 
@@ -159,7 +199,7 @@ class Coder:
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of a CSV file, the names of the columns first."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -167,7 +207,7 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             file.seek(0)
             # The separator between cells; a comma if only one column has a name.
             delimiter = max(",;\t", key=start.count)
-            reader = csv.reader(_bounded(file, path), delimiter=delimiter)
+            reader = csv.reader(bounded(file, path), delimiter=delimiter)
             for cells in reader:
                 if cells:
                     yield reader.line_num, [cell.strip() for cell in cells] if reader.line_num == 1 else cells
@@ -177,7 +217,8 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: not a readable CSV file: {' '.join(str(error).split())}") from error
 
 
-def _bounded(file: Any, path: Path) -> Iterator[str]:
+def bounded(file: Any, path: Path) -> Iterator[str]:
+    """Yield the lines of a text file; ``DataError`` for one that is too long."""
     number = 0
     while True:
         line = file.readline(MAX_CHARACTERS)
@@ -190,7 +231,7 @@ def _bounded(file: Any, path: Path) -> Iterator[str]:
 
 
 def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
-    lines = _lines_of(path)
+    lines = lines_of(path)
     names = next(lines, (1, []))[1]
     if not names:
         raise DataError(f"{path}: the file is empty")
@@ -205,7 +246,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
         try:
             values.extend([float(cells[at] if cells[at].strip() else empty) for at in roles.features])
         except ValueError:
-            _complain_of_numbers(path, line, names, roles.features, cells)
+            _complain_of_numbers(path, line, names, roles.features, cells, settings)
         for role, at in roles.words.items():
             cell = cells[at].strip()
             if not cell:
@@ -221,12 +262,13 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
 
 
 def _complain_of_numbers(
-    path: Path, line: int, names: Sequence[str], at: Sequence[int], cells: Sequence[str]
+    path: Path, line: int, names: Sequence[str], at: Sequence[int], cells: Sequence[str], settings: DataSettings
 ) -> NoReturn:
-    bad = next(place for place in at if not _is_number(cells[place]))
+    texts = [place for place in at if cells[place].strip() and not _is_number(cells[place])]
+    bad = texts[0] if texts else next(place for place in at if not cells[place].strip())
     what = (
-        f"{cells[bad][:40]!r} is not a number; leave text out with ignore-columns"
-        if cells[bad].strip()
+        f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text"
+        if texts
         else 'is empty; impute = "mean" fills empty cells'
     )
     raise DataError(f"{path}, line {line}, column {names[bad]!r}: {what}")
@@ -241,7 +283,7 @@ def _allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
 def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], settings: DataSettings) -> NoReturn:
     row, at = np.argwhere(~_allowed(table, settings))[0]
     # Lines that are empty, or cells of several lines, do not count alike: the file is gone through again.
-    rows = (line for number, (line, _) in enumerate(_lines_of(path)) if number == row + 1)
+    rows = (line for number, (line, _) in enumerate(lines_of(path)) if number == row + 1)
     raise DataError(f"{path}, line {next(rows)}, column {names[at]!r}: must be a finite number that float32 can hold")
 
 
@@ -271,10 +313,10 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
     kept = [name for name in schema.names if not name.startswith("__index_level_")]  # what pandas adds
     roles = _roles(path, kept, settings, windows)
     features = [kept[at] for at in roles.features]
-    for name in features:
-        kind = schema.field(name).type
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
-            raise DataError(f"{path}, column {name!r}: holds {kind}, not numbers; leave it out with ignore-columns")
+    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    of_all = {field.name: field.type for field in schema}
+    kinds = {name: of_all[name] for name in features}
+    require_numbers(path, kinds, lambda kind: any(of(kind) for of in numbers), settings)
     rows = file.metadata.num_rows
     if rows * len(features) > MAX_VALUES:
         raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
@@ -304,6 +346,15 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
     return Columns(tuple(features), table, {role: coder.words() for role, coder in coders.items()}, "row")
 
 
+def require_numbers(
+    where: object, kinds: Mapping[str, Any], is_number: Callable[[Any], bool], settings: DataSettings
+) -> None:
+    """Refuse features whose type is none of numbers, the first one by name."""
+    if others := [name for name, kind in kinds.items() if not is_number(kind)]:
+        kind = f"holds {kinds[others[0]]}, not numbers"
+        raise DataError(f"{where}, column {others[0]!r}: {kind}; {leave_out(settings, others)} such columns")
+
+
 def _refuse_empty(path: Path, before: int, name: str, cells: Any, hint: str = "") -> None:
     if cells.null_count:
         row = before + 1 + int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
@@ -329,14 +380,13 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     if not len(frame):
         raise DataError(f"{name}: no rows")
     roles = _roles(where, names, settings, windows)
+    kinds = {names[at]: frame.dtypes.iloc[at] for at in roles.features}
+    require_numbers(name, kinds, lambda kind: kind.kind in "iufb", settings)
     if len(frame) * len(roles.features) > MAX_VALUES:
         raise DataError(f"{name}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.empty((len(frame), len(roles.features)), np.float32)
     for place, at in enumerate(roles.features):
         cells = frame.iloc[:, at]
-        if cells.dtype.kind not in "iufb":
-            what = f"holds {cells.dtype}, not numbers; leave it out with ignore-columns"
-            raise DataError(f"{name}, column {names[at]!r}: {what}")
         with np.errstate(over="ignore"):
             table[:, place] = cells.to_numpy(np.float64, na_value=np.nan)
     if not _allowed(table, settings).all():
@@ -360,25 +410,26 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
 
 
 class FileSamples(NamedTuple):
-    """FileSamples of one file: the inputs, and the words of each sample by their roles."""
+    """Samples of one file: the inputs, the words of each sample by their roles, and the names of the features."""
 
     path: Path
     x: np.ndarray
     words: dict[str, Words]
     row: str
+    features: tuple[str, ...] = ()
 
 
-def read_files(path: Path, settings: DataSettings, features: str, windows: bool = False) -> list[tuple[Path, Columns]]:
-    """Read the table, or those of a folder with ``train`` and ``test``, whose feature columns must be the same.
-
-    ``features`` is what errors call a feature.
-    """
-    tables = [(file, read_columns(file, settings, windows=windows)) for file in table_files(path)]
-    first, own = tables[0]
-    for file, table in tables[1:]:
+def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[tuple[Path, Columns]]:
+    """Read the table, or those of a folder with ``train`` and ``test``, with the features in the order of the first."""
+    require_ignored(settings, column_names(path), path)
+    (first, own), *others = ((file, read_columns(file, settings, windows=windows)) for file in table_files(path))
+    found = [(first, own)]
+    for file, table in others:
         if table.features != own.features:
-            raise DataError(f"{file}: its {features} are not those of {first.name}, in the same order")
-    return tables
+            values = np.take(table.values, places(table.features, own.features, file, first.name), axis=1)
+            table = table._replace(features=own.features, values=values)
+        found.append((file, table))
+    return found
 
 
 def to_dataset(
@@ -388,14 +439,15 @@ def to_dataset(
     num_classes: int | None,
     alone: bool,
     known: tuple[str, ...] = (),
+    remarks: tuple[str, ...] = (),
 ) -> Dataset:
     """Give labels and owners numbers, and tell training from test samples; ``DataError`` for a word that is neither.
 
     ``parts`` is one file's samples, which the column ``split`` may divide, or those for training and those for testing.
     ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
-    numbers in any case.
+    numbers in any case. ``remarks`` are those of the files.
     """
-    targets = None if known or settings.class_names else _targets(parts)
+    targets = None if known or (settings.class_names and not settings.targets) else _targets(parts, settings)
     numbers, names = (targets, ()) if targets else _classes(parts, settings, num_classes, alone, known)
     owners, client_names = _owners(parts)
     xs = [part.x for part in parts]
@@ -409,8 +461,9 @@ def to_dataset(
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
     return Dataset(
-        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, client_names=client_names
-    )
+        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, client_names=client_names,
+        feature_names=parts[0].features, remarks=remarks,
+    )  # fmt: skip
 
 
 def _tests(part: FileSamples, settings: DataSettings) -> np.ndarray:
@@ -447,14 +500,24 @@ def _whole(word: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _targets(parts: Sequence[FileSamples]) -> list[np.ndarray] | None:
-    """Return labels as targets, float32 n×1, if they are numbers of which most different ones are not whole."""
+def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.ndarray] | None:
+    """Return labels as targets, float32 n×1, if the loss or most of the different ones, which are not whole, say so."""
     columns = [part.words["label"] for part in parts]
     names = [name for words in columns for name in words.names]
-    if not all(map(_is_number, names)) or 2 * sum(_whole(name) is None for name in names) <= len(names):
+    decimals = all(map(_is_number, names)) and 2 * sum(_whole(name) is None for name in names) > len(names)
+    if settings.targets:
+        for part, words in zip(parts, columns):
+            for name, row in zip(words.names, words.first):
+                if not (_is_number(name) and np.isfinite(np.float32(name))):
+                    raise _wrong(part, row, name, settings, "is no finite number, as the setting loss needs")
+    elif not decimals:
         return None
     found = [np.array(words.names, np.float32)[words.codes][:, None] for words in columns]
     return found if all(np.isfinite(numbers).all() for numbers in found) else None
+
+
+def _wrong(part: FileSamples, row: int, name: str, settings: DataSettings, why: str) -> DataError:
+    return DataError(f"{part.path}, {part.row} {row}, column {settings.label_column!r}: {name[:40]!r} {why}")
 
 
 def _classes(
@@ -466,9 +529,6 @@ def _classes(
     if given and num_classes not in (None, len(given)):
         raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes is {num_classes}")
 
-    def wrong(part: FileSamples, row: int, name: str, why: str) -> DataError:
-        return DataError(f"{part.path}, {part.row} {row}, column {settings.label_column!r}: {name[:40]!r} {why}")
-
     number: Callable[[str], int | None]
     if given and not known and any(name in given for _, name, _ in found):
         number, names = (lambda name: given.index(name) if name in given else None), given
@@ -478,12 +538,12 @@ def _classes(
         count = len(given) or num_classes or top + 1
         if count > MAX_CLASSES:
             part, name, row = next(one for one in found if _whole(one[1]) == top)
-            raise wrong(part, row, name, "is too large: labels must be 0 … C−1, or names")
+            raise _wrong(part, row, name, settings, "is too large: labels must be 0 … C−1, or names")
         number, names, why = _whole, given or numbered(count), f"must be a label from 0 to {count - 1}"
     else:
         for part, name, row in found:
             if _is_number(name) and _whole(name) is None:
-                raise wrong(part, row, name, "is not a class: must be a whole number or a name")
+                raise _wrong(part, row, name, settings, "is not a class: must be a whole number or a name")
         names = given or tuple(sorted({name for _, name, _ in found}))
         if alone and not given:
             raise DataError(
@@ -499,5 +559,5 @@ def _classes(
     for part, name, row in found:
         label = number(name)
         if label is None or not 0 <= label < len(names):
-            raise wrong(part, row, name, why)
+            raise _wrong(part, row, name, settings, why)
     return [np.array([number(name) for name in words.names], np.int64)[words.codes] for words in columns], names

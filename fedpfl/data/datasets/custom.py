@@ -15,7 +15,7 @@ from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset, array
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
-from .columns import FileSamples, listed, read_frame, to_dataset
+from .columns import FileSamples, listed, places, read_frame, require_ignored, to_dataset
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .samples import is_samples, read_samples
@@ -301,7 +301,10 @@ def _joined(
 def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
     import pandas
 
-    first, column = clients[0].train, settings.client_column or "client"
+    ignored, column = listed(settings.ignore_columns), settings.client_column or "client"
+    given = [frame for client in clients for frame in (client.train, client.test) if frame is not None]
+    require_ignored(settings, (str(label) for frame in given for label in frame.columns), name)
+    first = [str(label) for label in clients[0].train.columns if str(label) not in ignored]
     if owned:
         settings = replace(settings, client_column=column)
     parts = []
@@ -313,9 +316,11 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
                 continue
             if owned and column in frame.columns:
                 raise DataError(f"{client.where} has a column {column!r}, and is one client: leave the column out")
-            if {*frame.columns} != {*first.columns}:
-                raise DataError(f"{client.where} has other columns than the first one")
-            frame = frame if list(frame.columns) == list(first.columns) else frame[list(first.columns)]
+            frame = frame.set_axis([str(label) for label in frame.columns], axis=1)
+            used = [label for label in frame.columns if label not in ignored]
+            places(used, first, client.where, clients[0].where)
+            if used != first:
+                frame = frame[[*first, *(label for label in frame.columns if label in ignored)]]
             frames.append(frame.assign(**{column: client.name}) if owned else frame)
         if frames:
             joined = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
@@ -329,7 +334,7 @@ def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSample
     table = read_frame(frame, where, settings, windows=series)
     if series:
         return windows_of(Path(where), table, settings)
-    return FileSamples(Path(where), table.values, table.words, table.row)
+    return FileSamples(Path(where), table.values, table.words, table.row, table.features)
 
 
 def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:

@@ -2,62 +2,145 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import struct
+import warnings
+import zlib
+from collections import Counter
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.names import in_short
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import data_dir, need, own_path
+from .places import Parts, chosen_parts, data_dir, is_part, need, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Pillow has more, some of which start other programs.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 # Bytes of all images together in memory.
 MAX_BYTES = 2**34
+LAYOUT = "expected are train/<class>/ and test/<class>/ with images, or <class>/"
 
 
-def read_image_folder(root: Path, size: int = 0) -> Dataset:
+def read_image_folder(root: Path, size: int = 0, alone: bool = True) -> Dataset:
     """Read images from ``root/train/<class>/…`` and ``root/test/<class>/…``, or from ``root/<class>/…``.
 
-    Classes are numbered in the order of their folders' names; a folder may be empty, so that devices which lack a class
-    still agree on the numbers. All images must have one size, or are brought to squares of ``size`` pixels. They become
-    grey if all of them are, else RGB. ``DataError`` names the folder or image that is wrong.
+    The parts may be called as :func:`.places.chosen_parts` knows them. Classes are numbered in the order of their
+    folders' names; a folder may be empty, so that devices which lack a class still agree on the numbers. Unless
+    ``alone``, where other clients may have the other classes, there are at least two. All images must have one size, or
+    are brought to squares of ``size`` pixels. They become grey if all of them are, else RGB. ``DataError`` names the
+    folder or image that is wrong, or says what the folders were taken for.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
-    has_split = (root / "train").is_dir() and (root / "test").is_dir()
-    parts = [root / "train", root / "test"] if has_split else [root]
-    classes = _folders(parts[0])
-    if len(classes) < 2:
-        found = ", ".join(classes) or "none"
-        raise DataError(f"{parts[0]}: needs a folder for each of at least two classes, found {found}")
-    if has_split:
-        unknown = sorted(set(_folders(parts[1])) - set(classes))
-        if unknown:
-            raise DataError(f"{parts[1] / unknown[0]}: no such class in {parts[0]}")
-    files = [[(path, label) for label, name in enumerate(classes) for path in _images(part / name)] for part in parts]
-    for part, found_files in zip(parts, files):
-        if not found_files:
-            raise DataError(f"{part}: no images ({', '.join(IMAGE_SUFFIXES)})")
-    pixels = _decode([path for part in files for path, _ in part], f"{root}", size)
-    labels = np.array([label for part in files for _, label in part], np.int64)
-    n = len(files[0])
-    x_test, y_test = (pixels[n:], labels[n:]) if has_split else (None, None)
-    return Dataset(root.name, pixels[:n], labels[:n], x_test, y_test, class_names=tuple(classes))
+    names = [entry.name for entry in _entries(root) if entry.is_dir()]
+    # A class may be called train: its folder holds images, and that of a part folders.
+    parts = [name for name in names if is_part(name) and _is_of_folders(root / name)]
+    chosen = Parts(("",), ())
+    if parts or (names and all(map(is_part, names))):
+        chosen = chosen_parts(root, names, "folder")
+    _refuse_images(root)
+    others: Counter[str] = Counter()
+    files = {part: _classes(root / part, others) for part in chosen.names}
+    first, *tests = files
+    classes = list(files[first])
+    if len(classes) < (2 if alone else 1):
+        found = in_short(classes) or "none"
+        raise DataError(f"{root / first}: needs a folder for each of at least two classes, found {found}; {LAYOUT}")
+    for part in tests:
+        if unknown := sorted(files[part].keys() - files[first].keys()):
+            raise DataError(f"{root / part / unknown[0]}: no such class in {root / first}")
+    paths = {part: [path for of in files[part].values() for path in of] for part in files}
+    for part in files:
+        if not paths[part]:
+            raise DataError(f"{root / part}: no images ({', '.join(IMAGE_SUFFIXES)})")
+    pixels = _decode([path for part in paths.values() for path in part], f"{root}", size)
+    number = {name: label for label, name in enumerate(classes)}
+    labels = np.array([number[name] for part in files.values() for name, of in part.items() for _ in of], np.int64)
+    n = len(paths[first])
+    x_test, y_test = (pixels[n:], labels[n:]) if tests else (None, None)
+    counts = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
+    left = (f"files that are no images are left out: {counts}",) if others else ()
+    return Dataset(
+        root.name, pixels[:n], labels[:n], x_test, y_test, class_names=tuple(classes),
+        remarks=(*chosen.remarks, *left),
+    )  # fmt: skip
 
 
-def _folders(root: Path) -> list[str]:
-    return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder, by name, without what programs leave there: .DS_Store, __MACOSX."""
+    return sorted((e for e in os.scandir(folder) if not e.name.startswith((".", "__"))), key=lambda entry: entry.name)
 
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _is_of_folders(folder: Path) -> bool:
+    entries = _entries(folder)
+    return any(entry.is_dir() for entry in entries) and not any(_is_image(entry.name) for entry in entries)
+
+
+def _refuse_images(folder: Path) -> None:
+    if stray := [entry.name for entry in _entries(folder) if entry.is_file() and _is_image(entry.name)]:
+        raise DataError(f"{folder / stray[0]}: lies beside the folders of the classes; {LAYOUT}")
+
+
+def _classes(part: Path, others: Counter[str]) -> dict[str, list[Path]]:
+    """Return the images of each class; count, by their endings, the files that are none."""
+    _refuse_images(part)
+    inside: set[str] = set()
+    found = {entry.name: _images(Path(entry), inside, others) for entry in _entries(part) if entry.is_dir()}
+    # One folder such as <class>/images is no choice between classes.
+    if len(inside) > 1:
+        names, deeper = in_short(list(found)), in_short([name or "images" for name in sorted(inside)])
+        raise DataError(
+            f"{part}: holds {names}, which hold {deeper}: it is unclear which folders are the classes; {LAYOUT}. Where "
+            'each folder is a client, use dataset = "clients"'
+        )
+    return found
+
+
+def _images(folder: Path, inside: set[str], others: Counter[str], under: str = "") -> list[Path]:
+    """Return the images of a folder and those in it; note below which names they are."""
+    found = []
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            found += _images(Path(entry), inside, others, f"{under}/{entry.name}".lstrip("/"))
+        elif _is_image(entry.name):
+            found.append(Path(entry))
+            inside.add(under)
+        else:
+            others[Path(entry).suffix.lower()] += 1
+    return found
 
 
 def _decode(paths: list[Path], why: str, size: int = 0) -> np.ndarray:
     return decode(((str(path), path) for path in paths), len(paths), why, size)
+
+
+@contextlib.contextmanager
+def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
+    """Open an image of a known format, without decoding it; whatever is wrong until it is closed is a ``DataError``."""
+    pillow = need("PIL.Image", "Pillow", why)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            with pillow.open(file, formats=_FORMATS) as image:
+                yield image
+    except pillow.UnidentifiedImageError as error:  # its words name a Python object
+        raise DataError(f"{where}: not a readable image of the formats {', '.join(_FORMATS)}") from error
+    except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
+        raise DataError(f"{where}: has more than {pillow.MAX_IMAGE_PIXELS:,} pixels") from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, KeyError, TypeError,
+            OverflowError, MemoryError, NotImplementedError) as error:  # fmt: skip
+        raise DataError(f"{where}: not a readable image: {' '.join(str(error).split())[:160]}") from error
 
 
 def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0) -> np.ndarray:
@@ -66,29 +149,26 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
     ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow, if that is
     missing. With a ``size`` above 0 the largest square in the middle of each image is scaled to so many pixels a side.
     """
-    image_module, image_ops = need("PIL.Image", "Pillow", why), need("PIL.ImageOps", "Pillow", why)
+    image_ops = need("PIL.ImageOps", "Pillow", why)
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
     first = ""
     for i, (where, file) in enumerate(files):
-        try:
-            with image_module.open(file) as image:
-                if image.mode.startswith(("I", "F")):
-                    raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
-                grey = image.mode in ("1", "L")
-                whole = image.convert("L" if grey else "RGB")
-                one = np.asarray(image_ops.fit(whole, (size, size)) if size else whole, np.uint8)
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
-            raise DataError(f"{where}: not a readable image: {error}") from error
-        one = one.reshape(one.shape[0], one.shape[1], -1)
-        if i == 0:
-            if count * one.size > MAX_BYTES:
+        with opened_image(file, where, why) as image:
+            if image.mode.startswith(("I", "F")):
+                raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
+            w, h = (size, size) if size else image.size
+            if i == 0 and count * w * h > MAX_BYTES:
                 raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
+            if i and (h, w) != pixels.shape[1:3]:
+                h0, w0 = pixels.shape[1:3]
+                raise DataError(
+                    f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: image-size resizes all to one size"
+                )
+            grey = image.mode in ("1", "L")
+            whole = image.convert("L" if grey else "RGB")
+            one = np.asarray(image_ops.fit(whole, (size, size)) if size else whole, np.uint8).reshape(h, w, -1)
+        if i == 0:
             pixels, first = np.empty((count, *one.shape), np.uint8), where
-        if one.shape[:2] != pixels.shape[1:3]:
-            (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]
-            raise DataError(
-                f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: image-size resizes all to one size"
-            )
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not
             pixels = np.repeat(pixels, 3, axis=3)
         pixels[i] = one
@@ -123,9 +203,10 @@ def _tiny_imagenet(settings: DataSettings) -> Dataset:
             f"{root}: not found; unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip in {root.parent} "
             "(train/<wnid>/images, val/val_annotations.txt, val/images)"
         )
-    classes = _folders(root / "train")
+    found = _classes(root / "train", Counter())
+    classes = list(found)
     number = {wnid: label for label, wnid in enumerate(classes)}
-    train = [(path, number[wnid]) for wnid in classes for path in _images(root / "train" / wnid)]
+    train = [(path, number[wnid]) for wnid, paths in found.items() for path in paths]
     test = []
     for line in notes.read_text().splitlines():
         file, wnid = [*line.split("\t"), ""][:2]

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.names import in_short
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MAX_VALUES, TEST, TRAIN, Coder, FileSamples, Words, listed, to_dataset, word
+from .columns import (
+    MAX_VALUES,
+    Coder,
+    FileSamples,
+    Words,
+    leave_out,
+    listed,
+    places,
+    require_ignored,
+    require_numbers,
+    to_dataset,
+    word,
+)
 from .folder import decode
 from .npz import require_no_gaps, samples_of
-from .places import need, own_path
+from .places import chosen_parts, need, own_path
 
 # Rows that are unpacked at a time.
 BATCH = 4096
@@ -31,11 +45,11 @@ def is_saved(path: Path) -> bool:
 def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Dataset:
     """Read a folder that ``save_to_disk`` wrote; nothing is downloaded, and no code in it is run.
 
-    It holds a ``Dataset``, or a ``DatasetDict`` with ``train`` and perhaps ``test``; other splits are ignored. The
-    column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
-    images is what models see; without one all columns of numbers (features) or of lists of numbers of one length, or
-    the one column of arrays (series, channels × time; images of uint8). ``alone``: others number the same classes
-    without seeing these data. ``DataError`` names what is wrong, with its row and column.
+    It holds a ``Dataset``, or a ``DatasetDict`` with ``train`` and perhaps ``test``. The column ``label-column`` has
+    the labels; without it the only column of the type ``ClassLabel``. The one column of images is what models see;
+    without one all columns of numbers (features) or of lists of numbers of one length, or the one column of arrays
+    (series, channels × time; images of uint8). ``alone``: others number the same classes without seeing these data.
+    ``DataError`` names what is wrong, with its row and column.
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")
@@ -44,14 +58,15 @@ def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Datas
     module = need("datasets", "datasets", str(path))
     try:
         found = module.load_from_disk(str(path))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # pyarrow's errors are kinds of these
+    # pyarrow's errors are kinds of these.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError) as error:
         raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())[:160]}") from error
-    tables = {"": found}
+    tables: dict[str, Any] = {"": found}
+    remarks: tuple[str, ...] = ()
     if isinstance(found, dict):
-        if TRAIN not in found:
-            raise DataError(f"{path}: has no split {TRAIN}; it has {', '.join(found) or 'none'}")
-        tables = {part: found[part] for part in (TRAIN, TEST) if part in found}
-    return tables_to_dataset(path, tables, settings, alone)
+        splits = chosen_parts(path, found, "split", alone=True)
+        tables, remarks = {part: found[part] for part in splits.names}, splits.remarks
+    return tables_to_dataset(path, tables, settings, alone, remarks)
 
 
 def joined_tables(name: str, tables: dict[str, Any], column: str) -> Any:
@@ -79,17 +94,25 @@ def joined_tables(name: str, tables: dict[str, Any], column: str) -> Any:
         raise DataError(f"{name}: the clients' columns differ: {' '.join(str(error).split())[:160]}") from error
 
 
-def tables_to_dataset(path: Path, tables: dict[str, Any], settings: DataSettings, alone: bool = False) -> Dataset:
+def tables_to_dataset(
+    path: Path, tables: dict[str, Any], settings: DataSettings, alone: bool = False, remarks: tuple[str, ...] = ()
+) -> Dataset:
     """Return what one table, or one for training and one for tests, holds; see :func:`read_saved`."""
     module = need("datasets", "datasets", str(path))
+    first, *others = tables
     label = _label(path, tables, settings)
+    # The columns of the test set in the order of the training set's.
+    tables.update({part: tables[part].select_columns(tables[first].column_names) for part in others})
+    if settings.dataset == "huggingface" and not alone:
+        require_ignored(settings, tables[first].column_names, path)
     parts = [_samples(path / part, table, label, settings, module) for part, table in tables.items()]
     shapes = [part.x.shape[1:] for part in parts]
     if len(set(shapes)) > 1:
-        raise DataError(f"{parts[1].path}: its samples are {_times(shapes[1])}, those of {TRAIN} {_times(shapes[0])}")
-    kind = next(iter(tables.values())).features[label]
+        raise DataError(f"{parts[1].path}: its samples are {_times(shapes[1])}, those of {first} {_times(shapes[0])}")
+    kind = tables[first].features[label]
     known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
-    return to_dataset(parts, path.stem, settings, settings.num_classes or None, alone and not known, known)
+    classes = settings.num_classes or None
+    return to_dataset(parts, path.stem, settings, classes, alone and not known, known, remarks)
 
 
 def _times(shape: Sequence[int]) -> str:
@@ -99,14 +122,15 @@ def _times(shape: Sequence[int]) -> str:
 def _label(path: Path, tables: dict[str, Any], settings: DataSettings) -> str:
     first = next(iter(tables.values())).features
     for part, table in tables.items():
+        places(table.column_names, list(first), path / part, next(iter(tables)))
         if table.features != first:
-            raise DataError(f"{path / part}: has other columns than {TRAIN}")
+            raise DataError(f"{path / part}: has columns of other types than {next(iter(tables))}")
     if settings.label_column in first:
         return settings.label_column
     named: list[str] = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
     if len(named) == 1 and settings.label_column == "label":
         return str(named[0])
-    raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {', '.join(first)}")
+    raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {in_short(list(first))}")
 
 
 def _samples(path: Path, table: Any, label: str, settings: DataSettings, module: Any) -> FileSamples:
@@ -121,8 +145,12 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")
-    x = _images(path, table, pictures[0], module, settings.image_size) if pictures else _numbers(path, table, inputs)
-    return FileSamples(path, x, words, "row")
+    if pictures:
+        return FileSamples(path, _images(path, table, pictures[0], module, settings.image_size), words, "row")
+    kinds = {name: kind.dtype for name, kind in inputs.items() if isinstance(kind, module.Value)}
+    require_numbers(path, kinds, lambda kind: kind.startswith(("int", "uint", "float", "bool")), settings)
+    x, names = _numbers(path, table, inputs, settings)
+    return FileSamples(path, x, words, "row", names)
 
 
 def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:
@@ -157,31 +185,42 @@ def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.nda
     return decode(files(), len(stored), str(path), size)
 
 
-def _numbers(path: Path, table: Any, inputs: dict[str, Any]) -> np.ndarray:
+def _numbers(
+    path: Path, table: Any, inputs: dict[str, Any], settings: DataSettings
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the numbers of all rows, and their names: that of the column, with the place in a list."""
     if not inputs:
-        raise DataError(
-            f"{path}: no column of images or numbers besides the labels; it has {', '.join(table.features)}"
-        )
+        there = in_short(table.column_names)
+        raise DataError(f"{path}: no column of images or numbers besides the labels; it has {there}")
     made: list[np.ndarray] = []
+    widths: list[tuple[tuple[int, ...], ...]] = []
     for start, columns in _batches(table, list(inputs), "numpy"):
-        pieces = [_checked(path, start, name, columns[name]) for name in inputs]
+        pieces = [_checked(path, start, name, columns[name], settings) for name in inputs]
+        widths.append(tuple(piece.shape[1:] for piece in pieces))
         if len(pieces) > 1 and any(piece.ndim > 2 for piece in pieces):
             names = [name for name, piece in zip(inputs, pieces) if piece.ndim > 2]
-            raise DataError(f"{path}: column {names[0]!r} holds arrays; leave out all others with ignore-columns")
+            rest = leave_out(settings, [name for name in inputs if name != names[0]])
+            raise DataError(f"{path}: column {names[0]!r} holds arrays, which models take alone; {rest} all others")
         wide = [piece.reshape(len(piece), -1) if piece.ndim < 2 else piece for piece in pieces]
         piece = wide[0] if len(wide) == 1 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
         if piece.ndim == 2 or piece.dtype != np.uint8:
             piece = piece.astype(np.float32)
         if piece[0].size * len(table) > MAX_VALUES:
             raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-        if made and piece.shape[1:] != made[0].shape[1:]:
-            raise DataError(f"{path}, row {start + 1}: has {_times(piece.shape[1:])} numbers, rows before it "
-                            f"{_times(made[0].shape[1:])}")  # fmt: skip
+        for name, now, before in zip(inputs, widths[-1], widths[0]):
+            if now != before:
+                raise DataError(f"{path}, row {start + 1}, column {name!r}: has {_times(now)} numbers, rows before it "
+                                f"{_times(before)}")  # fmt: skip
         made.append(piece)
-    return samples_of(np.concatenate(made), str(path))
+    x = samples_of(np.concatenate(made), str(path))
+    if x.ndim > 2:
+        return x, ()
+    counts = {name: range(*shape) if shape else None for name, shape in zip(inputs, widths[0])}
+    of_columns = ([name] if of is None else [f"{name}[{at}]" for at in of] for name, of in counts.items())
+    return x, tuple(itertools.chain.from_iterable(of_columns))
 
 
-def _checked(path: Path, start: int, name: str, cells: np.ndarray) -> np.ndarray:
+def _checked(path: Path, start: int, name: str, cells: np.ndarray, settings: DataSettings) -> np.ndarray:
     """Check that a column's rows are numbers of one shape."""
     cells = np.asarray(cells)
     if cells.dtype.kind == "O":
@@ -194,7 +233,7 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray) -> np.ndarray
         with contextlib.suppress(TypeError, ValueError):
             cells = np.array(cells.tolist(), np.float64)
     if cells.dtype.kind not in "iufb":
-        raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; leave it out with ignore-columns")
+        raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; {leave_out(settings, [name])} it")
     if cells.dtype.kind == "f" and not np.isfinite(cells).all():
         row = int(np.argwhere(~np.isfinite(cells))[0][0])
         raise DataError(f"{path}, row {start + row + 1}, column {name!r}: is empty or not a finite number")

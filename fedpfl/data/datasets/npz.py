@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,13 +16,20 @@ from ..registry import dataset
 from ..settings import DataSettings
 from .places import own_path
 
+try:
+    from lzma import LZMAError
+except ImportError:  # such a Python refuses the files by itself
+    LZMAError = OSError  # type: ignore[assignment, misc]
+
 # An embedding has a row for each token: more of them are a mistake.
 MAX_TOKENS = 1_000_000
 # Without a list of names so many times as many classes as there are different labels are a mistake, too.
 GAPS = 2
 
 
-def read_npz(path: Path, name: str = "", num_classes: int | None = None, alone: bool = False) -> Dataset:
+def read_npz(
+    path: Path, name: str = "", num_classes: int | None = None, alone: bool = False, targets: bool = False
+) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
@@ -30,7 +39,8 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None, alone: 
     names, the classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. An array that
     may say more of each sample is refused, and others are ignored. Nothing in the file is ever unpickled.
     ``num_classes`` counts where the file does not name the classes: a device may lack the highest ones. ``alone``:
-    others number the same classes without seeing this file, so names as labels need ``classes``.
+    others number the same classes without seeing this file, so names as labels need ``classes``. With ``targets`` whole
+    numbers in ``y`` are targets, too.
     """
     arrays = read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
@@ -41,7 +51,7 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None, alone: 
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary) for part in parts]
-    ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", names=True) for part, x in zip(parts, xs)]
+    ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         raise DataError(f"{path}: x_train is {_show(xs[0])}, x_test is {_show(xs[1])}: must hold samples of one shape")
@@ -96,6 +106,12 @@ def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
                 )
 
 
+# What zipfile and NumPy raise for a file that is damaged, encrypted or compressed in a way that they do not know.
+_UNREADABLE = (
+    ValueError, OSError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, TypeError, OverflowError,
+    struct.error, zlib.error, LZMAError, zipfile.BadZipFile, tokenize.TokenError,
+)  # fmt: skip
+_SPARSE = {"data", "format", "shape"}
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
 
@@ -107,11 +123,17 @@ def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.nda
         raise DataError(f"{path}: not an npz file (write it with numpy.savez)")
     try:
         with np.load(path, allow_pickle=False) as archive:
+            if {*archive.files} >= _SPARSE:
+                raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
             wanted = [key for key in archive.files if key.split("_")[0] in names]
-            return {key: archive[key] for key in wanted}
-    except (ValueError, OSError, EOFError, KeyError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
+            found = {key: archive[key] for key in wanted}
+    except _UNREADABLE as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read: {' '.join(reason.split())}") from error
+        raise DataError(f"{path}: cannot be read: {' '.join(reason.split())[:160]}") from error
+    for key, array in found.items():
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{path}: {key} is no array of NumPy (write the file with numpy.savez)")
+    return found
 
 
 def _show(x: np.ndarray) -> str:
@@ -174,19 +196,21 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = Fa
     return np.ascontiguousarray(x)
 
 
-def labels_of(y: np.ndarray, n: int, where: str, names: bool = False) -> np.ndarray:
+def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: bool = False) -> np.ndarray:
     """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong.
 
-    With ``names``, labels may be names of classes, which stay as they are.
+    With ``names``, labels may be names of classes, which stay as they are; with ``targets`` whole numbers are targets.
     """
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f":
         y = y.reshape(-1)
-    if y.dtype.kind == "f" and y.ndim in (1, 2):
+    if y.dtype.kind in ("fiub" if targets else "f") and y.ndim in (1, 2):
         if len(y) != n or not y.size:
             raise DataError(f"{where} has {len(y)} targets for {n} samples")
+        with np.errstate(over="ignore"):
+            y = np.ascontiguousarray(y.reshape(n, -1), np.float32)
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
-        return np.ascontiguousarray(y.reshape(n, -1), np.float32)
+        return y
     if y.dtype.kind not in ("iubUS" if names else "iub") or y.ndim != 1:
         hint = "; targets of more numbers must be floats, and of one-hot rows .argmax(1) are the labels" * (y.ndim == 2)
         raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample{hint}")
@@ -260,7 +284,8 @@ def _text(name: object) -> str:
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
-    return require_no_gaps(read_npz(path, num_classes=settings.num_classes or None), path, settings)
+    data = read_npz(path, num_classes=settings.num_classes or None, targets=settings.targets)
+    return require_no_gaps(data, path, settings)
 
 
 def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from ...core.errors import DataError
 from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import SUFFIXES, TRAIN, column_names
+from .columns import SUFFIXES, column_names, holds_tables, listed, places, require_ignored
 from .folder import read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
@@ -18,6 +19,10 @@ from .places import own_path
 from .series import read_series
 from .table import read_table
 from .text import read_news, read_plays
+
+# Of the files of clients, as many as are worth reading.
+MAX_REMARKS = 3
+COLOURS = 3
 
 
 def read_own(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = True) -> Dataset:
@@ -29,23 +34,27 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
     """
     if path.is_dir() and is_saved(path):
         return read_saved(path, settings, alone)
-    is_table = path.suffix.lower() in SUFFIXES or any((path / f"{TRAIN}{suffix}").is_file() for suffix in SUFFIXES)
+    is_table = holds_tables(path)
     if path.is_dir() and not is_table:
-        return read_image_folder(path, settings.image_size)
+        return read_image_folder(path, settings.image_size, alone=alone)
     if is_table and settings.dataset == "ag-news":
         return read_news(path)
     if is_table:
+        # Others' tables may have a column that this one lacks.
+        here = set(column_names(path))
+        ignored = ",".join(name for name in listed(settings.ignore_columns) if name in here)
+        settings = replace(settings, ignore_columns=ignored)
         read = read_series if _holds_series(path, settings) else read_table
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
         return read_plays(path, settings.text_step)
-    return read_npz(path, num_classes=num_classes, alone=alone)
+    return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets)
 
 
 def _holds_series(path: Path, settings: DataSettings) -> bool:
     if settings.dataset == "series" or settings.window_length:
         return True
-    if settings.dataset == "table" or not path.is_file():
+    if settings.dataset == "table":
         return False
     return settings.window_column in column_names(path)
 
@@ -70,9 +79,14 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         if entry.is_file() and entry.suffix.lower() not in (*SUFFIXES, ".npz", ".json"):
             allowed = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are ignored"
             raise DataError(f"{entry}: is not a client's file, which {allowed}")
+    if settings.ignore_columns and all(map(holds_tables, entries)):
+        require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
     found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
+    if any(data.is_image and data.x_train.shape[3] == COLOURS for data in found):
+        found = [_in_colour(data) for data in found]
     first = found[0]
-    for entry, data in zip(entries[1:], found[1:]):
+    for number, entry in enumerate(entries):
+        data = found[number] = _with_columns_of(first, found[number], entry, entries[0].name)
         if (data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary) != (
             first.x_train.shape[1:], first.x_train.dtype.kind, first.vocabulary,
         ):  # fmt: skip
@@ -80,20 +94,22 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         if (data.x_test is None) != (first.x_test is None):
             has, lacks = (entries[0], entry) if data.x_test is None else (entry, entries[0])
             raise DataError(f"{lacks}: has no test set, but {has.name} has one")
+        if data.has_targets != first.has_targets:
+            kind = "numbers with decimals" if data.has_targets else "classes"
+            raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
         if data.unnamed != first.unnamed:
             kind = "numbers" if data.unnamed else "names"
             raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
     names = _joined_names(found)
-    places = [np.array([names.index(name) for name in data.class_names], np.int64) for data in found]
     x_test = y_test = client_test = None
     if first.x_test is not None:
         x_test = np.concatenate([data.x_test for data in found if data.x_test is not None])
-        y_test = np.concatenate([p[data.y_test] for p, data in zip(places, found) if data.y_test is not None])
+        y_test = np.concatenate([_renumbered(data, data.y_test, names) for data in found if data.y_test is not None])
         client_test = np.repeat(np.arange(len(found)), [len(data.y_test) for data in found if data.y_test is not None])
     return Dataset(
         root.name,
         np.concatenate([data.x_train for data in found]),
-        np.concatenate([place[data.y_train] for place, data in zip(places, found)]),
+        np.concatenate([_renumbered(data, data.y_train, names) for data in found]),
         x_test,
         y_test,
         np.repeat(np.arange(len(found)), [len(data.y_train) for data in found]),
@@ -102,7 +118,43 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         names,
         first.vocabulary,
         client_names=tuple(entry.stem for entry in entries),
+        feature_names=first.feature_names,
+        remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
     )
+
+
+def _with_columns_of(first: Dataset, data: Dataset, entry: Path, whose: str) -> Dataset:
+    """Bring the columns of one client into the order of the first one's, by their names."""
+    if data.feature_names == first.feature_names:
+        return data
+    if not data.feature_names or not first.feature_names:
+        which = "has names" if data.feature_names else "has no names"
+        raise DataError(f"{entry}: {which} for its features, unlike {whose}: whether they are the same is unknown")
+    at = places(data.feature_names, first.feature_names, entry, whose)
+    x_test = None if data.x_test is None else np.take(data.x_test, at, axis=1)
+    return replace(data, x_train=np.take(data.x_train, at, axis=1), x_test=x_test, feature_names=first.feature_names)
+
+
+def _in_colour(data: Dataset) -> Dataset:
+    """Return grey images as RGB."""
+    if not data.is_image or data.x_train.shape[3] != 1:
+        return data
+    x_test = None if data.x_test is None else np.repeat(data.x_test, COLOURS, axis=3)
+    return replace(data, x_train=np.repeat(data.x_train, COLOURS, axis=3), x_test=x_test)
+
+
+def _renumbered(data: Dataset, y: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Return labels by their places among the classes of all clients; targets as they are."""
+    if data.has_targets or data.class_names == names:
+        return y
+    place = {name: at for at, name in enumerate(names)}
+    renumbered: np.ndarray = np.array([place[name] for name in data.class_names], np.int64)[y]
+    return renumbered
+
+
+def _first_ones(remarks: list[str]) -> tuple[str, ...]:
+    more = len(remarks) - MAX_REMARKS
+    return (*remarks[:MAX_REMARKS], *([f"and {more} more remarks on other clients' files"] if more > 0 else []))
 
 
 def _by_number(entry: Path) -> tuple[str, int, str]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
+import re
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from ...core.errors import ConfigError, DataError
+from ...core.names import in_short
 from ..settings import DataSettings
+
+TRAIN, TEST = "train", "test"
+# What the parts of a data set are called: folders, tables or splits.
+_PART = re.compile(r"(?:(train|training)|(test|testing)|(val|valid|validation))(?:\.csv|\.parquet)?", re.IGNORECASE)
 
 _downloads = contextvars.ContextVar("downloads", default=True)
 
@@ -47,6 +53,39 @@ def own_path(settings: DataSettings, what: str) -> Path:
     if not settings.data:
         raise ConfigError("data", "", f'must be the path of {what} for dataset = "{settings.dataset}"')
     return Path(settings.data).expanduser()
+
+
+class Parts(NamedTuple):
+    """The training and the test part of a data set by their names, and what there is to say of the other parts."""
+
+    names: tuple[str, ...]  # one, or two with a test part
+    remarks: tuple[str, ...]
+
+
+def is_part(name: str) -> bool:
+    """Return whether a name is one of a part of a data set, such as Train."""
+    return _PART.fullmatch(name) is not None
+
+
+def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = False) -> Parts:
+    """Choose the parts of a data set by their names; ``DataError`` if it is unclear which they are.
+
+    A validation part is the test set where there is no other. ``what`` is what errors call a part; with ``alone`` a
+    training part is enough.
+    """
+    names = sorted(names)
+    found = [[name for name in names if (part := _PART.fullmatch(name)) and part.lastindex == at] for at in (1, 2, 3)]
+    train, test, validation = found
+    chosen = [*train, *(test or validation)]
+    if not train or max(map(len, found)) > 1 or (len(chosen) < 2 and not alone):
+        parts = f"one {what} called {TRAIN} and {'perhaps ' * alone}one called {TEST}"
+        raise DataError(f"{where}: must have {parts}; it has {in_short(names) or 'none'}")
+    remarks = []
+    if validation and not test:
+        remarks.append(f"there is no part {TEST}: {chosen[1]} is the test set")
+    if unused := [name for name in names if name not in chosen]:
+        remarks.append(f"used are {' and '.join(chosen)}, and not {in_short(unused)}")
+    return Parts(tuple(chosen), tuple(remarks))
 
 
 def need(module: str, package: str, why: str) -> Any:

@@ -41,7 +41,7 @@ def load_once(settings: DataSettings, seed: int = 0) -> Dataset:
     """Return what :func:`load` reads, read once in a process, however it is divided."""
     if custom.is_custom("dataset", settings.dataset):
         return load(settings, seed)  # which keeps it: a user's function may look at any setting
-    return _load_once(s.parse(DataSettings, {key: value for key, value in s.items(settings) if key in READING}))
+    return _load_once(s.parse(type(settings), {key: value for key, value in s.items(settings) if key in READING}))
 
 
 @lru_cache(maxsize=2)

@@ -10,7 +10,7 @@ from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MAX_VALUES, Columns, FileSamples, Words, read_files, to_dataset
+from .columns import MAX_VALUES, Columns, FileSamples, Words, read_files, table_parts, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -23,12 +23,12 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
     of a stretch belongs to no sample.
     """
-    parts = [windows_of(file, table, settings) for file, table in read_files(path, settings, "channels", windows=True)]
+    parts = [windows_of(file, table, settings) for file, table in read_files(path, settings, windows=True)]
     lengths = [part.x.shape[2] for part in parts]
     if len(set(lengths)) > 1:
         first, other = (part.path for part in parts)
         raise DataError(f"{other}: its windows have {lengths[1]} rows, those of {first.name} {lengths[0]}")
-    return to_dataset(parts, path.stem, settings, num_classes, alone)
+    return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)
 
 
 def windows_of(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
@@ -39,7 +39,7 @@ def windows_of(path: Path, table: Columns, settings: DataSettings) -> FileSample
         raise DataError(f"{path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer")
     words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
     x = np.ascontiguousarray(table.values[windows].transpose(0, 2, 1))
-    return FileSamples(path, x, words, table.row)
+    return FileSamples(path, x, words, table.row, table.features)
 
 
 def _named(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:

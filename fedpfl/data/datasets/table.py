@@ -7,7 +7,7 @@ from pathlib import Path
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import FileSamples, read_files, to_dataset
+from .columns import FileSamples, read_files, table_parts, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -19,9 +19,9 @@ def read_table(path: Path, settings: DataSettings, num_classes: int | None = Non
     these. ``num_classes`` is given where the table may lack the highest classes. ``alone``: others number the same
     classes without seeing this table, so names are refused without ``class-names``.
     """
-    tables = read_files(path, settings, "columns of numbers")
-    parts = [FileSamples(file, table.values, table.words, table.row) for file, table in tables]
-    return to_dataset(parts, path.stem, settings, num_classes, alone)
+    tables = read_files(path, settings)
+    parts = [FileSamples(file, table.values, table.words, table.row, table.features) for file, table in tables]
+    return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)
 
 
 @dataset(

@@ -20,6 +20,7 @@ from ...core.errors import DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
+from .columns import bounded
 from .npz import smallest_integers
 from .places import data_dir
 
@@ -196,7 +197,7 @@ def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarra
     labels: list[int] = []
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(bounded(file, path))
             for row in reader:
                 if reader.line_num == 1 and row[:1] == ["Class Index"]:
                     continue

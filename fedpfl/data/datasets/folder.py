@@ -89,7 +89,7 @@ def _is_of_folders(folder: Path) -> bool:
 
 def _refuse_images(folder: Path) -> None:
     if stray := [entry.name for entry in _entries(folder) if entry.is_file() and _is_image(entry.name)]:
-        raise DataError(f"{folder / stray[0]}: lies beside the folders of the classes; {LAYOUT}")
+        raise DataError(f"{folder / stray[0]}: lies next to the folders of the classes; {LAYOUT}")
 
 
 def _classes(part: Path, others: Counter[str]) -> dict[str, list[Path]]:

@@ -285,9 +285,9 @@ def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
         (["train/cat", "train/dog"], "must have one folder called train and one called test; it has train$"),
         (["val/cat", "test/cat"], "must have one folder called train and one called test; it has test, val$"),
         (["train/cat", "Train/dog", "test/cat"], "one folder called train and one called test; it has Train, test, tr"),
-        (["train", "test"], r"train/0\.png: lies beside the folders of the classes; expected are train/<class>/"),
-        (["cat", "dog", "."], r"/0\.png: lies beside the folders of the classes"),
-        (["train/cat", "train/dog", "test/cat", "train"], r"train/0\.png: lies beside the folders of the classes"),
+        (["train", "test"], r"train/0\.png: lies next to the folders of the classes; expected are train/<class>/"),
+        (["cat", "dog", "."], r"/0\.png: lies next to the folders of the classes"),
+        (["train/cat", "train/dog", "test/cat", "train"], r"train/0\.png: lies next to the folders of the classes"),
     ],
 )
 def test_folders_of_another_layout_are_refused(tmp_path: Path, folders: list, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,12 +17,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
 from torch import nn
 
+from fedpfl.api.runs import Run
 from fedpfl.client.engine import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.samples import Samples
+from fedpfl.data import federated_data
 from fedpfl.engine import federation as engine_federation
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.transport import Transport
@@ -31,12 +34,13 @@ from fedpfl.flower.strategy import run_over_flower
 from fedpfl.methods import Method, methods
 from fedpfl.methods.adapted import AdapterMethod
 from fedpfl.methods.base import LocalRound
+from fedpfl.models import build
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
 from fedpfl.rules import Rule
 from fedpfl.setup.config import Config
-from fedpfl.training.loop import run_phase
+from fedpfl.training.loop import predict, run_phase
 
 # Flower sets these when it starts a process; a message cannot be made without.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -270,6 +274,22 @@ def exported(folder: Path, num_nodes: int, settings: dict[str, Any]) -> RunFolde
     run = run_federation(engine(num_nodes, values), values)
     export_personal(run)
     return run
+
+
+def check_recorded(run: Run) -> None:
+    """Compare the recorded accuracies with those of the models that a run gives back, and with those in its files."""
+    config, files = Config.parse(run.settings), run.path / "personal"
+    with run.objects():
+        clients = json.loads((run.path / "task.json").read_text())["clients"]
+        data, recorded = federated_data(config.data, clients, config.run.seed), run._folder.history().last_test()
+        for client in range(clients):
+            model, (x, y) = run.model(client=client), data.test(client)
+            assert float((predict(model, x).argmax(1) == y).double().mean()) == pytest.approx(recorded[str(client)])
+            if (file := files / f"client-{client:05d}.safetensors").is_file():
+                built = build(config.of_client(client).run.model, x.shape[1:], data.num_classes)
+                built.load_state_dict({name: torch.from_numpy(array) for name, array in load_file(file).items()})
+                assert torch.equal(predict(built.eval(), x), predict(model, x))
+    assert not files.exists() or json.loads((files / "about.json").read_text())["accuracies"] == recorded
 
 
 def linear_round(

@@ -96,7 +96,8 @@ class Run:
         ----------
         client : int or str, optional
             Whose personalised model: an int is the client's number, from 0; a text is its name in the data, or, if
-            nobody has this name, its number. By default the model that all clients share.
+            nobody has this name, its number. It is the one that was tested after the last round, adapted to the test if
+            the method does that. By default the model that all clients share.
 
         Returns
         -------
@@ -108,7 +109,7 @@ class Run:
         ConfigError
             The client is not there, or its arrays are not on this machine.
         NoPlainModel
-            The method has no such model.
+            The method has no such model, or it is made for a test and there was none at the run's end.
         """
         with self.objects():
             return trained_model(self._folder, client)

@@ -108,13 +108,17 @@ def export(
         ),
     ] = "state-dict",
 ) -> None:
-    """Write each client's personalised model as a plain model, from the clients' state on this machine."""
+    """Write each client's personalised model, as it was tested, from the clients' state on this machine."""
     from ..results.export import FORMS, export_personal
+    from ..results.run import GLOBAL
 
     require_one_of("format", form, FORMS)
     folder = run_folder(run)
     written = export_personal(folder, client, form)
-    typer.echo(f"{len(written)} model{'s' * (len(written) != 1)} in {folder.path / 'personal'}")
+    if written:
+        typer.echo(f"{len(written)} model{'s' * (len(written) != 1)} in {folder.path / 'personal'}")
+    else:
+        typer.echo(f"all clients have the same model: {folder.path / GLOBAL}")
 
 
 Mode = Annotated[

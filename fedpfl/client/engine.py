@@ -29,19 +29,19 @@ from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
 from ..data.federation import FederatedData, federated_data, own_data
-from ..methods.base import LocalRound, Method, common_model, require_returned
+from ..methods.base import LocalRound, Method, common_model, require_returned, tests_more_than_arrays
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
 from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
 from ..training.device import require_device
-from ..training.loop import Score, evaluate, run_phase
+from ..training.loop import Score, evaluate, predict, run_phase
 from ..training.metrics import find as find_measures
 from ..training.metrics import require_working
 from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
 from ..version import __version__
 from . import policy
-from .device_model import MAX_TEXT, plain_module, scaling_of, traced, write_model
+from .device_model import MAX_TEXT, is_alike, plain_module, scaling_of, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .personalise import LOCAL_TRAIN, of_personal_part
 from .state import ClientState
@@ -56,6 +56,8 @@ EARLY_HOOKS = (
 FIRST = "first/"
 # In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
 MOMENTUM = "momentum/"
+# Training samples with which a client's written model is compared with the tested one.
+COMPARED = 64
 # Momentum of each phase, by parameter.
 Momentum = Dict[int, Dict[str, Tensor]]
 
@@ -201,8 +203,6 @@ class Engine:
         started = time.perf_counter()
         state, local = self.load(client, message, to_test=True)
         method, metrics = self.config.method, {}
-        # Before anything adapts the model: what is written is what `fedpfl export` writes.
-        kept = self._exported(local) if self._is_written(state, local) else None
         method.prepare(local)
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
@@ -224,8 +224,8 @@ class Engine:
         if shared is not None and "global-correct" not in metrics:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
-        if kept is not None:
-            self._keep_model(kept, personalised, score, state, local)
+        if self._is_written(state, local):
+            self._keep_model(personalised, score, state, local)
         if self._stays and not adaptation:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         return Payload(metrics=metrics)
@@ -252,46 +252,39 @@ class Engine:
             method.conclude(local)
         _require_finite(local, [self.sharing.get_shared(), *self.sharing.get_personal().values()])
         seconds = time.perf_counter() - started
-        kept = self._exported(local) if self._is_written(state, local) else None
-        self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
-        self.model.eval()
-        personalised = method.personalised(self.model)
+        personalised = self.adapted(local, factor=1.0)
         score = self.score(personalised, local, self.test_samples(client))
-        if kept is not None:
-            self._keep_model(kept, personalised, score, state, local)
+        if self._is_written(state, local):
+            self._keep_model(personalised, score, state, local)
         trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
         return Payload(metrics={**_metrics("personalised", score), **trained_on, "train-seconds": seconds})
 
+    def adapted(self, local: LocalRound, factor: float | None = None) -> Forward:
+        """Adapt the loaded model to a test; return the forward pass with which the client predicts."""
+        self.run_phases(self.config.method.adaptation(local), local, "adaptation", factor)
+        self.model.eval()
+        personalised: Forward = self.config.method.personalised(self.model)
+        return personalised
+
     def _is_written(self, state: ClientState, local: LocalRound) -> bool:
         run = self.config.run
-        return run.writes_models_after(local.round) and (run.device_models == "always" or state.of_a_device)
+        anywhere = run.device_models == "always" or tests_more_than_arrays(self.config.method)
+        return run.writes_models_after(local.round) and (anywhere or state.of_a_device)
 
-    def _exported(self, local: LocalRound) -> dict[str, Tensor] | str:
-        """Return copies of the arrays of the client's plain model, or why there is none."""
-        try:
-            return {name: array.detach().clone() for name, array in self.config.method.export(local.model).items()}
-        except NoPlainModel as reason:
-            return str(reason)
-
-    def _keep_model(
-        self, exported: dict[str, Tensor] | str, personalised: Forward, score: Score, state: ClientState,
-        local: LocalRound,
-    ) -> None:  # fmt: skip
-        """Write the client's model on this machine, after its test; nothing of it is sent."""
-        about, data = self._about_model(local), self.data
+    def _keep_model(self, personalised: Forward, score: Score, state: ClientState, local: LocalRound) -> None:
+        """Write the client's model on this machine, as it was tested; nothing of it is sent."""
+        about, data, method, why = self._about_model(local), self.data, self.config.method, ""
         content: Mapping[str, Tensor] | bytes | None = None
-        why = exported if isinstance(exported, str) else ""
-        if not isinstance(exported, str):
-            try:
-                plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
-                content = complete_arrays(plain, exported)
-                module = plain_module(about, content)
-            except (StateError, RuntimeError) as error:  # a custom method that changes the model
-                why = f"{about['method']} exports no plain model: {in_one_line(error)}"
-            else:
-                if not self._holds(content, personalised):
-                    on_device = module.to(self.config.training.device)
-                    score = self.score(on_device, local, self.test_samples(local.client))
+        try:
+            plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
+            content = complete_arrays(plain, method.export(self.model))
+            module, x = plain_module(about, content).to(local.samples.x.device), local.samples.x[:COMPARED]
+            if not is_alike(predict(personalised, x), predict(module, x)):
+                why = f"{method.name} exports another model than it predicts with"
+        except NoPlainModel as error:
+            why = str(error)
+        except (StateError, RuntimeError) as error:  # a custom method that changes the model
+            why = f"{method.name} exports no plain model: {in_one_line(error)}"
         if why:
             content, reason = traced(personalised, self.model, local.samples.x)
             about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
@@ -300,12 +293,6 @@ class Engine:
             write_model(state.folder, about, content, self.config.run.device_models_kept)
         except (OSError, policy.PolicyError) as error:  # the round still counts
             logger.warning("client %d: its model was not written: %s", local.client, error)
-
-    def _holds(self, arrays: Mapping[str, Tensor], personalised: Forward) -> bool:
-        """Return whether the tested model is a plain one with these arrays: it may have been adapted to the test."""
-        tested = self.model.state_dict()
-        same = personalised is self.model and tested.keys() == arrays.keys()
-        return same and all(torch.equal(array.cpu(), arrays[name]) for name, array in tested.items())
 
     def _about_model(self, local: LocalRound) -> dict[str, Any]:
         data, run = self.data, self.config.run
@@ -323,9 +310,7 @@ class Engine:
 
     def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
         # The model may adapt: all that is sent or kept of it has been copied.
-        self.run_phases(self.config.method.adaptation(local), local, "adaptation")
-        self.model.eval()
-        forward = self.config.method.personalised(self.model)
+        forward = self.adapted(local)
         return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
 
     def private(

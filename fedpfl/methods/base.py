@@ -352,6 +352,8 @@ class Method:
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the client's model as a state dict that the plain model loads. Default: the arrays as they are.
 
+        It is called with what was tested, or, if nothing adapts a model to a test, with what the client stores.
+
         Raises
         ------
         NoPlainModel
@@ -414,6 +416,13 @@ def common_model(method: Method, model: nn.Module) -> Forward | None:
 def adapts_itself(method: type[Method]) -> bool:
     """Return whether a method has its own adaptation, to which ``tune-epochs`` does nothing."""
     return method.adaptation is not Method.adaptation
+
+
+def tests_more_than_arrays(method: Method) -> bool:
+    """Return whether a test computes with more than :meth:`Method.export` can find in what a run stores."""
+    kind = type(method)
+    prepared = kind.prepare is not Method.prepare or kind.personalised is not Method.personalised
+    return method.training.tune_epochs > 0 or adapts_itself(kind) or (prepared and kind.export is Method.export)
 
 
 def in_classifier(name: str) -> bool:

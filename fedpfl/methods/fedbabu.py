@@ -2,7 +2,7 @@
 
 Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
 
-Tuning happens on a copy before each test, so the stored and exported model of a client is base and untuned head.
+Tuning happens on a copy before each test, so rounds start from the untuned head; an exported model is the tested copy.
 """
 
 from __future__ import annotations

@@ -50,12 +50,12 @@ class MeanOfProducts(Mean):
     def __init__(self, federation: Federation, shared: np.ndarray, ranks: Sequence[int]) -> None:
         super().__init__(federation, shared)
         self.ranks = ranks or [max(len(a) for _, a, _ in self._adapters(shared))]
+        self._sent: dict[int, np.ndarray] = {}
 
     def begin(self) -> None:
         """Start the sums at zero."""
         super().begin()
         self._sums: dict[str, Any] = {}
-        self._sent: dict[int, np.ndarray] = {}
 
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the arrays with adapters of the client's rank."""

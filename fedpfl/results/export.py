@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..client.device_model import TORCHSCRIPT, traced
+from ..client.device_model import TORCHSCRIPT, kept_model, traced
 from ..client.state import ClientState
-from ..core.errors import ConfigError, NoPlainModel
+from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.federation import Client
 from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import json_line, read_arrays, write_arrays
+from ..methods.base import tests_more_than_arrays
 from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model, seed_model
 from ..setup.config import Config
 from .onnx import onnx
@@ -65,7 +66,7 @@ def export_personal(
 
 
 def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the exported models take and give, and each client's accuracy at the last test of the run.
+    """Return what the exported models take and give, and each one's accuracy if it was tested at the end of the run.
 
     Only a run whose clients were in its own program knows the scaling of their inputs.
     """
@@ -76,7 +77,8 @@ def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[s
         "class_names",
     )  # fmt: skip
     kept = {key: task[key] for key in known if key in task}
-    return {**settings, **kept, "accuracies": folder.history().last_test()}
+    tested = folder.history().tests().get(folder.checkpoint()[0], {}) if config.run.test_at == "end" else {}
+    return {**settings, **kept, "accuracies": tested}
 
 
 def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
@@ -98,41 +100,71 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
 def _personal_models(
     folder: RunFolder, config: Config, task: Mapping[str, Any], clients: Sequence[int] | None
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    shape = tuple(task["input_shape"])
-    classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
-    # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
-    _, stored = folder.checkpoint()
-    personal_round = stored["personal_round"].tolist()
-    vocabulary = task.get("vocabulary", 0)
-    listed = [Client(i, 0, 0) for i in range(task["clients"])]
-    rule = None
-    if not config.method.aggregation.rule.one_model:  # it has what each client gets
-        rule = make_rule(config, listed, assemble(config, shape, max(classes), vocabulary=vocabulary)[1])
-        rule.load_state(stored)
-    blanks: dict[tuple[int, str], _Blank] = {}
+    stored, found, missing = _StoredModels(folder, config, task), False, list[FedpflError]()
     for client in range(task["clients"]) if clients is None else clients:
-        if not 0 <= client < len(classes):
-            raise ConfigError("client", client, f"run {folder.path.name} has clients 0 … {len(classes) - 1}")
-        own = _of_client(config, task, client)
-        kind = classes[client], own.run.model
-        if kind not in blanks:
-            blanks[kind] = _blank(own, shape, classes[client], vocabulary, stored)
-        model, sharing, initial, plain = blanks[kind]
-        names = plain.state_dict().keys()
-        if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
-            continue  # the one model of all is global.safetensors
-        key, number = personal_place(task, client, personal_round[client])
-        state = ClientState(Path(config.run.state_dir), key, client)
-        if sharing.personal and not state.folder.is_dir():
+        if not 0 <= client < task["clients"]:
+            raise ConfigError("client", client, f"run {folder.path.name} has clients 0 … {task['clients'] - 1}")
+        arrays = stored.of(client)
+        if isinstance(arrays, FedpflError):
             if clients is not None:
-                allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
-                raise ConfigError("client", client, allowed)
-            continue
-        sharing.set_shared(stored["shared"] if rule is None else rule.outgoing(listed[client]))
+                raise arrays
+            missing.append(arrays)
+        elif arrays is not None:
+            found = True
+            yield client, arrays
+    if missing and not found:
+        raise missing[0]
+
+
+class _StoredModels:
+    """Clients' models, made of what a run and its clients on this machine have stored."""
+
+    def __init__(self, folder: RunFolder, config: Config, task: Mapping[str, Any]) -> None:
+        self.folder, self.config, self.task = folder, config, task
+        self.shape, self.vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
+        self.classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
+        # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
+        self.last, self.stored = folder.checkpoint()
+        sizes = task.get("samples", [(0, 0)] * task["clients"])
+        self.listed = [Client(i, *of) for i, of in enumerate(sizes)]
+        # It has what each client gets.
+        sharing = assemble(config, self.shape, max(self.classes), vocabulary=self.vocabulary)[1]
+        self.rule = make_rule(config, self.listed, sharing)
+        self.rule.load_state(self.stored)
+        self.more = tests_more_than_arrays(config.method)
+        self.blanks: dict[tuple[int, str], _Blank] = {}
+
+    def of(self, client: int) -> dict[str, Tensor] | FedpflError | None:
+        """Return what a client's plain model loads; None if global.safetensors is; or why this machine has none."""
+        key, number = personal_place(self.task, client, int(self.stored["personal_round"][client]))
+        state_dir, name = Path(self.config.run.state_dir), self.folder.path.name
+        here = ClientState(state_dir, self.task["state_key"], client).folder
+        # A client that was not in the run may have made its model afterwards.
+        rounds = [self.last] * self.more + [self.last + 1] * (not number)
+        kept = next(filter(None, (kept_model(here, after) for after in rounds)), None)
+        if kept is not None:
+            return kept
+        if self.more:
+            words = f"has no model of round {self.last} for client {client}, which makes it for a test"
+            where = "it is written at the test after the last round, where the client is (device-models, test-at)"
+            return NoPlainModel(f"{here} {words}; {where}")
+        config = _of_client(self.config, self.task, client)
+        kind = self.classes[client], config.run.model
+        if kind not in self.blanks:
+            self.blanks[kind] = _blank(config, self.shape, self.classes[client], self.vocabulary, self.stored)
+        model, sharing, initial, plain = self.blanks[kind]
+        state = ClientState(state_dir, key, client)
+        if sharing.personal and not state.folder.is_dir():
+            return ConfigError("client", client, f"has no stored state of run {name} in {state_dir}")
+        sent = sharing.layout.pack(self.rule.outgoing(self.listed[client]), config.run.wire_dtype)
+        sharing.set_shared(sharing.layout.unpack(sent))
         if sharing.personal:
             sharing.set_personal(state.load(number) if number else initial)
         exported = config.method.export(model)
-        yield client, complete_arrays(plain, exported)
+        own = sharing.personal or sharing.layout.frozen or not self.rule.one_model
+        if not own and plain.state_dict().keys() >= set(sharing.shared):
+            return None  # global.safetensors
+        return complete_arrays(plain, exported)
 
 
 def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Module:

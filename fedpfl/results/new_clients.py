@@ -109,11 +109,8 @@ class Simulation:
 
     def correct(self, local: LocalRound) -> float:
         """Count a client's correct predictions (or what the loss counts) with its model as it stands."""
-        method = self.engine.config.method
-        self.engine.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
-        local.model.eval()
-        samples = self.engine.test_samples(local.client)
-        return self.engine.score(method.personalised(local.model), local, samples).correct
+        personalised = self.engine.adapted(local, factor=1.0)
+        return self.engine.score(personalised, local, self.engine.test_samples(local.client)).correct
 
 
 def _personalised(mode: str, stored: Simulation, new: Sequence[int]) -> dict[int, float]:

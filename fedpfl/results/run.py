@@ -293,7 +293,8 @@ class RunFolder:
     def finish(self, rule: Rule, text: str) -> None:
         """Write the final weights, and the summary's text."""
         if rule.one_model:
-            write_arrays(self.path / GLOBAL, rule.layout.unflatten(rule.shared))
+            received = rule.layout.unpack(rule.layout.pack(rule.shared, rule.federation.wire_dtype))
+            write_arrays(self.path / GLOBAL, rule.layout.unflatten(received))
         write_atomically(self.path / "summary.md", text.encode())
         if self._events is not None:
             self._events.close()

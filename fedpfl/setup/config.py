@@ -21,7 +21,7 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import Method, find, known
 from ..methods import names as method_names
-from ..methods.base import REFUSABLE, Aggregation, adapts_itself, require_returned
+from ..methods.base import REFUSABLE, Aggregation, adapts_itself, require_returned, tests_more_than_arrays
 from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
@@ -124,7 +124,8 @@ class RunSettings:
     device_models: str = setting(
         "auto",
         "Whether a client writes its whole personalised model below state-dir on its own machine after the last "
-        "round. auto: devices do, clients of a simulation do not.",
+        "round. auto: devices do; clients of a simulation do if they adapt it to the test, since `fedpfl export` finds "
+        "it nowhere else.",
         choices=("auto", "always", "never"),
     )
     device_model_every: int = setting(
@@ -509,7 +510,8 @@ def untuned(config: Config) -> list[str]:
 def idle(config: Config, real: bool) -> list[str]:
     """Return a line for each setting of the rounds that changes nothing; ``real``: the clients are on devices."""
     run, found = config.run, []
-    if run.device_model_every and (run.device_models == "never" or (run.device_models == "auto" and not real)):
+    unwritten = run.device_models == "auto" and not real and not tests_more_than_arrays(config.method)
+    if run.device_model_every and (run.device_models == "never" or unwritten):
         whose = "clients of a simulation" if run.device_models == "auto" else "clients"
         why = f"with device-models = {run.device_models}, {whose} write no models"
         found.append(f"device-model-every does nothing: {why}")

@@ -113,7 +113,7 @@ class TrainingSettings:
     tune_epochs: int = setting(
         0,
         "Epochs for which each client fine-tunes a copy of its whole model before a test (with FedAvg this is known "
-        "as FedAvg+). 0: none. Stored and sent arrays, exports and the global model are not fine-tuned. "
+        "as FedAvg+). 0: none. Arrays that are sent or trained on, and the global model, are not fine-tuned. "
         "Methods that adapt models to a test in their own way ignore it.",
         minimum=0,
     )

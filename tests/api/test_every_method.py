@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import needed, quick
+from support import check_recorded, needed, quick
 from torch import nn
 
 import fedpfl
@@ -92,19 +92,49 @@ def run(method, model, tmp_path, **given):
 
 
 def model_of(finished):
-    """Return client 0's model, or None where it is not one that can be given back."""
+    """Return client 0's model, which has the recorded accuracy, or None where it is not one that can be given back."""
     assert np.isfinite(finished.summary["personalised_accuracy"])
     try:
-        return finished.model(client=0)
-    except fedpfl.FedpflError as error:
+        model = finished.model(client=0)
+    except fedpfl.NoPlainModel as error:
         assert "\n" not in str(error)
+        assert not finished.path.joinpath("personal").exists()
         return None
+    check_recorded(finished)
+    return model
 
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_a_model_of_fifteen_lines_runs(method, tmp_path):
     model = model_of(run(method, Net, tmp_path))
     assert model is None or (isinstance(model, Net) and model.out.out_features == 10)
+
+
+CHANGES = [
+    {"permute_labels": True}, {"tune_epochs": 1, "permute_labels": True}, {"wire_dtype": "float16"},
+    {"early_stop": 1, "num_server_rounds": 3}, {"tune_epochs": 1, "trainable": "lora"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("local", {"client_models": {0: "mlp"}}), ("local", {"client_models": {0: "mlp"}, "tune_epochs": 1}),
+        *((method, given) for method in ("fedavg", "fedper", "fedala", "per-fedavg", "ditto") for given in CHANGES),
+    ],
+)  # fmt: skip
+def test_settings_that_change_what_is_tested_change_what_is_given_back(method, given, tmp_path):
+    assert model_of(run(method, "small-cnn", tmp_path, **{"num_server_rounds": 2, **given}))
+
+
+@pytest.mark.parametrize("given", [{"device_models": "never"}, {"test_at": "start"}])
+def test_what_was_made_for_a_test_alone_is_not_replaced_by_what_was_not_tested(given, tmp_path):
+    finished = run("fedbabu", "mlp", tmp_path, **given)
+    with pytest.raises(fedpfl.NoPlainModel, match="has no model of round 1 for client 0, which makes it for a test"):
+        finished.model(client=0)
+    with pytest.raises(fedpfl.NoPlainModel, match=r"it is written at the test after the last round"):
+        finished.export()
+    assert not finished.path.joinpath("personal").exists()
 
 
 @pytest.mark.parametrize("method", list(methods()))

@@ -22,8 +22,6 @@ from fedpfl.setup.config import Config
 CLIENTS = 2
 # The gate computes other weights for each batch, by PyTorch's call with other parameters, which cannot be traced.
 WITHOUT = {"pfedgate"}
-# What clients have in common has the largest rank of flexlora's adapters, and a client's own model its own rank.
-NOT_EXPORTED = {"flexlora"}
 
 
 def kept(tmp_path, method, grid=LocalGrid, **settings):
@@ -52,7 +50,7 @@ def correct(model, config, client):
 
 
 @pytest.mark.parametrize("method", methods())
-def test_a_device_s_model_is_the_exported_one_and_has_the_accuracy_that_it_notes(tmp_path, method):
+def test_a_device_s_model_is_the_exported_one_and_has_the_recorded_accuracy(tmp_path, method):
     folder, devices = kept(tmp_path, method)
     config = Config.parse(folder.config())
     for client, device in enumerate(devices):
@@ -63,14 +61,13 @@ def test_a_device_s_model_is_the_exported_one_and_has_the_accuracy_that_it_notes
         model = load_model(device)
         assert (model.about["method"], model.about["round"], model.about["client"]) == (method, 2, client)
         assert model.about["run"] == folder.task()["state_key"]
-        assert correct(model, config, client) == model.about["tested"]["correct"]
-        assert model.about["tested"]["samples"] == len(federated_data(config.data, CLIENTS, 3).test(client).y)
-        if model.about["kind"] == "weights" and method not in NOT_EXPORTED:
+        tested = model.about["tested"]
+        assert correct(model, config, client) == tested["correct"]
+        assert tested["samples"] == len(federated_data(config.data, CLIENTS, 3).test(client).y)
+        assert tested["correct"] / tested["samples"] == folder.metrics()[-1]["personalised"]["each"][str(client)]
+        if model.about["kind"] == "weights":
             assert same_as_exported(tmp_path, folder, client, device, model.module)
-        if model.about["kind"] == "torchscript":  # of what was tested, adapted or not
-            tested = model.about["tested"]
-            assert model.about["why"]
-            assert tested["correct"] / tested["samples"] == folder.metrics()[-1]["personalised"]["each"][str(client)]
+        assert (model.about["kind"] == "torchscript") == bool(model.about["why"])
 
 
 def same_as_exported(tmp_path, folder, client, device, module):
@@ -141,7 +138,8 @@ def test_class_names_follow_the_client_s_own_numbering(tmp_path):
         assert about["scaling"] == "none"
 
 
-def test_a_model_that_nothing_adapts_is_tested_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("tune_epochs", [0, 1])
+def test_writing_a_model_costs_no_test(tmp_path, monkeypatch, tune_epochs):
     tested, score = [], Engine.score
 
     def counted(engine, forward, *rest):
@@ -149,14 +147,8 @@ def test_a_model_that_nothing_adapts_is_tested_once(tmp_path, monkeypatch):
         return score(engine, forward, *rest)
 
     monkeypatch.setattr(Engine, "score", counted)
-    given = {"evaluate_every": 0, "num_server_rounds": 1}
-    for number, (settings, tests) in enumerate(((given, 1), ({**given, "tune_epochs": 1}, 2))):
-        tested.clear()
-        folder, devices = kept(tmp_path / str(number), "fedper", **settings)
-        assert len(tested) == tests * CLIENTS
-        if tests == 1:
-            about, each = load_model(devices[0]).about["tested"], folder.metrics()[-1]["personalised"]["each"]
-            assert about["correct"] / about["samples"] == each["0"]
+    kept(tmp_path, "fedper", evaluate_every=0, num_server_rounds=1, tune_epochs=tune_epochs)
+    assert len(tested) == CLIENTS
 
 
 def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
@@ -176,6 +168,19 @@ def test_a_method_whose_export_does_not_fit_costs_no_round(tmp_path, monkeypatch
     about = load_model(devices[0]).about
     assert about["kind"] == "torchscript"
     assert "fedper exports no plain model: StateError: the method's export lacks 'base." in about["why"]
+
+
+def test_a_method_that_exports_another_model_than_it_predicts_with_keeps_what_predicts(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpfl.methods.fedper.FedPer.personalised", lambda self, model: lambda x: -model(x))
+    folder, devices = kept(tmp_path, "fedper")
+    model = load_model(devices[0])
+    assert (model.about["kind"], model.about["why"]) == (
+        "torchscript", "fedper exports another model than it predicts with"
+    )  # fmt: skip
+    assert correct(model, Config.parse(folder.config()), 0) == model.about["tested"]["correct"]
+    shutil.copytree(devices[0], ClientState(tmp_path / "state", folder.task()["state_key"], 0).folder)
+    with pytest.raises(NoPlainModel, match="fedper exports another model than it predicts with"):
+        trained_model(folder, 0)
 
 
 def test_adapters_and_frozen_arrays_are_in_it(tmp_path):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, simulate
+from support import FEW_SAMPLES, check_recorded, simulate
 from torch import nn
 from torch.nn import functional as F
 
+from fedpfl.api.runs import Run
+from fedpfl.core.errors import NoPlainModel
 from fedpfl.methods import methods
 from fedpfl.methods.base import adapts_itself
 from fedpfl.models.registry import BaseHeadModel
@@ -22,7 +26,7 @@ OWN = ["factorized-fl", "factorized-fl-plus", "fedala", "fedbabu", "per-fedavg",
 
 def kept(folder):
     """Return what clients have stored, by path."""
-    paths = sorted((folder / "state").rglob("*.safetensors"))
+    paths = sorted((folder / "state").glob("*/client-*/*.safetensors"))
     return [(path.name, load_file(path)) for path in paths]
 
 
@@ -42,6 +46,8 @@ def test_it_changes_what_clients_predict_and_leaves_no_trace(tmp_path, method):
         assert path == other
         assert arrays.keys() == same.keys()
         assert all(np.array_equal(arrays[name], same[name]) for name in arrays)
+    with suppress(NoPlainModel):
+        check_recorded(Run(tuned))
 
 
 @pytest.mark.parametrize("method", OWN)

@@ -83,6 +83,8 @@ REPLY: Mapping[str, Bounds] = {
     "-seconds": Bounds(float, 0, 10**9, ""),
     "": Bounds(float, -LARGEST, LARGEST, ""),
 }
+# What is too large or not finite where training diverges.
+LOSSES = ("-loss", "-loss-sum")
 _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
 
 
@@ -97,7 +99,8 @@ def problem(name: str, value: object, bounds: Bounds, highest: float | None = No
     if type(value) in kinds and bounds.lowest <= value <= most:  # type: ignore[operator]
         return ""
     what = "a whole number" if bounds.kind is int else "a number"
-    return f"{name} = {shown(value)}: must be {what} from {bounds.lowest:g} to {most:g}"
+    likely = "; a smaller learning-rate may help" if name.endswith(LOSSES) else ""
+    return f"{name} = {shown(value)}: must be {what} from {bounds.lowest:g} to {most:g}{likely}"
 
 
 def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], max_samples: int) -> None:

@@ -79,6 +79,8 @@ def run_phase(
         if has_frozen_statistics(module):
             module.eval()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
+    if len(sizes) > 1 and sizes[-1] == 1 and any(map(_needs_several, modules)):
+        sizes[-2:] = [sizes[-2] + 1]
     epochs = _epochs(sizes, phase, settings)
     step = _stepper(phase, settings, names, params, factor, velocity, sum(map(len, epochs)))
     augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, normalize)
@@ -309,6 +311,11 @@ def _statistics(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.mo
     finally:
         for m, momentum in before:
             m.momentum = momentum
+
+
+def _needs_several(module: nn.Module) -> bool:
+    """Return whether a module is a BatchNorm without running statistics, which has no output for one sample."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
 
 
 def _set_mode(norms: list[nn.modules.batchnorm._BatchNorm], training: bool) -> None:

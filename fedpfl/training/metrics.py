@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..core import custom, metrics
 from ..core.claims import LARGEST
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FedpflError
 from .losses import CROSS_ENTROPY, KINDS, MSE
 
 SumAndCount = Tuple[float, float]
@@ -35,7 +35,7 @@ logger = getLogger("fedpfl.client")
 
 def find(text: str) -> dict[str, Measure]:
     """Return what computes each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
-    return {custom.short_name(word): _OURS.get(word) or _own(word) for word in metrics.words(text)}
+    return {custom.short_name(word): _OURS.get(word) or _Own(word) for word in metrics.words(text)}
 
 
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
@@ -49,7 +49,8 @@ def measured(
 ) -> dict[str, SumAndCount]:
     """Return sum and count of each metric for the numbers that a model made of all test samples.
 
-    One that fails is not defined for this test; if it is ``tried``, that is an error.
+    A function of the user's that fails is not defined for this test, which is said once; if it is ``tried``, that is an
+    error.
     """
     if not len(y):
         return dict.fromkeys(measures, UNDEFINED)
@@ -58,17 +59,25 @@ def measured(
     for name, measure in measures.items():
         try:
             found[name] = measure(outputs, y, loss)
-        except ConfigError as error:  # a function of the user's: the other numbers of the test count
-            if tried:
+        except FedpflError as error:  # the other numbers of the test count
+            if tried or not isinstance(measure, _Own):
                 raise
-            logger.warning("%s; it is left out of this test", error)
+            if not measure.failed:
+                logger.warning("%s; it is left out of the tests in which it fails", error)
+            measure.failed = True
             found[name] = UNDEFINED
     return found
 
 
-def _own(word: str) -> Measure:
-    function = custom.guarded("metrics", word, custom.find("metrics", word))
-    return lambda outputs, y, loss: _pair(word, function(outputs, y))
+class _Own:
+    """A function of the user's, and whether it has failed in a test."""
+
+    def __init__(self, word: str) -> None:
+        self._word, self.failed = word, False
+        self._function = custom.guarded("metrics", word, custom.find("metrics", word))
+
+    def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+        return _pair(self._word, self._function(outputs, y))
 
 
 def _pair(word: str, found: Any) -> SumAndCount:
@@ -76,7 +85,7 @@ def _pair(word: str, found: Any) -> SumAndCount:
     pair = tuple(found) if isinstance(found, (tuple, list)) else (found, 1)
     try:
         total, count = (float(number) for number in pair)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         allowed = f"returns {custom.article(found)}; it must return a number, or a sum and a count"
         raise ConfigError("metrics", word, allowed) from None
     if math.isnan(total) or count == 0:

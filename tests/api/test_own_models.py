@@ -413,17 +413,29 @@ def test_the_last_sample_of_a_test_is_not_tested_alone(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [lambda: float("inf"), lambda: 1 / 0])
-def test_a_metric_that_fails_loses_itself_alone(wrong, tmp_path):
+def test_a_metric_that_fails_loses_itself_alone_and_is_named_once(wrong, tmp_path, caplog):
     def mine(outputs, y):
         return wrong() if len(y) > 2 else 0.5  # two samples are tried before round 1
 
     run = fedpfl.run(
-        method="fedavg", dataset="digits", model="mlp", num_clients=2, num_server_rounds=1, local_epochs=1, quiet=True,
-        workers=0, metrics=mine, output_dir=str(tmp_path),
+        method="fedavg", dataset="digits", model="mlp", num_clients=2, num_server_rounds=2, local_epochs=1, quiet=True,
+        workers=0, metrics=[mine, "f1-macro"], output_dir=str(tmp_path),
     )  # fmt: skip
+    assert [record.message.count(":mine#") for record in caplog.records if "left out" in record.message] == [1]
     scores = run._folder.metrics()[0]["personalised"]
     assert 0 <= scores["accuracy"] <= 1
     assert scores.get("mine") is None
+    assert 0 <= run.summary["metrics"]["f1-macro"] <= 1
+
+
+def test_the_last_sample_of_an_epoch_is_not_trained_on_alone(tmp_path):
+    x = np.random.default_rng(0).normal(size=(33, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+    run = fedpfl.run(
+        data=[(x, y, x, y)] * 2, model=Crowd, method="fedavg", num_server_rounds=1, local_epochs=1, quiet=True,
+        workers=0, output_dir=str(tmp_path), batch_size=32, last_batch="keep",
+    )  # fmt: skip
+    assert run.rounds["clients_trained"].tolist() == [2]
 
 
 def in_pool(output_dir):

@@ -97,7 +97,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         Beginnings of the names of arrays that stay on the client, in place of the method's own choice; for strategies
         without ``model``.
     listeners : sequence of Listener
-        Follow the rounds.
+        Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, and nothing ends a run.
     **settings
         The method's settings, and those that all methods have, with underscores: ``local_epochs=2``. They are sent to
         clients of fedpfl.
@@ -153,6 +153,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.config = Config.parse(self.values)
         self.state_key = secrets.token_hex(8)
         self._loop: RoundLoop | None = None
+        self._told = False  # whether Flower hands the settings to the clients
         self._initial = ArrayRecord()
         self._split: tuple[nn.Module, Sharing] | None = None
         self._arrays: ArrayRecord | None = None  # what the last round made
@@ -163,6 +164,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Return the strategy of a run of fedpfl's own app, with the settings that Flower hands to the ServerApp."""
         self = cls()
         self.values, self.config = dict(run_config), Config.parse(run_config)
+        self._told = True
         return self
 
     def _by_key(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,6 +238,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             return None, None
         self._tell_failures(loop)
         counted = [contents[client] for client in sorted(loop.round.trained)]
+        loop.round.line = {"round": server_round, "clients": sorted(loop.round.trained)}
         for listener in self.listeners:
             listener.round_ended(loop.rule, loop.round, {})
         self._arrays = self._named(loop.rule)
@@ -292,7 +295,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError("train_config", dict(train_config or evaluate_config or {}), allowed)
         self.config = replace(self.config, run=replace(run, round_timeout=float(timeout)))
         kept = _Kept(evaluate_fn, self._plain_names)
-        transport = FlowerTransport(grid, settings_text(self._sent_settings()))
+        transport = FlowerTransport(grid, "" if self._told else settings_text(self._sent_settings()))
         following = [Log(num_rounds), *self.listeners, kept]
         self.folder = run_federation(transport, self.config, following, unused(self.values, self.method.name))
         return kept.result

@@ -345,6 +345,18 @@ def test_wrong_settings_are_one_line_before_round_1(make, said):
     assert "\n" not in str(error.value)
 
 
+def test_a_listener_sees_the_rounds_of_flowers_loop():
+    seen = []
+
+    class Seen(fedpfl.Listener):
+        def round_ended(self, rule, done, state):
+            seen.append((done.line["round"], done.line["clients"], rule.shared.shape))
+            return False
+
+    strategies.FedAvg(listeners=[Seen()]).start(AppGrid(plain_app()), initial(), num_rounds=2)
+    assert seen == [(1, [0, 1, 2], (115,)), (2, [0, 1, 2], (115,))]
+
+
 def test_a_number_where_a_text_lists_numbers():
     assert strategies.FedFac(tau=0.25).config.method.settings.tau == "0.25"
 

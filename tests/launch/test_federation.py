@@ -161,7 +161,7 @@ def require_nothing_personal(tmp_path, method, settings):
     model, sharing = assemble(config, tuple(task["input_shape"]), task["num_classes"])
     initial = sharing.get_personal()
     besides = extras_of(config, model, sharing).names(SERVER)
-    stored = [item for p in (tmp_path / "state").rglob("*.safetensors") for item in load_file(p).items()]
+    stored = [item for p in (tmp_path / "state").rglob("client-*/round-*.safetensors") for item in load_file(p).items()]
     assert bool(stored) == bool(sharing.personal)
     stored = [(name, array) for name, array in stored if not is_copy(config.method, name)]
     sent = b"".join(

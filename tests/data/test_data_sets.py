@@ -392,6 +392,18 @@ def test_an_npz_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value), what
 
 
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x93NUMPY\1\0\x08\0{'a': (}"])
+def test_a_damaged_array_that_is_not_used_is_one_line(tmp_path: Path, content: bytes) -> None:
+    path = save(tmp_path / "x.npz", **GOOD)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("read me", "not an array")
+    assert len(read_npz(path).y_train) == 6
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("extra.npy", content)
+    with pytest.raises(DataError, match=r"x\.npz: cannot be read"):
+        read_npz(path)
+
+
 def test_damage_anywhere_in_an_npz_file_is_one_line(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "x.npz"
     for write in (np.savez, np.savez_compressed):

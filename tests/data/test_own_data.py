@@ -451,6 +451,9 @@ def saved(path: Path, columns: dict) -> Path:
 
 def of_clients(folder: Path, kind: str, tables: list[dict]) -> object:
     """Return the data of clients, each with a table, and read them: files of a folder, or DataFrames."""
+    if kind == "tables in memory":
+        datasets = pytest.importorskip("datasets")
+        return CustomLoader("given", list(map(datasets.Dataset.from_dict, tables)))(DataSettings(min_samples=2))
     if kind in ("frames", "named frames"):
         pandas = pytest.importorskip("pandas")
         frames = [pandas.DataFrame(table) for table in tables]
@@ -467,7 +470,7 @@ def of_clients(folder: Path, kind: str, tables: list[dict]) -> object:
     return load(DataSettings(dataset="clients", data=str(folder), window_length=2 if kind == "series" else 0))
 
 
-KINDS = ["csv", "parquet", "huggingface", "series", "frames", "named frames"]
+KINDS = ["csv", "parquet", "huggingface", "series", "frames", "named frames", "tables in memory"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -343,7 +343,7 @@ def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned:
     for word in ("train", "test"):
         given = {client.name: getattr(client, word) for client in clients if getattr(client, word) is not None}
         if given:
-            tables[word] = joined_tables(name, given, column if owned else "")
+            tables[word] = joined_tables(name, given, column if owned else "", listed(settings.ignore_columns))
     return tables_to_dataset(Path(name), tables, replace(settings, client_column=column) if owned else settings)
 
 

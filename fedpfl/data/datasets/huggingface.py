@@ -69,10 +69,11 @@ def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Datas
     return tables_to_dataset(path, tables, settings, alone, remarks)
 
 
-def joined_tables(name: str, tables: dict[str, Any], column: str) -> Any:
+def joined_tables(name: str, tables: dict[str, Any], column: str, ignored: Sequence[str] = ()) -> Any:
     """Lay Hugging Face Datasets end to end, with a ``column`` that has the key of each; without it there is only one.
 
-    One whose rows are not simply there, a streamed one or one with a transform, is a :class:`DataError`.
+    Their columns are matched by name; those that are ``ignored`` may be missing. One whose rows are not simply
+    there, a streamed one or one with a transform, is a :class:`DataError`.
     """
     module = need("datasets", "datasets", name)
     for owner, table in tables.items():
@@ -86,6 +87,9 @@ def joined_tables(name: str, tables: dict[str, Any], column: str) -> Any:
             raise DataError(f"{where} has a column {column!r}, and is one client: leave the column out")
     if not column:
         return next(iter(tables.values()))
+    used = {owner: [label for label in table.column_names if label not in ignored] for owner, table in tables.items()}
+    for owner, names in used.items():
+        places(names, next(iter(used.values())), f"{name}: client {owner}", f"client {next(iter(used))}")
     try:
         return module.concatenate_datasets(
             [table.add_column(column, [owner] * len(table)) for owner, table in tables.items()]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import tokenize
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any, Iterator
 
 import numpy as np
 
@@ -79,7 +81,7 @@ def read_npz(
 
 def _found(path: Path) -> str:
     """Return which arrays a file has, and what it is if it is one of PFLlib's."""
-    with np.load(path, allow_pickle=False) as archive:
+    with _opened(path) as archive:
         names = sorted(archive.files)
     hint = (
         "; is it PFLlib's? Its data are Python objects, which are not unpickled: numpy.savez(NEW, "
@@ -90,9 +92,9 @@ def _found(path: Path) -> str:
 
 def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
     """Refuse an array that seems to say more of the samples, above all whose they are; its values are not read."""
-    with np.load(path, allow_pickle=False) as archive:
+    with _opened(path) as archive:
         for key in archive.files:
-            if key in known or key in ("classes", "vocabulary"):
+            if key in known or key in ("classes", "vocabulary") or f"{key}.npy" not in archive.zip.namelist():
                 continue
             with archive.zip.open(f"{key}.npy") as file:
                 version = np.lib.format.read_magic(file)
@@ -121,19 +123,26 @@ def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.nda
         raise DataError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: not an npz file (write it with numpy.savez)")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if {*archive.files} >= _SPARSE:
-                raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
-            wanted = [key for key in archive.files if key.split("_")[0] in names]
-            found = {key: archive[key] for key in wanted}
-    except _UNREADABLE as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read: {' '.join(reason.split())[:160]}") from error
+    with _opened(path) as archive:
+        if {*archive.files} >= _SPARSE:
+            raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
+        wanted = [key for key in archive.files if key.split("_")[0] in names]
+        found = {key: archive[key] for key in wanted}
     for key, array in found.items():
         if not isinstance(array, np.ndarray):
             raise DataError(f"{path}: {key} is no array of NumPy (write the file with numpy.savez)")
     return found
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file of arrays; whatever cannot be read of it until it is closed is a ``DataError``."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            yield archive
+    except _UNREADABLE as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
+        raise DataError(f"{path}: cannot be read: {' '.join(reason.split())[:160]}") from error
 
 
 def _show(x: np.ndarray) -> str:

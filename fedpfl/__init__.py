@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .methods import method_class
     from .methods.adapted import AdapterMethod
     from .methods.base import Aggregation, LocalRound, Method, everything, excluding
-    from .methods.prototypes import PairsRule, PrototypeMethod, class_by_width
+    from .methods.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
     from .methods.trained import KeepsTrained
     from .models import BaseHeadModel, cut
     from .models.adapters import matrix_of
@@ -51,7 +51,8 @@ _PUBLIC = {
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.federation", "Federation": "core.federation", "Mean": "rules.mean",
     # what the built-in methods use, too
-    "method_class": "methods", "cut": "models", "class_by_width": "methods.prototypes", "everything": "methods.base",
+    "method_class": "methods", "cut": "models", "class_by_width": "methods.prototypes",
+    "require_settable_head": "methods.prototypes", "everything": "methods.base",
     "excluding": "methods.base", "PLAIN_SGD": "training.phase", "predict": "training.loop", "fit": "training.loop",
     "KeepsTrained": "methods.trained", "twin": "layers.memory", "in_twin": "layers.memory",
     "PrototypeMethod": "methods.prototypes", "PairsRule": "methods.prototypes", "AdapterMethod": "methods.adapted",
@@ -107,6 +108,7 @@ __all__ = [
     "matrix_of",
     "method_class",
     "predict",
+    "require_settable_head",
     "run",
     "setting",
     "sweep",

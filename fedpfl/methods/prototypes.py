@@ -43,7 +43,14 @@ def class_by_width(model: nn.Module) -> tuple[int, ...]:
 
 
 def require_settable_head(model: nn.Module) -> None:
-    """Raise ``ConfigError`` unless the head is an ``nn.Linear`` whose arrays the method may set."""
+    """Raise ``ConfigError`` unless the head is an ``nn.Linear`` whose arrays the method may set.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> fedpfl.require_settable_head(fedpfl.BaseHeadModel(nn.Flatten(), nn.Linear(64, 10)))
+    """
     class_by_width(model)
     head = cut(model).head
     if has_frozen(head) or computes_weight(head):

@@ -164,7 +164,7 @@ MODELS = {
     "wrong shape": ("def part(): return nn.Linear(64, 3)", "gives 3 numbers for a sample; the data need 10"),
     "wrong input": ("def part(): return nn.Linear(7, 10)", r"does not take inputs of 64: .*"),
     "no tensor": ("class part(nn.Module):\n    def forward(self, x): return x, x",
-                  "must give a tensor for a batch of samples, not tuple"),
+                  "gives a tuple; must give a tensor of n x 10 for n samples"),
     "no head": ("class part(nn.Module):\n    def forward(self, x): return x[:, :10]",
                 "has no parameters"),
     "softmax": ("def part(): return nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))",

@@ -28,7 +28,6 @@ from ..client.state import ClientState
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel, StateError
 from ..core.payload import Payload, is_probe
-from ..core.rng import torch_seed
 from ..core.settings import Value
 from ..core.sharing import Sharing
 from ..data import Dataset
@@ -37,17 +36,18 @@ from ..data.federation import FederatedData
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from ..methods import Method
 from ..models import BaseHeadModel
+from ..setup.assembly import seed_model
 from ..setup.config import Config, check_keys
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
 from .named import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
-from .strategy import MethodStrategy
+from .strategy import OF_ARRAYS, MethodStrategy, own_of
 
 # A client's arrays in Context.state, which Flower copies with every message of a simulation.
 MAX_STATE_BYTES = 64 * 2**20
 # Engines that a process keeps: one for each client and its data.
 MAX_ENGINES = 8
 # What a method may do that loops of one's own do not: all of it in training, and in a test.
-OF_MODEL = {"build": "changes the model", "sharing": "shares parts of arrays", "prepare": "prepares the model"}
+OF_MODEL = {**OF_ARRAYS, "prepare": "prepares the model"}
 OF_TRAINING = {**OF_MODEL, "schedule": "trains in phases of its own", "conclude": "computes more after the training"}
 OF_TEST = {**OF_MODEL, "personalised": "predicts in its own way", "adaptation": "adapts the model before a test"}
 _STATE = re.compile(r"fedpfl/([A-Za-z0-9._-]+)/round-(\d+)")
@@ -215,10 +215,13 @@ class ContextEngine(Engine):
 
     def state_of(self, key: str, client: int) -> ClientState:
         """Return where the client keeps its arrays."""
-        if self._state_dir is not None:
-            return ClientState(self._state_dir, key, client)
         assert self.context is not None
-        return ContextState(self.context, key, client)
+        return state_in(self.context, self._state_dir, key, client)
+
+
+def state_in(context: Context, state_dir: str | Path | None, key: str, client: int) -> ClientState:
+    """Return where a client keeps its arrays: below a folder if there is one, else in Flower's context."""
+    return ContextState(context, key, client) if state_dir is None else ClientState(state_dir, key, client)
 
 
 class ContextState(ClientState):
@@ -398,19 +401,14 @@ class PersonalRound:
             self.model = model
         else:
             self._build = lambda: custom.call("model", models.name_of(model), model, {})
-            torch.manual_seed(torch_seed(self.config.run.seed, "model"))
+            seed_model(self.config)
             self.model = self._build()
-        self._needs = self._first(OF_TRAINING if self._trains else OF_TEST)
+        self._needs = own_of(self.config.method, OF_TRAINING if self._trains else OF_TEST)
         self._fitted: tuple[ContextEngine, Payload] | None = None
         self._tested = False
         self._client, self._total = _numbers(context)
-        if self.round and not self._first(OF_MODEL):
+        if self.round and not own_of(self.config.method, OF_MODEL):
             self._enter()
-
-    def _first(self, hooks: Mapping[str, str]) -> str:
-        """Return the first of these things that the method does; empty if it does none."""
-        cls = type(self.config.method)
-        return next((why for hook, why in hooks.items() if getattr(cls, hook) is not getattr(Method, hook)), "")
 
     def _shell(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
         if self._build is not None:
@@ -419,10 +417,7 @@ class PersonalRound:
         return models.with_head(shell, input_shape, num_classes, vocabulary, self._head, type(self.model).__name__)
 
     def _state(self) -> ClientState:
-        key = str(self._given["state-key"])
-        if self._state_dir is not None:
-            return ClientState(self._state_dir, key, self._client)
-        return ContextState(self._context, key, self._client)
+        return state_in(self._context, self._state_dir, str(self._given["state-key"]), self._client)
 
     def _enter(self) -> None:
         """Load what the server sent and what the client keeps into the user's model."""
@@ -449,7 +444,8 @@ class PersonalRound:
 
         The model has the trained arrays afterwards: those that predict, where the method can write them as one model.
         """
-        self._require("train")
+        if not self._trains:
+            raise ConfigError("message", self._message.metadata.message_type, "must be a message to train")
         engine = self._made_engine(data, data)
         message = flat_message(engine, self._message.content)
         reply = HANDLERS["train"](engine, self._client, message)
@@ -488,17 +484,13 @@ class PersonalRound:
                 if name in arrays:
                     target.copy_(arrays[name])
 
-    def _require(self, kind: str) -> None:
-        if self._trains != (kind == "train"):
-            raise ConfigError("message", self._message.metadata.message_type, f"must be a message to {kind}")
-
     def close(self) -> None:
         """Keep the personal arrays of a round that the user's own loop has trained."""
         if self._fitted is not None or self._tested:
             return
         if self._needs:
             call = "fit" if self._trains else "evaluate"
-            allowed = f"{self._needs}, which a loop of your own does not: call {call}(…) of this object"
+            allowed = f"{self._needs[0]}, which a loop of your own does not: call {call}(…) of this object"
             raise ConfigError("method", self.config.method.name, allowed)
         if not self._trains:
             return

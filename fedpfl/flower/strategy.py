@@ -52,17 +52,14 @@ from .transport import FlowerTransport
 
 logger = getLogger("flwr")
 
-# What a client needs for a round besides the shared arrays.
-HOOKS = {
-    "build": "changes the model",
-    "sharing": "shares parts of arrays",
-}
+# What a method may do for which shared arrays alone are not enough.
+OF_ARRAYS = {"build": "changes the model", "sharing": "shares parts of arrays"}
 
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Task(NamedTuple):
+class KnownTask(NamedTuple):
     """What a strategy knows before its first message."""
 
     clients: list[Client]
@@ -322,9 +319,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         return self._loop
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
-        self._initial = arrays
+        self._initial, self._text = arrays, settings_text(self._sent_settings())
         if self.model is None:
-            self._require_only_arrays()
             task = self._task_of_arrays(grid, arrays)
         else:
             run = replace(self.config.run, model=self._as_setting("model", self._built))
@@ -360,6 +356,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError("model", None, f"{self.method.name} {what}; {use}")
 
     def _from_arrays(self, arrays: ArrayRecord) -> tuple[nn.Module, Sharing]:
+        self._require_only_arrays()
         if not arrays:
             raise ConfigError("initial_arrays", {}, "must be the state dict of the model")
         if self._split is not None:  # the head was found before the personal arrays were left out
@@ -370,17 +367,17 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self.personal and (unknown := [p for p in self.personal if not any(n.startswith(p) for n in arrays)]):
             allowed = f"no array begins like this; the arrays are {', '.join(arrays)}"
             raise ConfigError("personal", unknown[0], printable(allowed, 500))
-        return model, Sharing(model, self._is_shared(model)) if self.personal else self.config.method.sharing(model)
+        return model, Sharing(model, self._is_shared(model))
 
-    def _task_of_arrays(self, grid: Grid, arrays: ArrayRecord) -> Task:
+    def _task_of_arrays(self, grid: Grid, arrays: ArrayRecord) -> KnownTask:
         """Return the task of clients of which nothing is known but that they take these arrays."""
-        return Task(*self._by_node(grid), *self._from_arrays(arrays), counts=False)
+        return KnownTask(*self._by_node(grid), *self._from_arrays(arrays), counts=False)
 
-    def _task_of_clients(self, grid: Grid) -> Task:
+    def _task_of_clients(self, grid: Grid) -> KnownTask:
         """Ask the clients for their task."""
-        transport = FlowerTransport(grid, settings_text(self._sent_settings()))
+        transport = FlowerTransport(grid, self._text)
         agreed = agree(self.config, transport.find_clients(self.config, self.state_key))
-        return Task(agreed.clients, transport.nodes, agreed.model, agreed.sharing, counts=True)
+        return KnownTask(agreed.clients, transport.nodes, agreed.model, agreed.sharing, counts=True)
 
     def _by_node(self, grid: Grid) -> tuple[list[Client], dict[int, int]]:
         """Return the nodes that are there as clients, numbered by their ids."""
@@ -463,7 +460,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _messages(self, requests: Sequence[Request], config: ConfigRecord, server_round: int) -> list[Message]:
         assert self._loop is not None
         layout = self._loop.rule.layout
-        text = settings_text(self._sent_settings())
         records: dict[int, tuple[Payload, ArrayRecord, ArrayRecord]] = {}
         self._sent = {}
         config["server-round"] = server_round
@@ -475,7 +471,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 records[key] = payload, ArrayRecord({**arrays, **self._exact}), extras
             _, arrays, extras = records[key]
             own = {name: value for name, value in payload.config.items() if name != "layout"}
-            mine = ConfigRecord({**dict(config), **own, "frozen": layout.frozen, SETTINGS: text})
+            mine = ConfigRecord({**dict(config), **own, "frozen": layout.frozen, SETTINGS: self._text})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: mine})
             if extras:
                 content[EXTRAS] = extras
@@ -605,12 +601,18 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
 def needs_of(method: Method) -> list[str]:
     """Return what a method needs of clients besides shared arrays; nothing if Flower's own ClientApps are enough."""
     rule = method.aggregation.rule
-    found = [why for hook, why in HOOKS.items() if getattr(type(method), hook) is not getattr(Method, hook)]
+    found = own_of(method, OF_ARRAYS)
     if method.extras:
         found.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
     if rule.reads:
         found.append(f"weighs by {', '.join(rule.reads)}")
     return found
+
+
+def own_of(method: Method, hooks: Mapping[str, str]) -> list[str]:
+    """Return what a method does by those of the hooks that it has itself: each hook's words."""
+    kind = type(method)
+    return [words for hook, words in hooks.items() if getattr(kind, hook) is not getattr(Method, hook)]
 
 
 def _is_built_in(method: type[Method]) -> bool:

@@ -374,6 +374,23 @@ def test_a_class_begins_with_the_same_personal_arrays_everywhere():
     assert torch.equal(*heads)
 
 
+def test_a_class_that_draws_from_numpy_begins_alike_too():
+    class Drawn(Net):
+        def __init__(self):
+            super().__init__()
+            with torch.no_grad():
+                self.fc2.bias.copy_(torch.from_numpy(np.random.rand(3).astype("float32")))
+
+    message, context = one_message()
+    biases = []
+    for _ in range(2):
+        np.random.rand(5)
+        with strategies.personal(message, context, Drawn) as local:
+            biases.append(local.model.fc2.bias.detach().clone())
+            training(local.model, loader(0))
+    assert torch.equal(*biases)
+
+
 def test_a_message_of_another_strategy_and_a_reply_without_its_weight():
     message, context = one_message()
     with strategies.personal(message, context, Net()) as local:

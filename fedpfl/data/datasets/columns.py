@@ -18,7 +18,7 @@ from ...core.errors import DataError
 from ...core.names import MAX_NAMED, difference, in_short
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .places import TEST, TRAIN, Parts, chosen_parts, is_part, need
+from .places import TEST, TRAIN, ChosenParts, chosen_parts, is_part, need
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
@@ -57,7 +57,7 @@ class Columns(NamedTuple):
     row: str  # what errors call a row: line or row
 
 
-def table_parts(path: Path) -> Parts:
+def table_parts(path: Path) -> ChosenParts:
     """Return the name of a table's file, or of those of a folder for training and test; ``DataError`` without."""
     if path.is_dir():
         return chosen_parts(path, _tables_in(path), f"table ({', '.join(SUFFIXES)})")
@@ -65,7 +65,7 @@ def table_parts(path: Path) -> Parts:
         raise DataError(f"{path}: no such file")
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: must be a table with the ending {' or '.join(SUFFIXES)}")
-    return Parts((path.name,), ())
+    return ChosenParts((path.name,), ())
 
 
 def table_files(path: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from ...core.names import in_short
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import Parts, chosen_parts, data_dir, is_part, need, own_path
+from .places import ChosenParts, chosen_parts, data_dir, is_part, need, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
@@ -42,7 +42,7 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True) -> Dataset:
     names = [entry.name for entry in _entries(root) if entry.is_dir()]
     # A class may be called train: its folder holds images, and that of a part folders.
     parts = [name for name in names if is_part(name) and _is_of_folders(root / name)]
-    chosen = Parts(("",), ())
+    chosen = ChosenParts(("",), ())
     if parts or (names and all(map(is_part, names))):
         chosen = chosen_parts(root, names, "folder")
     _refuse_images(root)

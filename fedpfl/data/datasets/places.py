@@ -55,7 +55,7 @@ def own_path(settings: DataSettings, what: str) -> Path:
     return Path(settings.data).expanduser()
 
 
-class Parts(NamedTuple):
+class ChosenParts(NamedTuple):
     """The training and the test part of a data set by their names, and what there is to say of the other parts."""
 
     names: tuple[str, ...]  # one, or two with a test part
@@ -67,7 +67,7 @@ def is_part(name: str) -> bool:
     return _PART.fullmatch(name) is not None
 
 
-def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = False) -> Parts:
+def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = False) -> ChosenParts:
     """Choose the parts of a data set by their names; ``DataError`` if it is unclear which they are.
 
     A validation part is the test set where there is no other. ``what`` is what errors call a part; with ``alone`` a
@@ -85,7 +85,7 @@ def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = Fal
         remarks.append(f"there is no part {TEST}: {chosen[1]} is the test set")
     if unused := [name for name in names if name not in chosen]:
         remarks.append(f"used are {' and '.join(chosen)}, and not {in_short(unused)}")
-    return Parts(tuple(chosen), tuple(remarks))
+    return ChosenParts(tuple(chosen), tuple(remarks))
 
 
 def need(module: str, package: str, why: str) -> Any:

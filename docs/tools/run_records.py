@@ -357,10 +357,12 @@ def curves(records: Path, words: Sequence[str]) -> str:
 
 @table
 def analysis(records: Path, words: Sequence[str]) -> str:
-    """Return a table of an experiment's analyses: ``EXPERIMENT SCALE TITLE``."""
-    name, scale, title = words
+    """Return a table of an experiment's analyses, or some of its columns: ``EXPERIMENT SCALE TITLE [COLUMN …]``."""
+    name, scale, title, *columns = words
     head, *rows = one(f"grids/{name}-{scale}", records)["tables"][title]
-    return markdown(head, rows)
+    shown = [0, *map(head.index, columns)] if columns else range(len(head))
+    chosen = [[line[at] for at in shown] for line in (head, *rows)]
+    return markdown(chosen[0], chosen[1:])
 
 
 @table

@@ -334,5 +334,8 @@ def test_a_table_of_an_experiment_s_runs(tmp_path):
     assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]
     records.write("grids/a-small", {"tables": {"T, y": [["run", "0"], ["A", "1.50 ± 0.50"]]}}, tmp_path)
     assert records.analysis(tmp_path, ["a", "small", "T, y"]).splitlines()[2:] == ["| A | 1.50 ± 0.50 |"]
+    records.write("grids/a-small", {"tables": {"T": [["run", "m", "n", "o"], ["A", "1", "2", "3"]]}}, tmp_path)
+    lines = records.analysis(tmp_path, ["a", "small", "T", "o", "m"]).splitlines()
+    assert lines == ["| run | o | m |", "| --- | ---: | ---: |", "| A | 3 | 1 |"]
     lines = records.rounds(tmp_path, ["e", "small", "c", "10", "20"]).splitlines()[2:]
     assert lines == ["| x: A | 62.50 ± 17.68 | 87.50 ± 17.68 |", "| y: A | not run |  |"]

@@ -106,8 +106,10 @@ class History:
                 yield line["round"], int(client), reason
 
     def only(self, clients: Collection[int]) -> History:
-        """Return the history with the accuracies of some clients and their means; no clients given: all."""
-        return History([_only(line, clients) for line in self.lines], self.by) if clients else self
+        """Return the history with the scores of some clients alone; no clients given: all."""
+        tests = ("personalised", "trained")
+        lines = [line | {part: _of_some(line.get(part), clients) for part in tests} for line in self.lines]
+        return History(lines, self.by) if clients else self
 
 
 def worst_tenth(accuracies: Collection[float]) -> float:
@@ -127,11 +129,17 @@ def _value(line: Mapping[str, Any], number: str) -> float | None:
     return value
 
 
-def _only(line: Mapping[str, Any], clients: Collection[int]) -> dict[str, Any]:
-    found: dict[str, Any] | None = line.get("personalised")
-    each = {i: accuracy for i, accuracy in found["each"].items() if int(i) in clients} if found else {}
-    means: dict[str, Any] = {"accuracy": statistics.fmean(each.values())} if each else {}
-    for name in metric_names(found or {}):
-        theirs = {i: value for i, value in (found or {}).get(f"each-{name}", {}).items() if int(i) in clients}
-        means.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
-    return {**line, "personalised": found and {**found, **means, "each": each}}
+def _of_some(scores: Mapping[str, Any] | None, clients: Collection[int]) -> dict[str, Any] | None:
+    """Return of a test's scores what is recorded by client, of some clients; None where none of them was tested."""
+    each = {client: value for client, value in scores["each"].items() if int(client) in clients} if scores else {}
+    if not scores or not each:
+        return None
+    found: dict[str, Any] = {"accuracy": statistics.fmean(each.values()), "each": each}
+    if sizes := scores.get("samples"):
+        found["samples"] = {client: sizes[client] for client in each}
+        correct = sum(accuracy * sizes[client] for client, accuracy in each.items())
+        found["weighted"] = correct / sum(found["samples"].values())
+    for name in metric_names(scores):
+        theirs = {client: value for client, value in scores.get(f"each-{name}", {}).items() if int(client) in clients}
+        found.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
+    return found

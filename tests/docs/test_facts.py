@@ -95,7 +95,6 @@ def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
     rows = re.findall(
         r"^\| .*?\(((?:table|figure)[^()]*)\)[^|]*\| not run \| (\d+) runs", PAGES[f"docs/results/{paper}.md"], re.M
     )
-    assert len(rows) > 2
     for place, runs in rows:
         files = [
             path

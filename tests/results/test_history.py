@@ -42,7 +42,20 @@ def test_some_clients_alone() -> None:
     history = History(LINES).only({1})
     assert history.curve("personalised.accuracy") == {2: pytest.approx(0.1), 4: pytest.approx(0.6)}
     assert history.last_test() == {"1": 0.6}
-    assert History(LINES).only({99}).last("personalised.accuracy") == 0.5, "none of them is there: the mean of all"
+    assert History(LINES).only({99}).last("personalised.accuracy") is None, "none of them was tested"
+
+
+@pytest.mark.parametrize("test", ["personalised", "trained"])
+def test_all_numbers_of_a_test_are_those_of_the_clients_that_are_asked_for(test: str) -> None:
+    scores = {
+        "accuracy": 0.5, "weighted": 0.5, "loss": 1.0, "mae": 4.0, "each": {"0": 0.2, "1": 0.4, "2": 0.9},
+        "samples": {"0": 10, "1": 30, "2": 5}, "each-mae": {"0": 1.0, "1": 2.0, "2": 9.0},
+    }  # fmt: skip
+    (line,) = History([{"round": 1, test: scores}]).only({0, 1}).lines
+    assert line[test] == {
+        "accuracy": pytest.approx(0.3), "weighted": pytest.approx(0.35), "mae": 1.5, "each": {"0": 0.2, "1": 0.4},
+        "samples": {"0": 10, "1": 30}, "each-mae": {"0": 1.0, "1": 2.0},
+    }  # fmt: skip
 
 
 def test_before_the_first_round_there_is_nothing() -> None:

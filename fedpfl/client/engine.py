@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from logging import getLogger
-from typing import Any, Callable, Dict, Iterable, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -60,6 +60,18 @@ MOMENTUM = "momentum/"
 COMPARED = 64
 # Momentum of each phase, by parameter.
 Momentum = Dict[int, Dict[str, Tensor]]
+
+
+class Training(NamedTuple):
+    """A client between the beginning of its training and the end."""
+
+    state: ClientState
+    local: LocalRound
+    method: Method
+    phases: Sequence[Phase]
+    first: Mapping[str, np.ndarray]
+    momentum: Momentum | None
+    started: float
 
 
 class Engine:
@@ -151,9 +163,14 @@ class Engine:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         if self.config.run.after_the_end:
             return self.personalise(client, message, self.config.run.personalise)
+        training = self.begin_training(client, message, self.config.method)
+        losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
+        return self.end_training(training, losses)
+
+    def begin_training(self, client: int, message: Payload, method: Method) -> Training:
+        """Load a client's model and have its method prepare the phases of a round."""
         started = time.perf_counter()
         state, local = self.load(client, message)
-        method = self.config.method
         method.prepare(local)
         first = self._first_personal_part(state, local)
         momentum = self._momentum(state, local)
@@ -161,7 +178,12 @@ class Engine:
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
-        losses = self.run_phases(phases, local, "batches", momentum=momentum)
+        return Training(state, local, method, phases, first, momentum, started)
+
+    def end_training(self, training: Training, losses: Sequence[float]) -> Payload:
+        """Store what the client keeps of its trained model, and return its reply."""
+        state, local, method, _, first, momentum, started = training
+        message = local.message
         extra = method.conclude(local)
         require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
@@ -195,7 +217,7 @@ class Engine:
             config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
         if self.config.run.evaluate_trained:
-            reply.metrics.update(self._test_trained(local))
+            reply.metrics.update(self._test_trained(local, method))
         return reply
 
     def evaluate(self, client: int, message: Payload) -> Payload:
@@ -259,11 +281,12 @@ class Engine:
         trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
         return Payload(metrics={**_metrics("personalised", score), **trained_on, "train-seconds": seconds})
 
-    def adapted(self, local: LocalRound, factor: float | None = None) -> Forward:
+    def adapted(self, local: LocalRound, factor: float | None = None, method: Method | None = None) -> Forward:
         """Adapt the loaded model to a test; return the forward pass with which the client predicts."""
-        self.run_phases(self.config.method.adaptation(local), local, "adaptation", factor)
+        method = method or self.config.method
+        self.run_phases(method.adaptation(local), local, "adaptation", factor)
         self.model.eval()
-        personalised: Forward = self.config.method.personalised(self.model)
+        personalised: Forward = method.personalised(self.model)
         return personalised
 
     def _is_written(self, state: ClientState, local: LocalRound) -> bool:
@@ -308,9 +331,9 @@ class Engine:
             "loss": self.config.training.loss, "why": "",
         }  # fmt: skip
 
-    def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
+    def _test_trained(self, local: LocalRound, method: Method) -> dict[str, int | float]:
         # The model may adapt: all that is sent or kept of it has been copied.
-        forward = self.adapted(local)
+        forward = self.adapted(local, method=method)
         return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
 
     def private(
@@ -390,18 +413,24 @@ class Engine:
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
-        if factor is None:  # a model is tested as it was before round 1, too
-            training, rounds = self.config.training, self.config.run.num_server_rounds
-            over_rounds = training.learning_rate_over == "rounds"
-            factor = rate_factor(training, max(1, local.round), rounds) if over_rounds else 1.0
+        factor = self.rate_factor(local.round) if factor is None else factor
         return [
-            run_phase(
-                self.model, phase, local.samples, self.config.training,
-                generator(local.seed, purpose, local.client, local.round, place), factor,
-                None if momentum is None else momentum.setdefault(place, {}), self.config.data.normalize,
-            )
-            for place, phase in enumerate(phases)
-        ]  # fmt: skip
+            self.run_phase(phase, local, purpose, place, factor, momentum) for place, phase in enumerate(phases)
+        ]
+
+    def run_phase(
+        self, phase: Phase, local: LocalRound, purpose: str, place: int, factor: float, momentum: Momentum | None
+    ) -> float:
+        """Run the phase at a place in a schedule."""
+        rng = generator(local.seed, purpose, local.client, local.round, place)
+        velocity = None if momentum is None else momentum.setdefault(place, {})
+        training, normalize = self.config.training, self.config.data.normalize
+        return run_phase(self.model, phase, local.samples, training, rng, factor, velocity, normalize)
+
+    def rate_factor(self, number: int) -> float:
+        """Return the factor of learning rates in a round; a model is tested as it was before round 1, too."""
+        training, rounds = self.config.training, self.config.run.num_server_rounds
+        return rate_factor(training, max(1, number), rounds) if training.learning_rate_over == "rounds" else 1.0
 
     def load(self, client: int, message: Payload, to_test: bool = False) -> tuple[ClientState, LocalRound]:
         """Load a client's model: the arrays of a message, and the client's own arrays of that round.

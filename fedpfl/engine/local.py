@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,8 +33,11 @@ from ..rules.averages import group_size
 from ..setup.config import Config
 from .pool import Died, Finished, WorkerPool
 from .sums import Adder, AddingTransport, Counted, GroupSum
-from .transport import EVALUATE, Fail, Request, Wait
-from .worker import SUM, Failed, Reply, keep_freed_memory, run_client
+from .transport import EVALUATE, TRAIN, Fail, Request, Wait
+from .worker import SUM, Failed, Reply, failed, keep_freed_memory, run_client
+
+if TYPE_CHECKING:
+    from ..client.together import Together
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
@@ -81,6 +84,7 @@ class LocalTransport(AddingTransport):
         keep_freed_memory()
         self._pool: WorkerPool | None = None
         self._largest: dict[str, int] = {}
+        self._together: Together | None = None
 
     def __enter__(self) -> LocalTransport:
         """Begin; workers are started with the first requests."""
@@ -150,6 +154,9 @@ class LocalTransport(AddingTransport):
         fail(client, answer.reason + self._kept(answer), answer.error)
 
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+        if requests and requests[0].kind == TRAIN and trains_together(self._config):
+            yield from self._train_together(requests)
+            return
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
             message = replace(message, config=dict(message.config))  # others get the same
@@ -158,6 +165,17 @@ class LocalTransport(AddingTransport):
                 # The next client trains in the same model, of which these may be views.
                 answer.arrays = {name: array.copy() for name, array in answer.arrays.items()}
             yield request.client, answer
+
+    def _train_together(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+        if self._together is None:
+            # Needs a PyTorch that boards may not have.
+            from ..client.together import Memory, Together
+
+            self._together = Together(self._engine, Memory.of(self._config.training))
+        clients = {request.client.id: request.client for request in requests}
+        tasks = [(request.client.id, request.make) for request in requests]
+        for number, answer in self._together.train(sorted(tasks, key=lambda task: task[0])):
+            yield clients[number], answer if isinstance(answer, Payload) else failed(number, answer)
 
     def _run_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         # Tests send no arrays, so that several clients can have one answer.
@@ -296,6 +314,12 @@ def _same_arrays(messages: Sequence[Payload]) -> bool:
 def _alone(by_client: Mapping[int, tuple[int, Request]], client: int) -> tuple[int, int, Sequence[Request]]:
     rank, request = by_client[client]
     return rank, client, [request]
+
+
+def trains_together(config: Config) -> bool:
+    """Return whether a process trains clients as one batch."""
+    at_once = config.training.clients_at_once
+    return at_once > 1 or (at_once == 0 and config.training.device == "cuda")
 
 
 def default_workers(config: Config, clients_per_gpu: int = 1) -> int:

@@ -182,12 +182,18 @@ def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payl
     """Run a client and return its answer; what goes wrong is its reply."""
     try:
         return HANDLERS[kind](engine, client, message)
-    except FedpflError as error:
-        return Failed(client, str(error), error=error)
     except Exception as error:  # one client's: the others continue, and the user gets the traceback
-        if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
-            raise KeyboardInterrupt from error
-        return Failed(client, in_one_line(error), traceback.format_exc(), error)
+        return failed(client, error)
+
+
+def failed(client: int, error: Exception) -> Failed:
+    """Return the answer of a client that raised an error."""
+    if isinstance(error, FedpflError):
+        return Failed(client, str(error), error=error)
+    if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
+        raise KeyboardInterrupt from error
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return Failed(client, in_one_line(error), trace, error)
 
 
 def serve(

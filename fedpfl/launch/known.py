@@ -113,6 +113,7 @@ class CommonSettings(TypedDict, total=False):
     tune_epochs: Annotated[int, {'minimum': 0}]
     device: Literal["cpu", "cuda"]
     precision: Literal["float32", "bf16"]
+    clients_at_once: Annotated[int, {'minimum': 0}]
     threads: Annotated[int, {'minimum': 0}]
     server_optimizer: Literal["none", "momentum", "adam", "yogi"]
     server_learning_rate: Annotated[float, {'minimum': 0}]

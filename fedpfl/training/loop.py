@@ -73,21 +73,18 @@ def run_phase(
         return 0.0
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    if not all(module.training for module in modules):
-        model.train()
-    for module in modules:
-        if has_frozen_statistics(module):
-            module.eval()
+    set_training(model, modules)
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
     if len(sizes) > 1 and sizes[-1] == 1 and any(map(_needs_several, modules)):
         sizes[-2:] = [sizes[-2] + 1]
-    epochs = _epochs(sizes, phase, settings)
-    step = _stepper(phase, settings, names, params, factor, velocity, sum(map(len, epochs)))
+    epochs = epochs_of(sizes, phase, settings)
+    parts = step_parts(phase, settings, names, params, factor, velocity)
+    step = _stepper(parts, settings, sum(map(len, epochs)))
     augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, normalize)
     losses: list[Tensor] = []
     phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)
-    only_training, statistics = _only_training(parameters, set(names)), _statistics(modules, phase.move_statistics)
+    only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
     weights = weighing(y) if settings.class_weights != "none" else nullcontext()
     with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
@@ -97,7 +94,7 @@ def run_phase(
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
                 lone = len(batch.y) == 1 and bool(norms)
                 if lone:
-                    _set_mode(norms, False)
+                    set_mode(norms, False)
                 if phase.gradient is None:
                     with precision:
                         loss = phase_loss(model, batch)
@@ -117,9 +114,9 @@ def run_phase(
                 # The next step uses their memory again while it is still in the processor's cache.
                 del loss, grads
                 if lone:
-                    _set_mode(norms, True)
+                    set_mode(norms, True)
     trained_on = [size for of_epoch in epochs for size in of_epoch]
-    return _sum(losses, trained_on) / sum(trained_on)
+    return summed(losses, trained_on) / sum(trained_on)
 
 
 def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
@@ -155,7 +152,16 @@ def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
         torch.set_num_threads(threads)
 
 
-def _epochs(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:
+def set_training(model: nn.Module, modules: Sequence[nn.Module]) -> None:
+    """Set a model to training mode, but for BatchNorm layers that are frozen."""
+    if not all(module.training for module in modules):
+        model.train()
+    for module in modules:
+        if has_frozen_statistics(module):
+            module.eval()
+
+
+def epochs_of(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:
     """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
     # A phase that moves nothing measures a whole gradient.
     if not settings.local_steps or phase.learning_rate == 0:
@@ -214,16 +220,23 @@ def _parts(count: int) -> list[slice]:
     return [slice(at, end) for at, end in zip(starts, [*starts[1:], count])]
 
 
-def _stepper(
+class Part(NamedTuple):
+    """Parameters of a phase that step together: their places, their optimiser, and to what their gradient is clipped."""
+
+    members: list[int]
+    optimizer: Optimizer
+    clip_norm: float | None
+
+
+def step_parts(
     phase: Phase,
     settings: TrainingSettings,
     names: Sequence[str],
     params: Sequence[Tensor],
     factor: float,
     velocity: dict[str, Tensor] | None,
-    steps: int,
-) -> Callable[[list[Tensor]], None]:
-    """Return what moves the parameters by their gradients, which it may overwrite."""
+) -> list[Part]:
+    """Return the parts of a phase's parameters, one for each of its groups that has any, and one for the others."""
 
     def optimizer(members: Sequence[int], rate: float | None) -> Optimizer:
         chosen = next((r for r in (rate, phase.learning_rate) if r is not None), settings.learning_rate)
@@ -234,23 +247,26 @@ def _stepper(
             made.velocity = [velocity.setdefault(names[at], torch.zeros_like(params[at])) for at in members]
         return made
 
-    if not phase.groups:
-        one = optimizer(range(len(params)), None)
-        return _scheduled([one], one.step, settings, steps)
     groups = (*phase.groups, Group(lambda name: True))
     members: list[list[int]] = [[] for _ in groups]
     for at, name in enumerate(names):
         members[next(i for i, group in enumerate(groups) if group.selected(name))].append(at)
-    parts = [(group.clip_norm, own, optimizer(own, group.learning_rate)) for group, own in zip(groups, members) if own]
+    return [
+        Part(own, optimizer(own, group.learning_rate), group.clip_norm) for group, own in zip(groups, members) if own
+    ]
+
+
+def _stepper(parts: Sequence[Part], settings: TrainingSettings, steps: int) -> Callable[[list[Tensor]], None]:
+    """Return what moves the parameters by their gradients, which it may overwrite."""
 
     def step(grads: list[Tensor]) -> None:
-        for limit, own, part in parts:
+        for own, optimizer, limit in parts:
             theirs = [grads[at] for at in own]
             if limit is not None:
                 clip(theirs, limit)
-            part.step(theirs)
+            optimizer.step(theirs)
 
-    return _scheduled([part for _, _, part in parts], step, settings, steps)
+    return _scheduled([part.optimizer for part in parts], step, settings, steps)
 
 
 def _scheduled(
@@ -280,7 +296,7 @@ def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generato
         yield Batch(inputs, labels, positions)
 
 
-def _sum(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
+def summed(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
     """Return the sum of the batches' mean losses times their sizes, added up in float32 one after the other."""
     summands = np.array(torch.stack(list(losses)).tolist(), np.float32) * np.array(sizes, np.float32)
     return float(np.add.accumulate(summands)[-1])
@@ -299,7 +315,7 @@ def _only_training(parameters: Sequence[tuple[str, nn.Parameter]], names: set[st
 
 
 @contextmanager
-def _statistics(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
+def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
     """Yield the BatchNorm layers; with ``move`` false their running statistics do not change."""
     norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and not has_frozen_statistics(m)]
     before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
@@ -318,6 +334,6 @@ def _needs_several(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
 
 
-def _set_mode(norms: list[nn.modules.batchnorm._BatchNorm], training: bool) -> None:
+def set_mode(norms: list[nn.modules.batchnorm._BatchNorm], training: bool) -> None:
     for m in norms:
         m.training = training

@@ -60,7 +60,14 @@ def class_weights(y: Tensor) -> Tensor:
 @contextmanager
 def weighing(y: Tensor) -> Iterator[None]:
     """Weigh classes by how rare they are among labels, wherever :func:`weighted_cross_entropy` is computed inside."""
-    token = _weights.set(class_weights(y))
+    with weighing_with(class_weights(y)):
+        yield
+
+
+@contextmanager
+def weighing_with(weights: Tensor) -> Iterator[None]:
+    """Weigh classes by given weights there."""
+    token = _weights.set(weights)
     try:
         yield
     finally:

@@ -120,12 +120,13 @@ class Correction:
     def __init__(self, arrays: Mapping[str, Tensor]) -> None:
         self.arrays = arrays
         self._sums = {name: torch.zeros_like(array) for name, array in arrays.items()}
-        self._steps = 0
+        # A tensor, so that clients which train as one batch each have their own.
+        self._steps = torch.zeros(())
 
     @torch.no_grad()
     def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
         """Add a."""
-        self._steps += 1
+        self._steps.add_(1)
         for name, grad in zip(names, grads):
             if name in self.arrays:
                 self._sums[name].add_(grad)
@@ -133,7 +134,7 @@ class Correction:
 
     def mean_gradient(self) -> dict[str, Tensor]:
         """Return the mean of the steps' gradients, by name; of the parameters that have an entry."""
-        return {name: total / self._steps for name, total in self._sums.items()}
+        return {name: total / float(self._steps) for name, total in self._sums.items()}
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,12 @@ class TrainingSettings:
         "autocast allows it. Weights, gradients, optimiser state and all tests stay float32.",
         choices=("float32", "bf16"),
     )
+    clients_at_once: int = setting(
+        0,
+        "Number of clients that one process trains as one batch; results differ by rounding. 0: on a GPU as many as "
+        "fit into its memory, on a CPU one after the other.",
+        minimum=0,
+    )
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
         minimum=0,

@@ -1,0 +1,241 @@
+"""Trains several clients of an engine at once: their phases run as one batch, everything else client by client."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from contextlib import contextmanager
+from logging import getLogger
+from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Set, Tuple, Union, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..core.payload import Payload
+from ..core.rng import generator
+from ..training.batched import CannotStack, Member, Turns, kind_of, run_phase_of_many
+from ..training.phase import Phase
+from ..training.settings import TrainingSettings
+from .engine import Engine, Training
+
+logger = getLogger("fedpfl.client")
+
+Answer = Union[Payload, Exception]
+
+
+class Memory:
+    """How many clients train at once: as many as a setting says, or as many as fit into the memory that is free.
+
+    The first batch is small and shows how much a client takes. ``free`` is asked for the bytes that are free, ``used``
+    for the most that were in use since the last call of ``restart``.
+    """
+
+    FIRST = 4
+    # Of the free memory; the rest is for what grows with a batch in other ways.
+    SHARE = 0.7
+
+    def __init__(self, clients: int, free: Callable[[], int], used: Callable[[], int], restart: Callable[[], None]):
+        self.clients = clients or self.FIRST
+        self._chosen = bool(clients)
+        self._free, self._used, self._restart = free, used, restart
+        self._said = False
+
+    @classmethod
+    def of(cls, training: TrainingSettings) -> Memory:
+        """Return that of the device; on a CPU one client at a time unless ``clients-at-once`` says otherwise."""
+        if training.device != "cuda":
+            return cls(training.clients_at_once or 1, lambda: 0, lambda: 0, lambda: None)
+
+        def free() -> int:
+            unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            return int(torch.cuda.mem_get_info()[0]) + unused
+
+        return cls(
+            training.clients_at_once, free, torch.cuda.max_memory_allocated, torch.cuda.reset_peak_memory_stats
+        )
+
+    @contextmanager
+    def measured(self) -> Iterator[List[int]]:
+        """Yield a list for the clients of a batch, and learn from what they use within the block."""
+        clients: List[int] = []
+        self._restart()
+        before = self._used()
+        yield clients
+        if not self._chosen and len(clients) == self.clients:
+            each = max(1, (self._used() - before) // len(clients))
+            self.clients = max(1, int(self.SHARE * self._free() / each))
+            self._chosen = True
+
+    def too_many(self, clients: int) -> None:
+        """Take half as many from now on."""
+        self.clients, self._chosen = max(1, min(self.clients, clients // 2)), True
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "the memory is too small for %d clients at once: %d from now on (clients-at-once)", clients,
+                self.clients,
+            )  # fmt: skip
+
+
+class Together:
+    """Has an engine train clients as one batch; their replies are those of :meth:`Engine.train` up to rounding.
+
+    ``alone`` are the phases that clients have run one after the other: method, place in the schedule, reason.
+    """
+
+    def __init__(self, engine: Engine, memory: Memory) -> None:
+        self._engine = engine
+        self._memory = memory
+        self._turns: Dict[nn.Module, Turns] = {}
+        self.alone: Set[Tuple[str, int, str]] = set()
+
+    def train(self, tasks: Iterable[Tuple[int, Callable[[], Payload]]]) -> Iterator[Tuple[int, Answer]]:
+        """Train clients, each with its message; yield the reply of each in order, or the error that it raised."""
+        left = deque(tasks)
+        while left:
+            self._turns.clear()
+            answers: Dict[int, Answer] = {}
+            batches: Dict[str, List[_Client]] = {}
+            with self._memory.measured() as taken:
+                while left and len(taken) < self._memory.clients:
+                    client, make = left.popleft()
+                    try:
+                        found = self._begin(client, make())
+                        batches.setdefault(found.kind, []).append(found)
+                    except torch.cuda.OutOfMemoryError as error:
+                        if not taken:
+                            answers[client] = error
+                        else:  # these first
+                            left.appendleft((client, make))
+                            self._memory.too_many(len(taken) + 1)
+                            break
+                    except Exception as error:  # noqa: BLE001  one client's: the others continue
+                        answers[client] = error
+                    taken.append(client)
+                for clients in batches.values():
+                    self._run(clients, answers)
+            yield from ((client, answers[client]) for client in taken)
+
+    def _begin(self, client: int, message: Payload) -> _Client:
+        """Load a client, have its method make its phases, and take its model out of the engine's."""
+        engine, begun = self._engine, time.perf_counter()
+        # A method may leave something in itself that it needs when the client's round ends.
+        training = engine.begin_training(client, message, copy.copy(engine.config.method))
+        local = training.local
+        phases = [phase for phase in training.phases if phase.epochs]
+        if phases:
+            engine.seed(local, "batches")
+        member = Member(
+            local.samples, lambda place: generator(local.seed, "batches", local.client, local.round, place),
+            _draws(engine.config.training.device), training.momentum,
+        )  # fmt: skip
+        turns = self._turns_of(engine)
+        turns.take(member)
+        found = _Client(training, phases, member)
+        found.kind = f"{engine.config.run.model} {kind_of(phases)}"
+        found.seconds = time.perf_counter() - begun
+        return found
+
+    def _turns_of(self, engine: Engine) -> Turns:
+        if engine.model not in self._turns:
+            self._turns[engine.model] = Turns(engine.model)
+        return self._turns[engine.model]
+
+    def _run(self, clients: Sequence[_Client], answers: Dict[int, Answer]) -> None:
+        engine = self._engine
+        engine.use_model_of(clients[0].training.local.client)
+        turns, begun = self._turns_of(engine), time.perf_counter()
+        factor = engine.rate_factor(clients[0].training.local.round)
+        for place in range(len(clients[0].phases)):
+            there = [client for client in clients if client.error is None]
+            if not there:
+                break
+            self._run_phase(turns, there, place, factor)
+        share = (time.perf_counter() - begun) / len(clients)
+        for client in clients:
+            answers[client.number] = client.error or self._end(turns, client, share)
+
+    def _run_phase(self, turns: Turns, clients: Sequence[_Client], place: int, factor: float) -> None:
+        """Run a phase of clients as one batch; as two where the memory is too small, or else one after the other."""
+        engine = self._engine
+        try:
+            means = run_phase_of_many(
+                turns, [client.phases[place] for client in clients], [client.member for client in clients],
+                engine.config.training, place, factor, engine.config.data.normalize,
+            )  # fmt: skip
+        except torch.cuda.OutOfMemoryError:
+            self._memory.too_many(len(clients))
+            half = len(clients) // 2
+            self._run_phase(turns, clients[:half], place, factor)
+            self._run_phase(turns, clients[half:], place, factor)
+        except CannotStack as reason:
+            if len(clients) > 1:
+                self._note(place, str(reason))
+            for client in clients:
+                self._alone(turns, client, place, factor)
+        else:
+            for client, mean in zip(clients, means):
+                client.losses.append(mean)
+
+    def _alone(self, turns: Turns, client: _Client, place: int, factor: float) -> None:
+        """Run a phase of one client."""
+        training, member = client.training, client.member
+        try:
+            with turns.of(member):
+                _set_draws(member.draws, self._engine.config.training.device)
+                loss = self._engine.run_phase(
+                    client.phases[place], training.local, "batches", place, factor, training.momentum
+                )
+                member.draws = _draws(self._engine.config.training.device)
+            client.losses.append(loss)
+        except Exception as error:  # noqa: BLE001  one client's: the others continue
+            turns.reset()
+            client.error = error
+
+    def _end(self, turns: Turns, client: _Client, share: float) -> Answer:
+        engine, begun = self._engine, time.perf_counter()
+        try:
+            turns.put(client.member)
+            engine.sharing.accept(client.training.local.extras)
+            _set_draws(client.member.draws, engine.config.training.device)
+            started = begun - client.seconds - share
+            reply = engine.end_training(client.training._replace(started=started), client.losses)
+            # The next client's round ends in the same model, of which these may be views.
+            reply.arrays = {name: array.copy() for name, array in reply.arrays.items()}
+            return reply
+        except Exception as error:  # noqa: BLE001  one client's: the others continue
+            return error
+        finally:
+            turns.reset()
+
+    def _note(self, place: int, reason: str) -> None:
+        name = self._engine.config.method.name
+        if (name, place, reason) not in self.alone:
+            self.alone.add((name, place, reason))
+            logger.info("%s: clients run phase %d one after the other: %s", name, place + 1, reason)
+
+
+class _Client:
+    """A client of a batch."""
+
+    kind = ""
+    seconds = 0.0
+    error: Exception | None = None
+
+    def __init__(self, training: Training, phases: List[Phase], member: Member) -> None:
+        self.training, self.phases, self.member = training, phases, member
+        self.number, self.losses = training.local.client, cast("List[float]", [])
+
+
+def _draws(device: str) -> Tensor:
+    """Return the state of the generator from which torch draws where models compute."""
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+def _set_draws(state: Tensor | None, device: str) -> None:
+    assert state is not None
+    if device == "cuda":
+        torch.cuda.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)

@@ -1,0 +1,613 @@
+"""Trains many clients as one batch: each step of all of them is one step of stacked models.
+
+Small models leave a GPU idle, as each of their operations is too little for it. So the arrays of clients with the same
+model are stacked along a new first axis, and ``torch.vmap`` computes a phase's loss once for all. Each client keeps its
+own weights, order of samples, BatchNorm statistics, state of the optimiser and random draws, and makes the steps that
+it would make alone, in batches of the same sizes: results differ by rounding.
+
+A phase with a ``gradient`` of its own, or whose functions do what ``vmap`` cannot do, raises ``CannotStack`` and leaves
+the clients as they were. They then run it one after the other, with ``run_phase``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Union, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ..core.errors import in_one_line
+from ..core.frozen import frozen
+from ..data.federation import Samples
+from .augment import find as find_augmentation
+from .augment import flip_crop
+from .batches import batch_sizes
+from .device import step_precision
+from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, summed
+from .losses import class_weights, weighing_with
+from .merge import CannotStack, Merged
+from .optim import TorchOptimizer, clip
+from .phase import Batch, Phase, loss_of
+from .schedule import rate_factor
+from .settings import TrainingSettings
+
+# Places of clients in a batch: neighbours, of which a slice is a view, or any.
+Rows = Union[slice, Tensor]
+# What dropout layers call; a mask of ones tells what each does to its input.
+_DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+
+
+@dataclass
+class Member:
+    """A client of a batch, as it is between two phases.
+
+    ``arrays`` are those of the model, by name, and ``attributes`` what else its modules have for this client alone, by
+    module and name. ``generator`` makes the source of a phase's random choices; ``draws`` is the state of torch's own.
+    """
+
+    samples: Samples
+    generator: Callable[[int], np.random.Generator]
+    draws: Tensor | None
+    velocity: Dict[int, Dict[str, Tensor]] | None
+    arrays: Dict[str, Tensor] = field(default_factory=dict)
+    attributes: Dict[Tuple[int, str], Any] = field(default_factory=dict)
+
+
+class Turns:
+    """One model in which clients take turns: each puts in what is its own, and takes it out again.
+
+    Frozen arrays stay where they are, as all clients have the same.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        common = {id(array) for _, array in frozen(model)}
+        both = [*model.named_parameters(), *model.named_buffers()]
+        self.arrays = {name: array for name, array in both if id(array) not in common}
+        self.modules = list(model.modules())
+        self._attributes = [dict(vars(module)) for module in self.modules]
+
+    def take(self, member: Member) -> None:
+        """Take a client's arrays and attributes out of the model."""
+        member.arrays = {name: array.detach().clone() for name, array in self.arrays.items()}
+        member.attributes = {}
+        for place, (module, before) in enumerate(zip(self.modules, self._attributes)):
+            for name, value in vars(module).items():
+                if name != "training" and before.get(name, vars(module)) is not value:
+                    member.attributes[place, name] = value
+        self.reset()
+
+    @torch.no_grad()
+    def put(self, member: Member) -> None:
+        """Put a client's arrays and attributes into the model."""
+        for name, array in self.arrays.items():
+            array.copy_(member.arrays[name])
+        self.set(member.attributes)
+
+    def set(self, attributes: Mapping[Tuple[int, str], Any]) -> None:
+        """Give modules attributes of a client."""
+        for (place, name), value in attributes.items():
+            vars(self.modules[place])[name] = value
+
+    def reset(self) -> None:
+        """Give modules the attributes that they have between clients."""
+        for module, before in zip(self.modules, self._attributes):
+            own = vars(module)
+            for name in own.keys() - before.keys():
+                del own[name]
+            own.update({name: value for name, value in before.items() if name != "training"})
+
+    @contextmanager
+    def of(self, member: Member) -> Iterator[None]:
+        """Let the model be a client's within the block."""
+        self.put(member)
+        yield
+        self.take(member)
+
+
+def run_phase_of_many(
+    turns: Turns, phases: Sequence[Phase], members: Sequence[Member], settings: TrainingSettings, place: int,
+    factor: float, normalize: str,
+) -> list[float]:  # fmt: skip
+    """Train clients through the phase of each, all at once; return their mean losses, as :func:`run_phase` does.
+
+    ``place`` is that of the phases in the clients' schedules.
+
+    Raises
+    ------
+    CannotStack
+        The phases cannot run as one. The clients are as they were.
+    """
+    before = [(member.arrays, member.attributes, member.draws) for member in members]
+    try:
+        with _during(turns, phases, members):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")  # a loop over clients in one operation
+                return _Run(turns, phases, members, settings, place, factor, normalize).run()
+    except torch.cuda.OutOfMemoryError:
+        _go_back(turns, members, before)
+        raise
+    except Exception as error:  # what vmap cannot do is all kinds of errors; alone clients show which are theirs
+        _go_back(turns, members, before)
+        if isinstance(error, CannotStack):
+            raise
+        raise CannotStack(in_one_line(error)) from error
+
+
+def _go_back(turns: Turns, members: Sequence[Member], before: Sequence[Tuple[Any, Any, Any]]) -> None:
+    turns.reset()
+    for member, (arrays, attributes, draws) in zip(members, before):
+        member.arrays, member.attributes, member.draws = arrays, attributes, draws
+
+
+@contextmanager
+def _during(turns: Turns, phases: Sequence[Phase], members: Sequence[Member]) -> Iterator[None]:
+    """Surround the block with what surrounds the phase of each client; what it changes in the model is the client's."""
+    entered = []
+    try:
+        for phase, member in zip(phases, members):
+            if phase.during is not nullcontext:
+                with turns.of(member):
+                    context = phase.during(turns.model)
+                    context.__enter__()
+                    entered.append((context, member))
+        yield
+    finally:
+        for context, member in entered:
+            with turns.of(member):
+                context.__exit__(None, None, None)
+
+
+class _Run:
+    """A phase of many clients."""
+
+    def __init__(
+        self, turns: Turns, phases: Sequence[Phase], members: Sequence[Member], settings: TrainingSettings, place: int,
+        factor: float, normalize: str,
+    ) -> None:  # fmt: skip
+        self.names = _alike(phases, list(turns.arrays), turns.model)
+        self.turns, self.phase = turns, phases[0]
+        self.settings = settings = self.phase.adjusted(settings)
+        self.normalize, self.place, self.factor = normalize, place, factor
+        self.all_members = members
+        # Those that have the most steps come first, and those whose batches have the same sizes next to each other.
+        chosen = []
+        for phase, member in zip(phases, members):
+            x, y = phase.data if phase.data is not None else member.samples
+            sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch) if len(y) else []
+            steps = [size for of_epoch in epochs_of(sizes, phase, settings) for size in of_epoch] if sizes else []
+            if steps:
+                chosen.append((steps, phase, member, Samples(x, y), len(sizes)))
+        chosen.sort(key=lambda of_one: (len(of_one[0]), of_one[0]), reverse=True)
+        self.sizes = [of_one[0] for of_one in chosen]
+        self.phases = [of_one[1] for of_one in chosen]
+        self.members = [of_one[2] for of_one in chosen]
+        self.samples = [of_one[3] for of_one in chosen]
+        self.epoch = [of_one[4] for of_one in chosen]
+
+    def run(self) -> list[float]:
+        """Make all steps."""
+        if not self.names or not self.members:
+            return [0.0] * len(self.all_members)
+        turns, settings, phase, members = self.turns, self.settings, self.phase, self.members
+        set_training(turns.model, turns.modules)
+        self.stacked = {name: torch.stack([m.arrays[name] for m in members]) for name in turns.arrays}
+        params = [self.stacked[name] for name in self.names]
+        weighted = settings.class_weights != "none"
+        own_loss = phase.loss is not None
+        self.merged = Merged(
+            [
+                (
+                    one.loss if own_loss else None, one.penalty, one.project,
+                    _padded_weights(samples.y, self.samples) if weighted else None, dict(member.attributes),
+                )
+                for one, samples, member in zip(self.phases, self.samples, members)
+            ],
+            turns.arrays,
+        )  # fmt: skip
+        self.loss = loss_of(settings)
+        self.velocity = self._velocity()
+        parts = step_parts(phase, settings, self.names, params, self.factor, self.velocity)
+        if any(isinstance(part.optimizer, TorchOptimizer) for part in parts):
+            raise CannotStack(f"the optimiser {settings.optimizer} is PyTorch's own")
+        rates = [part.optimizer.learning_rate for part in parts]
+        self.changed = [False] * len(self.merged.leaves)
+        self.precision = step_precision(settings)
+        self.holder = _Holder(turns.model)
+        self.draws = _Draws(turns.modules, [m.draws for m in members], params[0].device)
+        batches = _Batches(self.samples, self.sizes, self.epoch, [m.generator(self.place) for m in members])
+        batches.augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, self.normalize)
+        losses = params[0].new_zeros(len(members), len(self.sizes[0]))
+        with ExitStack() as stack:
+            norms = stack.enter_context(statistics_of(turns.modules, phase.move_statistics))
+            for tick in range(len(self.sizes[0])):
+                done: list[Part] = []
+                for clients, rows in self._groups(tick):
+                    done = [_part(part, rows) for part in parts]
+                    if settings.learning_rate_over == "steps":
+                        rate = rate_factor(settings, tick + 1, len(self.sizes[clients[0]]))
+                        for part, full in zip(done, rates):
+                            part.optimizer.learning_rate = full * rate
+                    batch = batches.next(clients, tick)
+                    lone = batch.y.shape[1] == 1 and bool(norms)
+                    if lone:  # as in run_phase
+                        set_mode(norms, False)
+                    losses[rows, tick] = self._step(clients, rows, batch, done)
+                    if lone:
+                        set_mode(norms, True)
+                    for part, whole in zip(done, parts):
+                        _put_back(part, whole, rows)
+                for part, whole in zip(done, parts):  # how many steps there were, say
+                    vars(whole.optimizer).update({k: v for k, v in vars(part.optimizer).items() if type(v) is int})
+        return self._end(losses)
+
+    def _groups(self, tick: int) -> Iterator[tuple[list[int], Rows]]:
+        """Yield the clients that step together: with batches of one size and, if rates follow it, as many steps."""
+        over_steps = self.settings.learning_rate_over == "steps"
+
+        def kind(client: int) -> tuple[int, int]:
+            return self.sizes[client][tick], len(self.sizes[client]) if over_steps else 0
+
+        there = [client for client, sizes in enumerate(self.sizes) if len(sizes) > tick]
+        for _, found in groupby(sorted(there, key=kind), kind):
+            clients = list(found)
+            if clients[-1] - clients[0] + 1 == len(clients):
+                yield clients, slice(clients[0], clients[-1] + 1)
+            else:
+                yield clients, torch.tensor(clients, device=self.stacked[self.names[0]].device)
+
+    def _step(self, clients: list[int], rows: Rows, batch: Batch, parts: Sequence[Part]) -> Tensor:
+        """Let clients make their next step; return the loss of each."""
+        phase, settings, size = self.phase, self.settings, batch.y.shape[1]
+        arrays = {name: array[rows] for name, array in self.stacked.items()}
+        trained = {name: arrays.pop(name).requires_grad_() for name in self.names}
+        leaves = [leaf[rows] for leaf in self.merged.leaves]
+        versions = [leaf._version for leaf in leaves]
+        masks = self.draws.masks(clients, lambda layers: self._probe(trained, arrays, leaves, batch, layers), size)
+
+        losses = self._losses(trained, arrays, leaves, batch, masks)
+        weight = settings.loss_weight(size)
+        grads = torch.autograd.grad((weight * losses).sum(), list(trained.values()), allow_unused=True)
+        if any(grad is None for grad in grads):
+            raise CannotStack("the loss does not depend on all parameters that train")
+        params = [param.detach() for param in trained.values()]
+        held = {**arrays, **dict(zip(self.names, params))}
+        limits = [part for part in parts if part.clip_norm is not None]
+        if phase.penalty is not None or settings.clip_norm or limits:
+            grads = self._for_each(self._adjust, held, list(grads), leaves, limits)
+        for part in parts:
+            part.optimizer.step([grads[at] for at in part.members])
+            held.update(zip([self.names[at] for at in part.members], part.optimizer.params))
+        if phase.project is not None:
+            self._for_each(self._project, held, [], leaves, limits)
+        if isinstance(rows, Tensor):
+            for name, array in arrays.items():
+                self.stacked[name].index_copy_(0, rows, array)
+        for place, (leaf, version) in enumerate(zip(leaves, versions)):
+            if leaf._version != version:
+                self.changed[place] = True
+                if isinstance(rows, Tensor):
+                    self.merged.leaves[place].index_copy_(0, rows, leaf)
+        return losses.detach()
+
+    def _losses(
+        self, trained: Mapping[str, Tensor], others: Mapping[str, Tensor], leaves: Sequence[Tensor], batch: Batch,
+        masks: Sequence[Tensor], layers: _Layers | None = None,
+    ) -> Tensor:  # fmt: skip
+        def of_one(trained: Any, others: Any, leaves: Any, batch: Any, masks: Any) -> Tensor:
+            arrays = {**trained, **others}
+            made = self.merged.made(leaves, arrays)
+            loss, _, _, weights, attributes = made.value
+            self.turns.set(attributes)
+            with layers or _Layers(masks), weighing_with(weights) if weights is not None else nullcontext():
+                found: Tensor = self.holder.call(loss or self.loss, arrays, Batch(*batch))
+            made.require_unchanged()
+            return found
+
+        try:
+            with self.precision:
+                found: Tensor = torch.vmap(of_one, randomness="error")(
+                    dict(trained), dict(others), list(leaves), tuple(batch), list(masks)
+                )
+        finally:
+            self.turns.reset()
+        return found
+
+    def _probe(
+        self, trained: Mapping[str, Tensor], others: Mapping[str, Tensor], leaves: Sequence[Tensor], batch: Batch,
+        layers: _Layers,
+    ) -> None:  # fmt: skip
+        """Run the loss on copies of what it may change, to see what it draws."""
+        copies = {name: array.clone() for name, array in others.items()}
+        with torch.no_grad():
+            self._losses(trained, copies, [leaf.clone() for leaf in leaves], batch, (), layers)
+
+    def _adjust(self, made: Any, arrays: Mapping[str, Tensor], grads: list[Tensor], limits: Sequence[Part]) -> None:
+        _, penalty, *_ = made.value
+        if penalty is not None:
+            penalty.add_gradient(self.names, [arrays[name] for name in self.names], grads)
+        if self.settings.clip_norm:
+            clip(grads, self.settings.clip_norm)
+        for part in limits:
+            clip([grads[at] for at in part.members], cast(float, part.clip_norm))
+
+    def _project(self, made: Any, arrays: Mapping[str, Tensor], grads: list[Tensor], limits: Sequence[Part]) -> None:
+        made.value[2](self.names, [arrays[name] for name in self.names])
+
+    @torch.no_grad()
+    def _for_each(
+        self, change: Callable[..., None], arrays: Mapping[str, Tensor], grads: List[Tensor], leaves: List[Tensor],
+        limits: Sequence[Part],
+    ) -> list[Tensor]:  # fmt: skip
+        """Let a function change gradients or arrays of each client, in place."""
+
+        def of_one(arrays: Any, grads: Any, leaves: Any) -> Any:
+            made = self.merged.made(leaves, arrays)
+            with _OneByOne():
+                change(made, arrays, grads, limits)
+            made.require_unchanged()
+            return grads if grads else arrays[self.names[0]]
+
+        found = torch.vmap(of_one)(dict(arrays), grads, leaves)
+        return list(found) if grads else []
+
+    def _velocity(self) -> dict[str, Tensor] | None:
+        """Return the momentum that clients have kept, stacked."""
+        kept = [None if m.velocity is None else m.velocity.get(self.place, {}) for m in self.members]
+        zeros = {name: torch.zeros_like(array[0]) for name, array in self.stacked.items() if name in set(self.names)}
+        return {
+            name: torch.stack([zero if of_one is None else of_one.get(name, zero) for of_one in kept])
+            for name, zero in zeros.items()
+        }
+
+    def _end(self, losses: Tensor) -> list[float]:
+        """Give each client what has become of its arrays; return the mean losses of all."""
+        found = losses.cpu()
+        if self.merged.padded and not bool(torch.isfinite(found).all()):
+            raise CannotStack("a phase uses all rows of a tensor with a row for each sample")
+        means = {}
+        for at, (member, sizes) in enumerate(zip(self.members, self.sizes)):
+            member.arrays = {name: array[at] for name, array in self.stacked.items()}
+            self.merged.write_back(at, self.changed)
+            if member.velocity is not None and self.velocity and self.settings.optimizer == "sgd":
+                if self.settings.momentum and self.phase.learning_rate != 0:
+                    member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
+            member.draws = self.draws.states[at]
+            means[id(member)] = summed(list(found[at, : len(sizes)]), sizes) / sum(sizes)
+        return [means.get(id(member), 0.0) for member in self.all_members]
+
+
+class _Holder(nn.Module):
+    """Calls functions of a model with other arrays in the place of its own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.parameter_names = [name for name, _ in model.named_parameters()]
+
+    def forward(self, function: Callable[..., Tensor], batch: Batch) -> Tensor:
+        return function(self.model, batch)
+
+    def call(self, function: Callable[..., Tensor], arrays: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        for name in self.parameter_names:
+            if name in arrays:
+                arrays[name]._is_param = True  # type: ignore[attr-defined]  # for isinstance(…, nn.Parameter)
+        found: Tensor = torch.func.functional_call(
+            self, {f"model.{name}": array for name, array in arrays.items()}, (function, batch)
+        )
+        return found
+
+
+class _Batches:
+    """The batches of many clients, each in its own order.
+
+    ``augment`` changes the samples of a client with the numbers of its own generator.
+    """
+
+    augment: Callable[[Tensor, Any], Tensor] | None = None
+
+    def __init__(
+        self, samples: Sequence[Samples], sizes: Sequence[Sequence[int]], epoch: Sequence[int],
+        generators: Sequence[np.random.Generator],
+    ) -> None:  # fmt: skip
+        # As run_phase does: rows of images are contiguous in channels_last.
+        self._images = samples[0].x.dim() == 4
+        rows = [x.permute(0, 2, 3, 1) if self._images else x for x, _ in samples]
+        self._x, self._y = torch.cat(rows), torch.cat([y for _, y in samples])
+        self._counts = [len(y) for _, y in samples]
+        self._starts = np.concatenate([[0], np.cumsum(self._counts)])
+        self._sizes, self._epoch, self._generators = sizes, epoch, generators
+        self._orders = [np.zeros(0, np.int64)] * len(samples)
+        self._at = [0] * len(samples)
+
+    def next(self, clients: Sequence[int], tick: int) -> Batch:
+        """Return the next batches of clients, which have one size."""
+        size = self._sizes[clients[0]][tick]
+        places = np.empty((len(clients), size), np.int64)
+        for row, client in zip(places, clients):
+            if tick % self._epoch[client] == 0:
+                self._orders[client] = self._generators[client].permutation(self._counts[client])
+                self._at[client] = 0
+            at = self._at[client]
+            row[:] = self._orders[client][at : at + size]
+            self._at[client] = at + size
+        positions = torch.from_numpy(places)
+        rows = torch.from_numpy((places + self._starts[list(clients)][:, None]).reshape(-1)).to(self._y.device)
+        x, y = self._x.index_select(0, rows), self._y.index_select(0, rows)
+        if self._images:
+            x = x.permute(0, 3, 1, 2)
+        if self.augment is not None:
+            x = self._augmented(x, clients, size)
+        shape = (len(clients), size)
+        return Batch(x.reshape(*shape, *x.shape[1:]), y.reshape(*shape, *y.shape[1:]), positions.to(self._y.device))
+
+    def _augmented(self, x: Tensor, clients: Sequence[int], size: int) -> Tensor:
+        assert self.augment is not None
+        generators = [self._generators[client] for client in clients]
+        if self.augment is flip_crop:
+            return flip_crop(x, cast(Any, _Joined(generators)))
+        return torch.cat([self.augment(part, rng) for part, rng in zip(torch.split(x, size), generators)])
+
+
+class _Joined:
+    """Draws for several clients at once what the generator of each would."""
+
+    def __init__(self, generators: Sequence[np.random.Generator]) -> None:
+        self._generators = generators
+
+    def integers(self, low: int, high: int, shape: tuple[int, int]) -> Any:
+        each = shape[1] // len(self._generators)
+        return np.concatenate([rng.integers(low, high, (shape[0], each)) for rng in self._generators], axis=1)
+
+    def random(self, count: int) -> Any:
+        return np.concatenate([rng.random(count // len(self._generators)) for rng in self._generators])
+
+
+class _Draws:
+    """The masks of dropout: each client's from the state of torch's generator that it has alone."""
+
+    def __init__(self, modules: Sequence[nn.Module], states: Sequence[Tensor | None], device: torch.device) -> None:
+        self.states = list(states)
+        self._device = device
+        self._drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in modules)
+        self._seen: Dict[int, List[Tuple[Any, Tuple[int, ...], float, torch.dtype]]] = {}
+
+    def masks(self, clients: Sequence[int], probe: Callable[[_Layers], None], size: int) -> list[Tensor]:
+        """Return what each dropout of a step multiplies its input by, clients × the input's shape."""
+        if not self._drops:
+            return []
+        if size not in self._seen:
+            layers = _Layers(None)
+            probe(layers)
+            self._seen[size] = layers.noted
+        drawn: list[list[Tensor]] = [[] for _ in self._seen[size]]
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            for client in clients:
+                self._set(self.states[client])
+                for masks, (function, shape, p, dtype) in zip(drawn, self._seen[size]):
+                    # In the memory order of the input, in which alone a client draws.
+                    order = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+                    ones = torch.ones(shape, dtype=dtype, device=self._device).contiguous(memory_format=order)
+                    masks.append(function(ones, p, True))
+                self.states[client] = self._get()
+        return [torch.stack(of_one) for of_one in drawn]
+
+    def _set(self, state: Tensor | None) -> None:
+        assert state is not None
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state, self._device)
+        else:
+            torch.set_rng_state(state)
+
+    def _get(self) -> Tensor:
+        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
+
+
+class _Layers(TorchFunctionMode):
+    """Has layers do what vmap can do, with equal results: dropout multiplies by given masks, or is left out and noted."""
+
+    def __init__(self, masks: Sequence[Tensor] | None) -> None:
+        super().__init__()
+        self._masks = None if masks is None else iter(masks)
+        self.noted: List[Tuple[Any, Tuple[int, ...], float, torch.dtype]] = []
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.contiguous:  # the order in memory is none of the values
+            return func(args[0])
+        if func not in _DROPOUTS:
+            return func(*args, **kwargs)
+        x, p, training = _dropout(*args, **kwargs)
+        if not (training and p):
+            return x
+        if self._masks is None:
+            self.noted.append((func, tuple(x.shape), p, x.dtype))
+            return x
+        mask = next(self._masks, None)
+        if mask is None:
+            raise CannotStack("dropout outside of a layer for it")
+        return x * mask
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> tuple[Tensor, float, bool]:
+    return input, p, training
+
+
+class _OneByOne(TorchFunctionMode):
+    """Does operations on lists of tensors tensor by tensor, as vmap has none of them."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if not name.startswith("_foreach_"):
+            return func(*args, **(kwargs or {}))
+        whole, *others = args
+        single = getattr(torch.Tensor, name[len("_foreach_") :])
+        found = []
+        for at, tensor in enumerate(whole):
+            theirs = [other[at] if isinstance(other, (list, tuple)) else other for other in others]
+            found.append(single(tensor, *theirs, **(kwargs or {})))
+        return found
+
+
+def _alike(phases: Sequence[Phase], arrays: Sequence[str], model: nn.Module) -> list[str]:
+    """Return the names of the parameters that all phases train; require that the phases differ in nothing else."""
+    first = phases[0]
+    parameters = [name for name, _ in model.named_parameters() if name in set(arrays)]
+    names = [name for name in parameters if first.train(name)]
+
+    def about(phase: Phase) -> Any:
+        groups = [
+            (group.learning_rate, group.clip_norm, [name for name in names if group.selected(name)])
+            for group in phase.groups
+        ]
+        return (
+            phase.loss is None, phase.penalty is None, phase.project is None, phase.move_statistics,
+            phase.learning_rate, phase.batch_size, phase.optimizer, phase.momentum, phase.weight_decay, groups,
+            [name for name in parameters if phase.train(name)],
+        )  # fmt: skip
+
+    if any(phase.gradient is not None for phase in phases):
+        raise CannotStack("a phase has a gradient of its own")
+    if len(phases) < 2:
+        raise CannotStack("there is one client")
+    if any(about(phase) != about(first) for phase in phases[1:]):
+        raise CannotStack("clients have different phases")
+    return names
+
+
+def _padded_weights(y: Tensor, of_all: Sequence[Samples]) -> Tensor:
+    """Return the weights of the classes that a client has, and ones up to the last class that any has."""
+    weights, classes = class_weights(y), max(int(samples.y.max()) for samples in of_all) + 1
+    return torch.cat([weights, weights.new_ones(classes - len(weights))])
+
+
+def _part(part: Part, rows: Rows) -> Part:
+    """Return the part for some of the clients: views of what the optimiser holds, or copies."""
+    optimizer = object.__new__(type(part.optimizer))
+    for name, value in vars(part.optimizer).items():
+        setattr(optimizer, name, [tensor[rows] for tensor in value] if isinstance(value, list) else value)
+    return part._replace(optimizer=optimizer)
+
+
+def _put_back(part: Part, whole: Part, rows: Rows) -> None:
+    """Copy what an optimiser for some of the clients holds, where these are copies, to that for all."""
+    if isinstance(rows, Tensor):
+        for name, value in vars(whole.optimizer).items():
+            if isinstance(value, list):
+                for tensor, found in zip(value, vars(part.optimizer)[name]):
+                    tensor.index_copy_(0, rows, found)
+
+
+def kind_of(phases: Sequence[Phase]) -> Any:
+    """Return what tells schedules apart that cannot run as one: how many phases, and by which code."""
+    return [
+        (getattr(phase.loss, "__code__", None), phase.loss is None, type(phase.penalty), phase.learning_rate)
+        for phase in phases
+    ]

@@ -414,9 +414,7 @@ class Engine:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
         factor = self.rate_factor(local.round) if factor is None else factor
-        return [
-            self.run_phase(phase, local, purpose, place, factor, momentum) for place, phase in enumerate(phases)
-        ]
+        return [self.run_phase(phase, local, purpose, place, factor, momentum) for place, phase in enumerate(phases)]
 
     def run_phase(
         self, phase: Phase, local: LocalRound, purpose: str, place: int, factor: float, momentum: Momentum | None

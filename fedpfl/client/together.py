@@ -7,7 +7,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from logging import getLogger
-from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Set, Tuple, Union, cast
+from typing import Callable, Iterable, Iterator, List, Sequence, Union, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,14 +51,12 @@ class Memory:
             unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             return int(torch.cuda.mem_get_info()[0]) + unused
 
-        return cls(
-            training.clients_at_once, free, torch.cuda.max_memory_allocated, torch.cuda.reset_peak_memory_stats
-        )
+        return cls(training.clients_at_once, free, torch.cuda.max_memory_allocated, torch.cuda.reset_peak_memory_stats)
 
     @contextmanager
-    def measured(self) -> Iterator[List[int]]:
+    def measured(self) -> Iterator[list[int]]:
         """Yield a list for the clients of a batch, and learn from what they use within the block."""
-        clients: List[int] = []
+        clients: list[int] = []
         self._restart()
         before = self._used()
         yield clients
@@ -87,16 +85,16 @@ class Together:
     def __init__(self, engine: Engine, memory: Memory) -> None:
         self._engine = engine
         self._memory = memory
-        self._turns: Dict[nn.Module, Turns] = {}
-        self.alone: Set[Tuple[str, int, str]] = set()
+        self._turns: dict[nn.Module, Turns] = {}
+        self.alone: set[tuple[str, int, str]] = set()
 
-    def train(self, tasks: Iterable[Tuple[int, Callable[[], Payload]]]) -> Iterator[Tuple[int, Answer]]:
+    def train(self, tasks: Iterable[tuple[int, Callable[[], Payload]]]) -> Iterator[tuple[int, Answer]]:
         """Train clients, each with its message; yield the reply of each in order, or the error that it raised."""
         left = deque(tasks)
         while left:
             self._turns.clear()
-            answers: Dict[int, Answer] = {}
-            batches: Dict[str, List[_Client]] = {}
+            answers: dict[int, Answer] = {}
+            batches: dict[str, list[_Client]] = {}
             with self._memory.measured() as taken:
                 while left and len(taken) < self._memory.clients:
                     client, make = left.popleft()
@@ -142,7 +140,7 @@ class Together:
             self._turns[engine.model] = Turns(engine.model)
         return self._turns[engine.model]
 
-    def _run(self, clients: Sequence[_Client], answers: Dict[int, Answer]) -> None:
+    def _run(self, clients: Sequence[_Client], answers: dict[int, Answer]) -> None:
         engine = self._engine
         engine.use_model_of(clients[0].training.local.client)
         turns, begun = self._turns_of(engine), time.perf_counter()
@@ -223,7 +221,7 @@ class _Client:
     seconds = 0.0
     error: Exception | None = None
 
-    def __init__(self, training: Training, phases: List[Phase], member: Member) -> None:
+    def __init__(self, training: Training, phases: list[Phase], member: Member) -> None:
         self.training, self.phases, self.member = training, phases, member
         self.number, self.losses = training.local.client, cast("List[float]", [])
 

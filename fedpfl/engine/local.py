@@ -73,6 +73,8 @@ class LocalTransport(AddingTransport):
         if self.workers and multiprocessing.current_process().daemon:
             allowed = "must be 0 in a process of multiprocessing.Pool, which may start no other one"
             raise ConfigError("workers", self.workers, allowed)
+        if self.workers and config.training.clients_at_once > 1:
+            raise ConfigError("workers", self.workers, "must be 0 with clients-at-once: one process trains the clients")
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not self._fork:
@@ -324,7 +326,7 @@ def trains_together(config: Config) -> bool:
 
 def default_workers(config: Config, clients_per_gpu: int = 1) -> int:
     """Return how many worker processes a run uses unless it is told: one for each core or share of a GPU, none idle."""
-    if multiprocessing.current_process().daemon:
+    if multiprocessing.current_process().daemon or config.training.clients_at_once > 1:
         return 0
     if config.training.device == "cuda":
         import torch

@@ -182,7 +182,7 @@ def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payl
     """Run a client and return its answer; what goes wrong is its reply."""
     try:
         return HANDLERS[kind](engine, client, message)
-    except Exception as error:  # one client's: the others continue, and the user gets the traceback
+    except Exception as error:  # noqa: BLE001  one client's: the others continue, and the user gets the traceback
         return failed(client, error)
 
 

@@ -15,7 +15,7 @@ import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Union, cast
+from typing import Any, Callable, Iterator, Mapping, Sequence, Union, cast
 
 import numpy as np
 import torch
@@ -55,9 +55,9 @@ class Member:
     samples: Samples
     generator: Callable[[int], np.random.Generator]
     draws: Tensor | None
-    velocity: Dict[int, Dict[str, Tensor]] | None
-    arrays: Dict[str, Tensor] = field(default_factory=dict)
-    attributes: Dict[Tuple[int, str], Any] = field(default_factory=dict)
+    velocity: dict[int, dict[str, Tensor]] | None
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    attributes: dict[tuple[int, str], Any] = field(default_factory=dict)
 
 
 class Turns:
@@ -91,7 +91,7 @@ class Turns:
             array.copy_(member.arrays[name])
         self.set(member.attributes)
 
-    def set(self, attributes: Mapping[Tuple[int, str], Any]) -> None:
+    def set(self, attributes: Mapping[tuple[int, str], Any]) -> None:
         """Give modules attributes of a client."""
         for (place, name), value in attributes.items():
             vars(self.modules[place])[name] = value
@@ -127,10 +127,9 @@ def run_phase_of_many(
     """
     before = [(member.arrays, member.attributes, member.draws) for member in members]
     try:
-        with _during(turns, phases, members):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "There is a performance drop")  # a loop over clients in one operation
-                return _Run(turns, phases, members, settings, place, factor, normalize).run()
+        with _during(turns, phases, members), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # a loop over clients in one operation
+            return _Run(turns, phases, members, settings, place, factor, normalize).run()
     except torch.cuda.OutOfMemoryError:
         _go_back(turns, members, before)
         raise
@@ -141,7 +140,7 @@ def run_phase_of_many(
         raise CannotStack(in_one_line(error)) from error
 
 
-def _go_back(turns: Turns, members: Sequence[Member], before: Sequence[Tuple[Any, Any, Any]]) -> None:
+def _go_back(turns: Turns, members: Sequence[Member], before: Sequence[tuple[Any, Any, Any]]) -> None:
     turns.reset()
     for member, (arrays, attributes, draws) in zip(members, before):
         member.arrays, member.attributes, member.draws = arrays, attributes, draws
@@ -343,7 +342,7 @@ class _Run:
 
     @torch.no_grad()
     def _for_each(
-        self, change: Callable[..., None], arrays: Mapping[str, Tensor], grads: List[Tensor], leaves: List[Tensor],
+        self, change: Callable[..., None], arrays: Mapping[str, Tensor], grads: list[Tensor], leaves: list[Tensor],
         limits: Sequence[Part],
     ) -> list[Tensor]:  # fmt: skip
         """Let a function change gradients or arrays of each client, in place."""
@@ -373,12 +372,12 @@ class _Run:
         if self.merged.padded and not bool(torch.isfinite(found).all()):
             raise CannotStack("a phase uses all rows of a tensor with a row for each sample")
         means = {}
+        moves = bool(self.settings.optimizer == "sgd" and self.settings.momentum and self.phase.learning_rate != 0)
         for at, (member, sizes) in enumerate(zip(self.members, self.sizes)):
             member.arrays = {name: array[at] for name, array in self.stacked.items()}
             self.merged.write_back(at, self.changed)
-            if member.velocity is not None and self.velocity and self.settings.optimizer == "sgd":
-                if self.settings.momentum and self.phase.learning_rate != 0:
-                    member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
+            if moves and member.velocity is not None and self.velocity:
+                member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
             member.draws = self.draws.states[at]
             means[id(member)] = summed(list(found[at, : len(sizes)]), sizes) / sum(sizes)
         return [means.get(id(member), 0.0) for member in self.all_members]
@@ -477,7 +476,7 @@ class _Draws:
         self.states = list(states)
         self._device = device
         self._drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in modules)
-        self._seen: Dict[int, List[Tuple[Any, Tuple[int, ...], float, torch.dtype]]] = {}
+        self._seen: dict[int, list[tuple[Any, tuple[int, ...], float, torch.dtype]]] = {}
 
     def masks(self, clients: Sequence[int], probe: Callable[[_Layers], None], size: int) -> list[Tensor]:
         """Return what each dropout of a step multiplies its input by, clients × the input's shape."""
@@ -511,12 +510,12 @@ class _Draws:
 
 
 class _Layers(TorchFunctionMode):
-    """Has layers do what vmap can do, with equal results: dropout multiplies by given masks, or is left out and noted."""
+    """Has layers do what vmap can do, with equal results: dropout multiplies by masks, or is left out and noted."""
 
     def __init__(self, masks: Sequence[Tensor] | None) -> None:
         super().__init__()
         self._masks = None if masks is None else iter(masks)
-        self.noted: List[Tuple[Any, Tuple[int, ...], float, torch.dtype]] = []
+        self.noted: list[tuple[Any, tuple[int, ...], float, torch.dtype]] = []
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -221,7 +221,7 @@ def _parts(count: int) -> list[slice]:
 
 
 class Part(NamedTuple):
-    """Parameters of a phase that step together: their places, their optimiser, and to what their gradient is clipped."""
+    """Parameters of a phase that step together: their places, their optimiser, and the limit of their gradient."""
 
     members: list[int]
     optimizer: Optimizer
@@ -335,5 +335,6 @@ def _needs_several(module: nn.Module) -> bool:
 
 
 def set_mode(norms: list[nn.modules.batchnorm._BatchNorm], training: bool) -> None:
+    """Set BatchNorm layers to training or test mode."""
     for m in norms:
         m.training = training

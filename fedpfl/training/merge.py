@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -38,17 +38,17 @@ class Merged:
     def __init__(self, objects: Sequence[Any], model_arrays: Mapping[str, Tensor]) -> None:
         self._names = {id(array): name for name, array in model_arrays.items()}
         self._memory = {array.untyped_storage().data_ptr() for array in model_arrays.values() if array.numel()}
-        self._makers: Dict[Tuple[int, ...], Maker] = {}
-        self._open: set[Tuple[int, ...]] = set()
+        self._makers: dict[tuple[int, ...], Maker] = {}
+        self._open: set[tuple[int, ...]] = set()
         # The tensors that clients do not have in common, stacked, and those of each client that they were made of.
-        self.leaves: List[Tensor] = []
-        self.parts: List[List[Tensor]] = []
+        self.leaves: list[Tensor] = []
+        self.parts: list[list[Tensor]] = []
         # Whether a leaf was filled up with NaN, because clients have different numbers of samples.
         self.padded = False
         self._alive = objects  # ids stay valid
         self._make = self._merge(list(objects))
 
-    def made(self, leaves: Sequence[Tensor], arrays: Mapping[str, Tensor]) -> "Made":
+    def made(self, leaves: Sequence[Tensor], arrays: Mapping[str, Tensor]) -> Made:
         """Return the object for some of the clients, of which these are the leaves and the model's arrays."""
         made = Made(leaves, arrays)
         made.value = self._make(made)
@@ -61,7 +61,7 @@ class Merged:
                 own = parts[place]
                 own.copy_(leaf[place][tuple(slice(size) for size in own.shape)])
 
-    def _merge(self, values: List[Any]) -> Maker:
+    def _merge(self, values: list[Any]) -> Maker:
         key = tuple(map(id, values))
         if key in self._open:
             raise CannotStack(f"{type(values[0]).__name__} refers to itself")
@@ -72,7 +72,7 @@ class Merged:
             self._makers[key] = lambda made: made.once(key, maker)
         return self._makers[key]
 
-    def _merged(self, values: List[Any]) -> Maker:
+    def _merged(self, values: list[Any]) -> Maker:
         first = values[0]
         if isinstance(first, Tensor):
             return self._tensor(values)
@@ -119,11 +119,11 @@ class Merged:
             return self._object(values)
         return _differing(first)
 
-    def _kept(self, values: List[Any]) -> List[Any]:
+    def _kept(self, values: list[Any]) -> list[Any]:
         self._alive = (self._alive, values)
         return values
 
-    def _tensor(self, values: List[Tensor]) -> Maker:
+    def _tensor(self, values: list[Tensor]) -> Maker:
         first = values[0]
         same = all(value is first for value in values)
         if same and id(first) in self._names:
@@ -154,7 +154,7 @@ class Merged:
             row[tuple(slice(size) for size in value.shape)].copy_(value.detach())
         return out
 
-    def _function(self, values: List[Any]) -> Maker:
+    def _function(self, values: list[Any]) -> Maker:
         first = values[0]
         if any(value.__code__ is not first.__code__ for value in values):
             raise CannotStack("phases call different functions")
@@ -178,7 +178,7 @@ class Merged:
 
         return make
 
-    def _object(self, values: List[Any]) -> Maker:
+    def _object(self, values: list[Any]) -> Maker:
         first, attributes = values[0], [vars(value) for value in values]
         if any(of_one.keys() != attributes[0].keys() for of_one in attributes):
             raise CannotStack(f"{type(first).__name__} has other attributes for other clients")
@@ -192,7 +192,7 @@ class Merged:
 
         return make
 
-    def _filled(self, content: Mapping[Any, List[Any]], empty: Callable[[], Any]) -> Maker:
+    def _filled(self, content: Mapping[Any, list[Any]], empty: Callable[[], Any]) -> Maker:
         makers = {name: self._merge(values) for name, values in content.items()}
 
         def make(made: Made) -> Any:
@@ -212,11 +212,11 @@ class Made:
 
     def __init__(self, leaves: Sequence[Tensor], arrays: Mapping[str, Tensor]) -> None:
         self.leaves, self.arrays = leaves, arrays
-        self.held: List[Tuple[Dict[Any, Any], Dict[Any, Any]]] = []
-        self.cells: List[Tuple[Any, Any]] = []
-        self._found: Dict[Tuple[int, ...], Any] = {}
+        self.held: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self.cells: list[tuple[Any, Any]] = []
+        self._found: dict[tuple[int, ...], Any] = {}
 
-    def once(self, key: Tuple[int, ...], maker: Maker) -> Any:
+    def once(self, key: tuple[int, ...], maker: Maker) -> Any:
         """Return what was made before under a key, or make it: what one object was stays one."""
         if key not in self._found:
             self._found[key] = maker(self)
@@ -235,7 +235,7 @@ Maker = Callable[[Made], Any]
 
 
 def _may_hold_arrays(value: Any) -> bool:
-    """Return whether a value that clients have in common could hold arrays of the model, which are not what they were."""
+    """Return whether a value that clients have in common could hold arrays of the model, which others replace."""
     held = value.__closure__ is not None if isinstance(value, types.FunctionType) else isinstance(value, _HOLDERS)
     return bool(held)
 
@@ -258,10 +258,11 @@ class _Differing:
         raise CannotStack(f"a phase uses {object.__getattribute__(self, '_kind')} values that differ between clients")
 
 
-for _name in (
-    "abs add and array bool bytes call complex contains copy deepcopy delitem divmod enter eq float floordiv format ge "
-    "getitem gt hash index int invert iter le len lshift lt matmul mod mul ne neg next or pos pow radd rand rdivmod "
-    "repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor setattr setitem "
-    "str sub truediv xor"
-).split():
+_OPERATIONS = (
+    "abs add and array bool bytes call complex contains copy deepcopy delitem divmod enter eq float floordiv "
+    "format ge getitem gt hash index int invert iter le len lshift lt matmul mod mul ne neg next or pos pow radd "
+    "rand rdivmod repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv "
+    "rxor setattr setitem str sub truediv xor"
+)
+for _name in _OPERATIONS.split():
     setattr(_Differing, f"__{_name}__", _Differing._refuse)

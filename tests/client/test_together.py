@@ -1,22 +1,21 @@
 """Clients that train as one batch, against the same clients one after the other."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
-from support import federation, needed, quick, run_federation
+from support import FEW_SAMPLES, federation, needed, quick, run_federation
 from torch import nn
-from torch.nn import functional as F
 
-import fedpfl
-from fedpfl.client import together
+from fedpfl.client.engine import Engine
 from fedpfl.client.together import Memory
+from fedpfl.core import custom
+from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local import LocalTransport, default_workers
 from fedpfl.methods import methods
+from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.config import Config
-from fedpfl.training import batched
+from fedpfl.training.batched import run_phase_of_many
 
 CLIENTS = 4
 # Methods of which some phase runs client by client, with the reason: the method's own doing, not that of a setting.
@@ -29,9 +28,30 @@ ONE_BY_ONE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def smooth_models(monkeypatch):
+    """Add models in which rounding stays rounding: no ReLU or maximum that it could switch."""
+
+    def builder(width, dropout):
+        def build(input_shape, num_classes):
+            layers = {
+                "conv1": nn.Conv2d(input_shape[0], 6, 3, padding=1), "pool1": nn.AvgPool2d(2), "tanh1": nn.Tanh(),
+                "drop1": nn.Dropout2d(dropout), "flatten": nn.Flatten(),
+                "fc1": nn.Linear(6 * (input_shape[1] // 2) * (input_shape[2] // 2), width), "tanh2": nn.Tanh(),
+                "drop2": nn.Dropout(dropout),
+            }  # fmt: skip
+            return BaseHeadModel(registry.named(**layers), nn.Linear(width, num_classes))
+
+        return build
+
+    for name, width, dropout in (("smooth", 16, 0.0), ("smooth-wide", 24, 0.0), ("smooth-dropout", 16, 0.3)):
+        monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(builder(width, dropout), None))
+
+
 def run(tmp_path, name, clients_at_once, **given):
     """Return what a run leaves, and the phases that clients did not run together."""
-    both = {"num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, "clients_at_once": clients_at_once, **given}
+    common = {"model": "smooth", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1}
+    both = {**common, "clients_at_once": clients_at_once, **given}
     values = federation(tmp_path / name, CLIENTS, **both)
     with LocalTransport(Config.parse(values), 0) as transport:
         folder = run_federation(transport, values)
@@ -73,7 +93,7 @@ def about(alone):
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_trains_together_as_alone(tmp_path, method):
-    given = {"learning_rate": 0.01, **quick(method), **needed(method), "local_epochs": 2}
+    given = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method), "local_epochs": 2}
     alone = about(compare(tmp_path, method=method, **given))
     expected = ONE_BY_ONE.get(method, set())
     assert {place for place, _ in alone} == {place for place, _ in expected}
@@ -104,20 +124,106 @@ def test_every_method_trains_together_as_alone(tmp_path, method):
         {"method": "fedala", "num_server_rounds": 3},
         {"method": "feddecomp", "model": "resnet8", "local_epochs": 2, "train_samples": 32, "learning_rate": 0.002,
          "partitioner": "dirichlet-client", "test_samples": 16},
-        {"client_models": "small-cnn mlp", "method": "local"},
+        {"client_models": "1:smooth-wide,3:smooth-wide", "method": "local"},
         {"tune_epochs": 1, "evaluate_trained": True, "diagnostics": True, "method": "fedper"},
     ],
     ids=lambda given: " ".join(f"{key}={value}" for key, value in given.items())[:60],
 )  # fmt: skip
 def test_every_setting_counts_as_it_does_alone(tmp_path, given):
-    assert not compare(tmp_path, 1e-3 if "optimizer" in given else 1e-5, **{"learning_rate": 0.01, **given})
+    assert not compare(tmp_path, **{"learning_rate": 0.01, **given})
 
 
-def samples(counts):
-    """Return clients with so many training samples each, of noise."""
+@pytest.fixture
+def noise():
+    """Return a context of a data set of clients that have so many training samples each."""
     rng = np.random.default_rng(0)
 
-    def of(n):
-        return rng.normal(size=(n, 6)).astype(np.float32), rng.integers(0, 3, n)
+    def of(count):
+        return rng.normal(size=(count, 1, 6, 6)).astype(np.float32), rng.integers(0, 3, count)
 
-    return [fedpfl.ClientArrays(*of(n), *of(4)) for n in counts]
+    return lambda counts: custom.as_setting("dataset", [(*of(count), *of(4)) for count in counts])
+
+
+def test_each_client_draws_the_dropout_that_it_draws_alone(tmp_path, noise):
+    with noise((40, 17, 33, 64)) as dataset:
+        given = {"dataset": dataset, "model": "smooth-dropout", "last_batch": "keep", "learning_rate": 0.01}
+        assert not compare(tmp_path, method="fedrep", fedrep_p_epochs=1, **given)
+
+
+@pytest.mark.parametrize("counts", [(1, 40, 17, 9), (1, 1, 1, 1), (33, 64, 1, 65)], ids=str)
+def test_clients_of_any_size_train_together_as_alone(tmp_path, noise, counts):
+    with noise(counts) as dataset:
+        assert not compare(tmp_path, dataset=dataset, last_batch="keep", learning_rate=0.01)
+
+
+def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+    begin = Engine.begin_training
+
+    def failing(engine, client, message, method):
+        if client == 1:
+            raise ValueError("this one")
+        return begin(engine, client, message, method)
+
+    monkeypatch.setattr(Engine, "begin_training", failing)
+    assert not compare(tmp_path, **FEW_SAMPLES)
+
+
+class Pretended:
+    """A memory of which each client of a batch takes as much, beside what is always taken."""
+
+    def __init__(self, size, each, always=100):
+        self.size, self.each, self.always = size, each, always
+        self.most = always
+
+    def restart(self):
+        self.most = self.always
+
+    def train(self, memory, left):
+        """Train clients until none is left; return how many each batch had."""
+        sizes = []
+        while left:
+            with memory.measured() as clients:
+                clients.extend(range(min(left, memory.clients)))
+                self.most = self.always + self.each * len(clients)
+            sizes.append(len(clients))
+            left -= len(clients)
+        return sizes
+
+    def memory(self, clients=0):
+        return Memory(clients, lambda: self.size - self.always, lambda: self.most, self.restart)
+
+
+def test_batches_are_as_large_as_the_memory_that_is_free():
+    # 70 % of 900 hold 21 clients of 30; what a setting says stays.
+    pretended = Pretended(1000, 30)
+    assert pretended.train(pretended.memory(), 50) == [4, 21, 21, 4]
+    assert pretended.train(pretended.memory(8), 20) == [8, 8, 4]
+    # Fewer than the first batch fit: one at a time is the least.
+    pretended = Pretended(1000, 5000)
+    assert pretended.train(pretended.memory(), 7) == [4, 1, 1, 1]
+
+
+def test_a_batch_too_large_for_the_memory_runs_in_halves(tmp_path, monkeypatch, caplog):
+    largest, sizes = 2, []
+
+    def limited(turns, phases, members, *others):
+        if len(members) > largest:
+            raise torch.cuda.OutOfMemoryError("pretended")
+        sizes.append(len(members))
+        return run_phase_of_many(turns, phases, members, *others)
+
+    monkeypatch.setattr("fedpfl.client.together.run_phase_of_many", limited)
+    assert not compare(tmp_path, method="fedavg", **FEW_SAMPLES)
+    assert sizes == [2] * 4
+    assert caplog.text.count("the memory is too small for 4 clients at once: 2 from now on") == 1
+
+
+def test_a_cpu_trains_one_client_after_the_other_unless_told(tmp_path):
+    values = federation(tmp_path, CLIENTS, num_clients=CLIENTS)
+    with LocalTransport(Config.parse(values), 0) as transport:
+        run_federation(transport, values)
+        assert transport._together is None
+    together = Config.parse({**values, "clients-at-once": 2})
+    assert default_workers(together) == 0 < default_workers(Config.parse(values))
+    with pytest.raises(ConfigError, match="workers = 2: must be 0 with clients-at-once"):
+        LocalTransport(together, 2)

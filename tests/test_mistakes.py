@@ -152,7 +152,6 @@ def both(**given):
 CALLS = {
     "workers = -1: must be at least 0": lambda: fedpfl.run(workers=-1),
     "workers = 1.5: must be a whole number": lambda: fedpfl.run(workers=1.5),
-    "clients_per_gpu = 0: must be at least 1": lambda: fedpfl.run(clients_per_gpu=0),
     "num-clients = '10': must be a whole number": lambda: fedpfl.run(num_clients="10"),
     "learning-rate = [0.1]: must be a number": lambda: fedpfl.run(learning_rate=[0.1]),
     "is a list, and must be a class made of fedpfl.Method": lambda: fedpfl.run(method=["fedavg", "fedper"]),

@@ -176,7 +176,7 @@ class _InProcessRun:
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
             planned = prepare(None, {}, values, None, again)
-            simulation.run(planned, LineDisplay(run.rounds, quiet=True), share.workers, 1, callbacks)
+            simulation.run(planned, LineDisplay(run.rounds, quiet=True), share.workers, callbacks)
         except FedpflError as error:
             self._outcome = {"status": "failed", "error": str(error), "trained": False}
 

@@ -48,7 +48,6 @@ def run(
     data: Any = None,
     num_clients: int | None = None,
     workers: int | None = None,
-    clients_per_gpu: int = 4,
     resume: str | PathLike[str] | Run | None = None,
     continue_from: str | PathLike[str] | Run | None = None,
     callbacks: Sequence[Listener] = (),
@@ -73,10 +72,8 @@ def run(
     num_clients : int, optional
         Clients among which the data are divided; by default all owners that the data name, or 10.
     workers : int, optional
-        Processes that run the clients, by default one for each core; 0: this process runs them all, so that a
-        debugger can step into them. The numbers are the same.
-    clients_per_gpu : int
-        Clients that share a GPU at the same time (``device="cuda"``).
+        Processes that run the clients, by default one for each core, none with a GPU. 0: this process runs them all, so
+        that a debugger can step into them. The numbers are the same.
     resume : str, path or Run, optional
         Resume this run, with its settings.
     continue_from : str, path or Run, optional
@@ -115,7 +112,7 @@ def run(
     >>> run.summary["personalised_accuracy"] > 0.5
     True
     """
-    _require_counts(workers=workers, clients_per_gpu=clients_per_gpu)
+    _require_counts(workers=workers)
     method = custom.as_named(method)
     # An earlier run may have a custom method, whose settings are not known yet.
     if resume is None and continue_from is None:
@@ -162,7 +159,7 @@ def run(
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
                 fetch(plan.config.data)
-            simulation.run(plan, shown, workers, clients_per_gpu, callbacks)
+            simulation.run(plan, shown, workers, callbacks)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(how_to_resume(plan, objects)) from None
     return Run(plan.folder, objects)

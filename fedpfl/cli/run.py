@@ -68,8 +68,8 @@ def run_command(
         typer.Option(
             min=0,
             help=(
-                "Number of worker processes; by default one per core. 0: clients run in this process, for debuggers "
-                "and profilers. The results are the same."
+                "Number of worker processes; by default one per core, none with a GPU. 0: clients run in this process, "
+                "for debuggers and profilers. The results are the same."
             ),
         ),
     ] = None,
@@ -77,9 +77,6 @@ def run_command(
     continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
-    clients_per_gpu: Annotated[
-        int, typer.Option(min=1, help='Clients that share a GPU at the same time (device = "cuda").')
-    ] = 4,
     web: Web = False,
 ) -> None:
     """Simulate a federation on this machine and wait for its end."""
@@ -94,7 +91,7 @@ def run_command(
         from ..launch.progress import display
 
         with live_page(plan) if web else nullcontext():
-            simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers, clients_per_gpu)
+            simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers)
 
     # An earlier run may have a custom method, whose settings are not known yet.
     check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)

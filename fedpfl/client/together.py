@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ..core.payload import Payload
 from ..core.rng import generator
-from ..training.batched import CannotStack, Member, Turns, kind_of, run_phase_of_many
+from ..training.batched import Member, Turns, kind_of, run_phase_of_many
+from ..training.merge import CannotStack
 from ..training.phase import Phase
 from ..training.settings import TrainingSettings
 from .engine import Engine, Training

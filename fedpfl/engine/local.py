@@ -62,14 +62,13 @@ class LocalTransport(AddingTransport):
         self,
         config: Config,
         workers: int | None = None,
-        clients_per_gpu: int = 1,
         printed: Callable[[int, str], None] = lambda client, text: None,
         traces: Path | None = None,
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
         self._config, self._printed, self._traces = config, printed, traces
         gpu = config.training.device == "cuda"
-        self.workers = default_workers(config, clients_per_gpu) if workers is None else workers
+        self.workers = default_workers(config) if workers is None else workers
         if self.workers and multiprocessing.current_process().daemon:
             allowed = "must be 0 in a process of multiprocessing.Pool, which may start no other one"
             raise ConfigError("workers", self.workers, allowed)
@@ -324,17 +323,11 @@ def trains_together(config: Config) -> bool:
     return at_once > 1 or (at_once == 0 and config.training.device == "cuda")
 
 
-def default_workers(config: Config, clients_per_gpu: int = 1) -> int:
-    """Return how many worker processes a run uses unless it is told: one for each core or share of a GPU, none idle."""
-    if multiprocessing.current_process().daemon or config.training.clients_at_once > 1:
+def default_workers(config: Config) -> int:
+    """Return how many worker processes a run uses unless it is told: one for each core, none idle; on a GPU none."""
+    if multiprocessing.current_process().daemon or trains_together(config) or config.training.device == "cuda":
         return 0
-    if config.training.device == "cuda":
-        import torch
-
-        places = clients_per_gpu * max(1, torch.cuda.device_count())
-    else:
-        places = max(1, cores() // max(1, config.training.threads))
-    return min(places, config.data.num_clients)
+    return min(max(1, cores() // max(1, config.training.threads)), config.data.num_clients)
 
 
 def cores() -> int:

@@ -23,19 +23,18 @@ def simulate(
     config: Config,
     listeners: Sequence[Listener] = (),
     workers: int | None = None,
-    clients_per_gpu: int = 1,
     printed: Callable[[int, str], None] | None = None,
 ) -> RunFolder:
     """Run a federation with all clients on this machine; ``config`` has run-name and num-clients.
 
     ``workers`` is the number of processes that run the clients, by default one for each core; 0: this process does.
-    ``clients_per_gpu`` share a GPU at the same time. ``printed`` gets a client's number and what it prints in a worker;
+    On a GPU it is 0. ``printed`` gets a client's number and what it prints in a worker;
     by default that is dropped.
     """
     threads = torch.get_num_threads()
     traces = Path(config.run.output_dir).expanduser() / config.run.run_name / "tracebacks"
     try:
-        with LocalTransport(config, workers, clients_per_gpu, printed or _drop, traces) as transport:
+        with LocalTransport(config, workers, printed or _drop, traces) as transport:
             return run_federation(transport, config, listeners)
     finally:
         torch.set_num_threads(threads)
@@ -45,7 +44,6 @@ def run(
     plan: Plan,
     shown: Display,
     workers: int | None = None,
-    clients_per_gpu: int = 1,
     listeners: Sequence[Listener] = (),
 ) -> None:
     """Simulate a run from its data to its personalised models, and show its progress.
@@ -57,7 +55,7 @@ def run(
             shown.line(f"note: {plan.how_to_continue()}")
         else:
             shown.show_step("reading the data")
-            simulate(plan.config, [shown, *listeners], workers, clients_per_gpu, shown.printed)
+            simulate(plan.config, [shown, *listeners], workers, shown.printed)
         export(plan, shown)
 
 

@@ -25,10 +25,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import in_one_line
 from ..core.frozen import frozen
-from ..data.federation import Samples
+from ..core.samples import Samples
 from .augment import find as find_augmentation
 from .augment import flip_crop
-from .batches import batch_sizes
 from .device import step_precision
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, summed
 from .losses import class_weights, weighing_with
@@ -180,10 +179,9 @@ class _Run:
         chosen = []
         for phase, member in zip(phases, members):
             x, y = phase.data if phase.data is not None else member.samples
-            sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch) if len(y) else []
-            steps = [size for of_epoch in epochs_of(sizes, phase, settings) for size in of_epoch] if sizes else []
-            if steps:
-                chosen.append((steps, phase, member, Samples(x, y), len(sizes)))
+            epochs = epochs_of(len(y), phase, settings, turns.modules) if len(y) else []
+            if steps := [size for of_epoch in epochs for size in of_epoch]:
+                chosen.append((steps, phase, member, Samples(x, y), len(epochs[0])))
         chosen.sort(key=lambda of_one: (len(of_one[0]), of_one[0]), reverse=True)
         self.sizes = [of_one[0] for of_one in chosen]
         self.phases = [of_one[1] for of_one in chosen]
@@ -273,14 +271,14 @@ class _Run:
 
         losses = self._losses(trained, arrays, leaves, batch, masks)
         weight = settings.loss_weight(size)
-        grads = torch.autograd.grad((weight * losses).sum(), list(trained.values()), allow_unused=True)
+        grads = list(torch.autograd.grad((weight * losses).sum(), list(trained.values()), allow_unused=True))
         if any(grad is None for grad in grads):
             raise CannotStack("the loss does not depend on all parameters that train")
         params = [param.detach() for param in trained.values()]
         held = {**arrays, **dict(zip(self.names, params))}
         limits = [part for part in parts if part.clip_norm is not None]
         if phase.penalty is not None or settings.clip_norm or limits:
-            grads = self._for_each(self._adjust, held, list(grads), leaves, limits)
+            grads = self._for_each(self._adjust, held, grads, leaves, limits)
         for part in parts:
             part.optimizer.step([grads[at] for at in part.members])
             held.update(zip([self.names[at] for at in part.members], part.optimizer.params))
@@ -305,7 +303,8 @@ class _Run:
             made = self.merged.made(leaves, arrays)
             loss, _, _, weights, attributes = made.value
             self.turns.set(attributes)
-            with layers or _Layers(masks), weighing_with(weights) if weights is not None else nullcontext():
+            weighed = nullcontext() if weights is None else weighing_with(weights)
+            with layers or _Layers(masks), weighed:
                 found: Tensor = self.holder.call(loss or self.loss, arrays, Batch(*batch))
             made.require_unchanged()
             return found

@@ -74,10 +74,7 @@ def run_phase(
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
     set_training(model, modules)
-    sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
-    if len(sizes) > 1 and sizes[-1] == 1 and any(map(_needs_several, modules)):
-        sizes[-2:] = [sizes[-2] + 1]
-    epochs = epochs_of(sizes, phase, settings)
+    epochs = epochs_of(len(y), phase, settings, modules)
     parts = step_parts(phase, settings, names, params, factor, velocity)
     step = _stepper(parts, settings, sum(map(len, epochs)))
     augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, normalize)
@@ -161,8 +158,11 @@ def set_training(model: nn.Module, modules: Sequence[nn.Module]) -> None:
             module.eval()
 
 
-def epochs_of(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:
+def epochs_of(count: int, phase: Phase, settings: TrainingSettings, modules: Sequence[nn.Module]) -> list[list[int]]:
     """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
+    sizes = batch_sizes(count, phase.batch_size or settings.batch_size, settings.last_batch)
+    if len(sizes) > 1 and sizes[-1] == 1 and any(map(_needs_several, modules)):
+        sizes[-2:] = [sizes[-2] + 1]
     # A phase that moves nothing measures a whole gradient.
     if not settings.local_steps or phase.learning_rate == 0:
         return [sizes] * phase.epochs

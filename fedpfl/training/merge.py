@@ -14,8 +14,8 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..core.samples import Samples
 from ..core.sharing import Received
-from ..data.federation import Samples
 
 
 class CannotStack(Exception):

@@ -126,8 +126,8 @@ class TrainingSettings:
     )
     clients_at_once: int = setting(
         0,
-        "Number of clients that `fedpfl run` trains as one batch, in one process; results differ by rounding. 0: one "
-        "after the other; on a GPU without workers, as many as fit into its memory.",
+        "Number of clients that `fedpfl run` trains as one batch, in one process; results differ by rounding. 0: on a "
+        "GPU as many as fit into its memory, otherwise one after the other.",
         minimum=0,
     )
     threads: int = setting(

@@ -49,7 +49,7 @@ def noisy():
 
 def lines(tmp_path, workers, **settings):
     values = federation(tmp_path / str(workers), 3, **{**SETTINGS, **settings})
-    with LocalTransport(Config.parse(values), workers, 1) as transport:
+    with LocalTransport(Config.parse(values), workers) as transport:
         found = run_federation(transport, values).metrics()
     return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in found]
 

@@ -150,10 +150,10 @@ def test_each_client_draws_the_dropout_that_it_draws_alone(tmp_path, noise):
         assert not compare(tmp_path, method="fedrep", fedrep_p_epochs=1, **given)
 
 
-@pytest.mark.parametrize("counts", [(1, 40, 17, 9), (1, 1, 1, 1), (33, 64, 1, 65)], ids=str)
+@pytest.mark.parametrize("counts", [(2, 40, 17, 9), (2, 2, 2, 2), (33, 64, 2, 65)], ids=str)
 def test_clients_of_any_size_train_together_as_alone(tmp_path, noise, counts):
     with noise(counts) as dataset:
-        assert not compare(tmp_path, dataset=dataset, last_batch="keep", learning_rate=0.01)
+        assert not compare(tmp_path, dataset=dataset, last_batch="keep", min_samples=2, learning_rate=0.01)
 
 
 def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):

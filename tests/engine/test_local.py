@@ -44,7 +44,7 @@ def settings(tmp_path, name, **given):
 def run(tmp_path, name, workers=2, printed=None, start=None, **given):
     values = settings(tmp_path, name, **given)
     traces = tmp_path / name / "tracebacks"
-    with LocalTransport(Config.parse(values), workers, 1, printed or (lambda *_: None), traces, start) as transport:
+    with LocalTransport(Config.parse(values), workers, printed or (lambda *_: None), traces, start) as transport:
         return run_federation(transport, values)
 
 

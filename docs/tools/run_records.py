@@ -367,10 +367,11 @@ def analysis(records: Path, words: Sequence[str]) -> str:
 
 @table
 def epochs(records: Path, words: Sequence[str]) -> str:
-    """Return a number of each epoch, a row for each kind of data: ``RECORD NUMBER``."""
-    found = one(f"figures/{words[0]}", records)["values"]
-    rows = [[kind, *(f"{value:g}" for value in values[words[1]])] for kind, values in found.items()]
-    return markdown(["second client", *(str(at + 1) for at in range(len(rows[0]) - 1))], rows)
+    """Return a number of some epochs, a row for each kind of data: ``RECORD NUMBER EPOCH …``."""
+    name, number, *shown = words
+    found = one(f"figures/{name}", records)["values"]
+    rows = [[kind, *(f"{values[number][int(at) - 1]:g}" for at in shown)] for kind, values in found.items()]
+    return markdown(["second client", *(f"epoch {at}" for at in shown)], rows)
 
 
 @table

@@ -135,7 +135,7 @@ BY_HAND = {
     "results/factorized-fl.md": {"Factorized-FL, permuted labels, small scale": "12 runs, two hours"},
     "results/feddecomp.md": {
         "FedDecomp's table 1 at the paper's size": "four runs, each hours long",
-        "Personalised LoRA": "12 runs and times", "Images recovered from gradients": "an attack on five runs",
+        "Personalised LoRA": "sizes of arrays, counted", "Images recovered from gradients": "an attack on five runs",
     },
     "results/fedreg.md": {"FedReG's testbed, simulated": "six runs, each half an hour"},
     "performance.md": dict.fromkeys(

@@ -332,9 +332,13 @@ ONE_MODEL = ("FedAvg", "FedProx")
 
 @table
 def grids(records: Path, words: Sequence[str]) -> str:
-    """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``."""
+    """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``.
+
+    Rows without any number are left out.
+    """
     name, scale, metric = words
     found = one(f"grids/{name}-{scale}", records)["values"][metric]
+    found = {row: cells for row, cells in found.items() if any(cells.values())}
     longest = max(found.values(), key=len)
     columns = list(dict.fromkeys(column for cells in (longest, *found.values()) for column in cells))
     rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
@@ -405,10 +409,12 @@ def rounds(records: Path, words: Sequence[str]) -> str:
     name, scale, curve, *numbers = words
     found = one(f"grids/{name}-{scale}", records)["curves"][curve]
     rows = []
-    for column in dict.fromkeys(column for cells in found.values() for column in cells):
+    columns = dict.fromkeys(column for cells in found.values() for column in cells)
+    for column in columns:
         for row, runs in ((row, cells[column]) for row, cells in found.items() if column in cells):
             spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)] or ["not run"]
-            rows.append([f"{column}: {row}", *spreads, *[""] * (len(numbers) - len(spreads))])
+            rows.append([f"{column}: {row}" if len(columns) > 1 else row, *spreads])
+            rows[-1] += [""] * (len(numbers) - len(spreads))
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
 
 

@@ -55,7 +55,7 @@ ADDED_LATER = frozenset({
     "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
     "factorized-fl-penalty", "factorized-fl-plus-penalty",
     "metrics", "choose-by", "standardize", "impute", "image-size", "class-weights", "learning-rate-over",
-    "client-models", "devices-model",
+    "client-models", "devices-model", "clients-at-once",
 })  # fmt: skip
 
 

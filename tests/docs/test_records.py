@@ -324,11 +324,11 @@ def test_a_table_of_another_program_s_rounds(some):
 
 
 def test_a_table_of_an_experiment_s_runs(tmp_path):
-    values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": []}}}
+    values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": [5.0]}, "C": {"x": []}}}
     runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}
     records.write("grids/e-small", {"values": values, "curves": runs}, tmp_path)
     lines = records.grids(tmp_path, ["e", "small", "m"]).splitlines()
-    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | – | – |"]
+    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | 5.00 | – |"]
     lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
     assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]
     records.write("grids/a-small", {"tables": {"T, y": [["run", "0"], ["A", "1.50 ± 0.50"]]}}, tmp_path)

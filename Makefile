@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release lock lock-dev lock-server pin docs simulate test test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release lock lock-dev lock-server pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,10 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+test-all: lint packages ## the suite with every method, testbed and installation for which others stand in `make test`
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup \
+		-m 'not (cluster or faults or experiments or playbook or papers or chaos or attacks or docs)'
+
 # Those of a few seconds are part of `make test`, too.
 test-attacks: install packages ## false clients, damaged files, greedy devices; minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m '' tests/attacks
@@ -156,7 +160,7 @@ test-flower-latest: install packages ## those tests that meet Flower, with the n
 		-m 'not faults' $(FLOWER_TESTS)
 
 test-docs: install packages ## the commands of the README and of pages print what is shown there; twenty minutes
-	$(BIN)/python -m pytest -m docs tests/docs
+	$(BIN)/python -m pytest -m docs
 
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments

@@ -223,6 +223,21 @@ class Double(fedpfl.Method):
 """
 
 
+# One of each kind: everything is shared; a personal head; layers in two parts; channels that clients analyse; arrays
+# that are kept and sent; each client's own mean; prototypes and no shared model; adapted for a test.
+STAND_FOR_ALL = {"fedavg", "fedper", "feddecomp", "fedfac", "scaffold", "fedfomo", "fedproto", "per-fedavg"}
+
+# Those that predict with more than a model, which cannot be given back as one.
+NO_PLAIN_MODEL = {"fedcp", "fedem", "gpfl", "knn-per", "pfedgate"}
+
+
+def each_method(also: Iterable[str] = (), without: Iterable[str] = ()) -> list[Any]:
+    """Return the methods for a test of the engine: those that stand for all, and the others for `make test-all`."""
+    here = {*STAND_FOR_ALL, *also}
+    names = sorted(methods().keys() - {*without})
+    return [name if name in here else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
 def quick(method: str) -> dict[str, Any]:
     """Return what a method needs beside the quick settings of all, for :func:`federation`."""
     return QUICK_OF_METHOD.get(method, {})

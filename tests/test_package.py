@@ -63,6 +63,7 @@ def test_the_wheel_has_what_is_not_code(wheel):
     assert {"fedpfl/report/page.html", "fedpfl/live/uPlot-LICENSE", "fedpfl/py.typed"} <= names
 
 
+@pytest.mark.thorough
 def test_an_installed_wheel_runs_reports_and_makes_outside_a_checkout(fedpfl_command):
     folder = fedpfl_command.folder
     code = "import fedpfl; print(fedpfl.__file__)"

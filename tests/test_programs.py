@@ -37,6 +37,7 @@ def _is_module(name):
     return True
 
 
+@pytest.mark.thorough
 def test_stages_adds_rounds_to_the_runs_of_its_first_call(tmp_path):
     words = ["benchmarks/stages.py", "default-run", "--scale", "smoke", "--output", str(tmp_path), "--row", "FedAvg"]
     for rounds in ("1", "2"):

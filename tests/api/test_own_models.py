@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import FEW_SAMPLES, LocalGrid, arrays, engine, federation, needed, quick, run_federation
+from support import FEW_SAMPLES, LocalGrid, arrays, each_method, engine, federation, needed, quick, run_federation
 from torch import nn
 from torch.nn import utils
 from torch.nn.utils import parametrizations, prune
@@ -16,10 +16,8 @@ from torch.nn.utils import parametrizations, prune
 import fedpfl
 from fedpfl.core import custom
 from fedpfl.engine.local import LocalTransport
-from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 
-EVERY = list(methods())
 SPLITS = ["fedfac", "fedsplit"]
 REPLACES = ["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"]
 
@@ -90,7 +88,7 @@ def sent(made):
 
 
 @pytest.mark.parametrize("parts", [("conv",), ("hidden.bias", "norm"), ("out",)], ids=str)
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", each_method(also=[*REPLACES, *SPLITS]))
 def test_what_a_model_freezes_neither_trains_nor_travels(method, parts, tmp_path):
     built = []
 
@@ -226,7 +224,7 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
 # -- types of arrays ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [name for name in EVERY if name not in (*REPLACES, *SPLITS)])
+@pytest.mark.parametrize("method", each_method(without=[*REPLACES, *SPLITS]))
 def test_whole_numbers_stay_what_they_are_on_their_client(method, tmp_path):
     made = run(method, Changing, tmp_path)
     assert not {name.rpartition(".")[2] for name in sent(made)} & {"primes", "steps", "mask", "bytes"}

@@ -47,6 +47,7 @@ def test_ansible_accepts_the_playbooks():
     run("ansible-playbook", "--syntax-check", "-i", EXAMPLE, *PLAYBOOKS)
 
 
+@pytest.mark.thorough
 def test_ansible_lint_finds_nothing_at_the_level_of_production():
     run("ansible-lint", "--offline", "--strict", "--profile", "production")
 

@@ -39,6 +39,7 @@ devices:
 REFUSED = "Failed to activate SuperNode."
 
 
+@pytest.mark.thorough
 def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
     (home.path / "bench.yml").write_text(BENCH.replace("[2]}", "[2], fedpfl_model: mlp}"))
     settings = f'{SETTINGS} num-server-rounds=2 method="lg-fedavg" model="mlp-200"'
@@ -109,6 +110,7 @@ def intruder_is_refused(home, process):
     assert REFUSED in log.read_text()
 
 
+@pytest.mark.thorough
 def test_supernodes_with_their_data_path_alone_take_part(home):
     rng = np.random.default_rng(0)
     for client, size in enumerate((40, 60)):
@@ -183,6 +185,7 @@ def test_an_ended_testbed_leaves_no_process(home, number):
     home.wait_until_empty()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=[needs_mosquitto, pytest.mark.faults])])
 def test_after_the_end_a_new_device_makes_its_model_and_another_run_goes_on(home, transport):
     first = f'{SETTINGS} num-server-rounds=2 method="fedper" new-clients=0.5 num-clients=2 run-name="first"'

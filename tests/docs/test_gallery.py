@@ -13,8 +13,6 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import gallery  # noqa: E402
 
-QUICK = ("own_method", "callbacks")
-
 
 def test_the_page_is_made_of_scripts_and_record():
     assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(), "python docs/tools/gallery.py writes it"
@@ -27,9 +25,8 @@ def test_each_script_is_short_and_has_a_small_picture():
         assert (gallery.FOLDER / f"{name}.svg").stat().st_size < 60_000
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.docs) for name in gallery.ORDER]
-)
+@pytest.mark.docs
+@pytest.mark.parametrize("name", gallery.ORDER)
 def test_a_script_prints_what_the_page_shows(name, tmp_path):
     shown = json.loads(gallery.RECORD.read_text(encoding="utf-8"))["values"][name]["output"]
     printed = gallery.execute(name, tmp_path)

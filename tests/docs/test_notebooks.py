@@ -44,12 +44,8 @@ def test_a_notebook_has_the_outputs_of_a_run(path):
             assert cell["outputs"], last
 
 
-# The one of six processes takes half a minute.
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=pytest.mark.docs if path.stem == "compare" else ()) for path in outputs.NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.docs
+@pytest.mark.parametrize("path", outputs.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     said = texts(outputs.executed_notebook(path, tmp_path))
     assert not [words for words in SAYS[path.stem] if words not in said], said

@@ -33,8 +33,6 @@ MENU = {name: entry for part in yaml.safe_load(text_of("mkdocs.yml"))["nav"] for
 GUIDES = [
     page for page in leaves([MENU["Tutorial"], MENU["How to"]]) if (ROOT / page).is_file() and page != "docs/gallery.md"
 ]
-# Those of a few seconds; the others run in `make test-docs`.
-QUICK = {"callbacks", "data", "one-round", "python"}
 
 
 def words(text: str) -> Counter[str]:
@@ -59,9 +57,8 @@ def test_each_block_of_commands_has_an_output_or_a_reason(page):
         assert all(re.match(r"\n\n<!-- (no )?output", words) for words in after), after
 
 
-@pytest.mark.parametrize(
-    "session", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.docs) for name in outputs.SESSIONS]
-)
+@pytest.mark.docs
+@pytest.mark.parametrize("session", outputs.SESSIONS)
 def test_a_fresh_run_prints_what_the_pages_show(session):
     for page, printed in outputs.executed(session).items():
         assert words(outputs.filled(text_of(page), printed)) == words(text_of(page)), page

@@ -28,7 +28,7 @@ from mkdocs.config.defaults import MkDocsConfig
 
 from fedpfl.setup import reference
 
-pytestmark = pytest.mark.xdist_group("chromium")
+pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("chromium")]
 # Asks the search for a method, and returns the links that it shows by now.
 SEARCH = """
 (() => {

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
+from support import FEW_SAMPLES, STAND_FOR_ALL, LocalGrid, federation, quick, run_federation
 from torch import nn
 from waiting import wait_until
 
@@ -86,7 +86,7 @@ def test_any_number_of_workers_and_flower_s_messages_give_the_same_bits(tmp_path
     given = {"method": method, **quick(method)}
     values = settings(tmp_path, "flower", **given)
     over_flower = result(run_federation(LocalGrid(CLIENTS, values), values))
-    for workers in (0, 1, 2, 5):
+    for workers in (0, 1, 2, 5) if method in STAND_FOR_ALL else (0, 2):
         assert result(run(tmp_path, f"{workers} workers", workers, **given)) == over_flower
 
 
@@ -452,8 +452,8 @@ def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_
         assert "ended with exit code 7, 3 times" in line["failed"]["4"]
 
 
-def test_ten_thousand_clients_take_part_in_a_round(tmp_path, summed):
-    clients, rng = 10_000, np.random.default_rng(0)
+def test_thousands_of_clients_take_part_in_a_round(tmp_path, summed):
+    clients, rng = 3_000, np.random.default_rng(0)
     x, y = rng.normal(size=(4 * clients, 4)).astype(np.float32), np.arange(4 * clients) % 2
     np.savez(tmp_path / "table.npz", x=x, y=y)
     values = federation(

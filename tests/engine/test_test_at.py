@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FEW_SAMPLES, quick, simulate
+from support import FEW_SAMPLES, each_method, quick, simulate
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 
 # These draw or train before a test, in which the number of the round counts.
@@ -19,7 +18,7 @@ def scores(run, name="personalised"):
     return [line.get(name, {}) for line in run.metrics()]
 
 
-@pytest.mark.parametrize("method", sorted(set(methods()) - {*ADAPTING}))
+@pytest.mark.parametrize("method", each_method(without=ADAPTING))
 def test_the_scores_at_a_round_s_start_are_those_after_the_one_before(tmp_path, method):
     given = {**FEW_SAMPLES, **quick(method), "method": method, "local_epochs": 2}
     if method == "fedfomo":

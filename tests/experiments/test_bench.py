@@ -165,6 +165,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str],
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc")
 def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: Store, monkeypatch) -> None:

@@ -13,7 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, Clock, Killed, LocalGrid, arrays, federation, quick, run_federation, simulate
+from support import (
+    FEW_SAMPLES,
+    Clock,
+    Killed,
+    LocalGrid,
+    arrays,
+    each_method,
+    federation,
+    quick,
+    run_federation,
+    simulate,
+)
 from waiting import HANG_SECONDS
 
 from fedpfl.core import custom
@@ -191,7 +202,7 @@ def require_nothing_personal(tmp_path, method, settings):
     return trained
 
 
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_learns_and_personalised_clients_do_better_than_guessing(tmp_path, method):
     settings = {"num_server_rounds": 3, "local_epochs": 5, **quick(method)}
     rounds = simulate(tmp_path, 4, method=method, **settings).metrics()

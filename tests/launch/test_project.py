@@ -73,6 +73,7 @@ def test_a_bench_fits_together(bench, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
 def test_a_bench_is_rehearsed_with_the_data_that_boards_get(bench):

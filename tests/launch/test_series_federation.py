@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import quick, simulate
+from support import each_method, quick, simulate
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.methods import methods
 
 PEOPLE, WINDOWS, CLASSES = 2, 20, 3
 
@@ -29,7 +28,7 @@ def movements(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["cnn-1d", "gru"])
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_trains_on_series(tmp_path, movements, method, model):
     own = {key: value for key, value in quick(method).items() if key.startswith(method.replace("-", "_"))}
     settings = {**own, **movements, "method": method, "model": model, "fedreg_augmentation": "simple"}

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
-from support import LocalGrid, federation, quick, run_federation, simulate
+from support import LocalGrid, each_method, federation, quick, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import FedpflError
-from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 
 # Methods that compute with the input itself.
@@ -34,7 +33,7 @@ def plays(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method(also=REFUSE))
 def test_every_method_trains_on_texts_or_says_why_not(tmp_path, plays, method):
     settings = {**quick(method), **plays, "method": method}
     if method in REFUSE:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation, simulate
+from support import FEW_SAMPLES, LocalGrid, each_method, federation, quick, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.client.engine import handle
@@ -26,10 +26,10 @@ from fedpfl.setup.config import Config
 pytest.importorskip("peft")
 
 SMALL = {"num_server_rounds": 2, "local_epochs": 2, "trainable": "lora", "lora_rank": 2, **FEW_SAMPLES}
-ALLOWED = [name for name, method in methods().items() if "trainable" not in method.refuses]
+REFUSING = sorted(name for name, method in methods().items() if "trainable" in method.refuses)
 
 
-@pytest.mark.parametrize("method", ALLOWED)
+@pytest.mark.parametrize("method", each_method(without=REFUSING, also=["flexlora", "fedsa-lora"]))
 def test_adapters_and_head_alone_are_sent_and_stored(tmp_path, method):
     settings = {**quick(method), **SMALL}
     config = Config.parse(federation(tmp_path, 3, method=method, **settings))
@@ -47,7 +47,7 @@ def test_adapters_and_head_alone_are_sent_and_stored(tmp_path, method):
             assert not names & load_file(path).keys()
 
 
-@pytest.mark.parametrize("method", sorted(set(methods()) - set(ALLOWED)))
+@pytest.mark.parametrize("method", REFUSING)
 def test_methods_that_take_whole_layers_apart_refuse_in_one_line(method):
     with pytest.raises(
         ConfigError, match=f"trainable = 'head': must be all for {method}: it (factorises|splits) whole"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, arrays, quick, simulate
+from support import FEW_SAMPLES, arrays, each_method, quick, simulate
 from torch import nn
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.methods import methods
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.config import Config
 
@@ -26,7 +25,7 @@ def losses(run):
     return [line["train_loss"], line["personalised"]["loss"], *([line["global"]["loss"]] if "global" in line else [])]
 
 
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, monkeypatch, method):
     monkeypatch.setitem(registry.MODELS._entries, "small-bn", registry._Entry(small_with_batchnorm, None))
     settings = {"model": "small-bn", "num_server_rounds": 1, **quick(method), **FEW_SAMPLES}

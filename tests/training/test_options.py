@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, arrays, federation, quick, run_federation, simulate
+from support import FEW_SAMPLES, arrays, each_method, federation, quick, run_federation, simulate
 from torch import nn
 from torch.nn import functional as F
 
@@ -221,7 +221,7 @@ TINY = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-clien
         "metrics": "f1-macro,auroc"}  # fmt: skip
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_trains_with_weights_randaugment_and_a_schedule_of_steps(tmp_path, method):
     epochs = 2 if method == "feddecomp" else 1  # one for each part of the model
     line = simulate(tmp_path, 2, **{**TINY, **quick(method), "method": method, "local_epochs": epochs}).metrics()[0]
@@ -254,7 +254,7 @@ def test_methods_train_with_all_of_them_with_any_workers(tmp_path, method):
 FEW_STEPS = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "batch_size": 10}
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_is_resumed_with_all_of_them_and_float16(tmp_path, method):
     smoothing = 0.0 if "loss" in methods()[method].refuses else 0.1
     given = {**FEW_STEPS, **OPTIONS, **quick(method), "method": method, "label_smoothing": smoothing, "local_steps": 2,

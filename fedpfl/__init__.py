@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .rules import Rule
     from .rules.mean import Mean
     from .training.loop import fit, predict
-    from .training.phase import PLAIN_SGD, Batch, Phase
+    from .training.phase import L1, PLAIN_SGD, Batch, Correction, Phase, Proximal
 
 # A name → the module of this package that it is in.
 _PUBLIC = {
@@ -53,7 +53,9 @@ _PUBLIC = {
     # what the built-in methods use, too
     "method_class": "methods", "cut": "models", "class_by_width": "methods.prototypes",
     "require_settable_head": "methods.prototypes", "everything": "methods.base",
-    "excluding": "methods.base", "PLAIN_SGD": "training.phase", "predict": "training.loop", "fit": "training.loop",
+    "excluding": "methods.base", "PLAIN_SGD": "training.phase",
+    "Proximal": "training.phase", "L1": "training.phase", "Correction": "training.phase",
+    "predict": "training.loop", "fit": "training.loop",
     "KeepsTrained": "methods.trained", "twin": "layers.memory", "in_twin": "layers.memory",
     "PrototypeMethod": "methods.prototypes", "PairsRule": "methods.prototypes", "AdapterMethod": "methods.adapted",
     "matrix_of": "models.adapters",
@@ -65,6 +67,7 @@ _PUBLIC = {
 }  # fmt: skip
 
 __all__ = [
+    "L1",
     "PLAIN_SGD",
     "AdapterMethod",
     "Aggregation",
@@ -73,6 +76,7 @@ __all__ = [
     "Client",
     "Comparison",
     "ConfigError",
+    "Correction",
     "DataError",
     "Dataset",
     "Extra",
@@ -90,6 +94,7 @@ __all__ = [
     "Payload",
     "Phase",
     "PrototypeMethod",
+    "Proximal",
     "Rule",
     "Run",
     "Samples",

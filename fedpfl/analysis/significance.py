@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..core.metrics import ACCURACY, LOSS, each_of, is_share, lower_is_better
 from ..core.settings import parse
 from ..data.settings import DataSettings
 from ..results.run import RunFolder
@@ -25,7 +26,8 @@ LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.
 MAX_KINDS = 12
 
-# The accuracies in percent of one kind of runs, by client (by seed and client, where seeds have other clients).
+# The accuracies in percent, or another metric, of one kind of runs, by client (by seed and client, where seeds have
+# other clients). Where lower is better they are negative.
 Accuracies = Mapping[object, float]
 
 
@@ -52,37 +54,47 @@ class Pair(NamedTuple):
 
 @analysis("significance", "Which differences between runs are more than chance (Wilcoxon, Holm; Demšar, JMLR 2006)")
 def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Compare each kind of runs with each other one, client by client.
+    """Compare each kind of runs with each other one, client by client, by the metric ``choose-by``.
 
-    A client's accuracy is that of the round with the best validation score, or without these of the last test.
+    A client's value is that of the round with the best validation score, or without these of the last test. Clients
+    for which the metric is not defined do not count.
     If seeds have other clients, a client counts once for each seed; otherwise its mean over the seeds counts once.
     """
     by_data: dict[object, list[RunGroup]] = {}
     for group in grouped(runs):
         by_data.setdefault(_data(group), []).append(group)
     result = Result()
+    by = metric_of(run.config() for run in runs)
     for groups in by_data.values():
-        named = {group.runs[0].row or group.label: accuracies_of(group.runs) for group in groups}
+        named = {group.runs[0].row or group.label: accuracies_of(group.runs, by) for group in groups}
         if pairs := compared({label: found for label, found in named.items() if found}):
             where = groups[0].runs[0].column
-            result.tables.append(_table(pairs, f"Differences{where and f', {where}'}", len(named) > MAX_KINDS))
+            title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
+            result.tables.append(_table(pairs, title, len(named) > MAX_KINDS, by))
     require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
-    if len(by_data) > 1 and (ranks := _ranks(list(by_data.values()))):
+    if len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by)):
         result.tables.append(ranks)
     return result
 
 
-def accuracies_of(runs: Sequence[RunFolder]) -> Accuracies:
-    """Return the accuracies of runs that differ in their seed alone, by client."""
+def metric_of(settings: Iterable[Mapping[str, Any]]) -> str:
+    """Return the metric that all runs are chosen by, or accuracy; of the loss there are no values of clients."""
+    asked = {str(values.get("choose-by", ACCURACY)) for values in settings}
+    return ACCURACY if len(asked) > 1 or asked == {LOSS} else asked.pop()
+
+
+def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY) -> Accuracies:
+    """Return the accuracies of runs that differ in their seed alone, or another metric, by client."""
     found: dict[object, list[float]] = {}
+    factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by) else 1)
     for run in runs:
         history = run.history()
         line = history.best_validated()
-        each = line["personalised"]["each"] if line else history.last_test()
+        each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
         of_seed = None if _has_same_clients(run) else division(run, run.described()["clients"])
         for client, accuracy in each.items():
             key = client if of_seed is None else (of_seed, client)
-            found.setdefault(key, []).append(100 * accuracy)
+            found.setdefault(key, []).append(factor * accuracy)
     return {client: statistics.fmean(values) for client, values in found.items()}
 
 
@@ -152,14 +164,15 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
     return max(least, mean - half), min(most, mean + half)
 
 
-def conclusion(pairs: Sequence[Pair]) -> str:
+def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
     """Return in a sentence or two which differences are more than chance."""
+    above_word = "below" if lower_is_better(by) else "above"
     sure: dict[str, list[str]] = {}
     for pair in pairs:
         if pair.is_more_than_chance:
             sure.setdefault(pair.first, []).append(pair.second)
     open_pairs = [f"{pair.first} and {pair.second}" for pair in pairs if not pair.is_more_than_chance]
-    above = "; ".join(f"{first} is above {_listed(others)}" for first, others in sure.items())
+    above = "; ".join(f"{first} is {above_word} {_listed(others)}" for first, others in sure.items())
     words = f"More than chance (p < {LEVEL} after Holm's correction): {above}." if above else (
         f"No difference is more than chance (p < {LEVEL} after Holm's correction)."
     )  # fmt: skip
@@ -189,23 +202,26 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _table(pairs: Sequence[Pair], title: str, best_alone: bool) -> Table:
+def _table(pairs: Sequence[Pair], title: str, best_alone: bool, by: str) -> Table:
+    better, worse, sign = ("lower", "higher", -1) if lower_is_better(by) else ("higher", "lower", 1)
+    points = ", points" if is_share(by) else ""
     rows: list[list[Cell]] = [
-        [pair.first, pair.second, pair.difference, pair.clients, pair.better, pair.equal, f"{pair.p:.3g}",
+        [pair.first, pair.second, sign * pair.difference, pair.clients, pair.better, pair.equal, f"{pair.p:.3g}",
          f"{pair.corrected:.3g}", "yes" if pair.is_more_than_chance else "no"] for pair in pairs
     ]  # fmt: skip
-    columns = ["higher", "lower", "mean difference, points", "clients", "of them higher", "equal", "p",
-               "p, Holm", "more than chance"]  # fmt: skip
+    columns = [better, worse, f"mean difference{points}", "clients", f"of them {better}", "equal", "p", "p, Holm",
+               "more than chance"]  # fmt: skip
     rest = " Only the best one is compared with the others." if best_alone else ""
-    note = f"{conclusion(pairs)}{rest} Wilcoxon's signed-rank test over the clients."
-    return Table(title, columns, rows, note=note, optional=("equal", "of them higher", "p", "clients"))
+    note = f"{conclusion(pairs, by)}{rest} Wilcoxon's signed-rank test over the clients."
+    digits = 2 if points else 4
+    return Table(title, columns, rows, digits, note=note, optional=("equal", f"of them {better}", "p", "clients"))
 
 
-def _ranks(data_sets: Sequence[Sequence[RunGroup]]) -> Table | None:
+def _ranks(data_sets: Sequence[Sequence[RunGroup]], by: str) -> Table | None:
     """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
     means = [
         {group.runs[0].row or group.method: statistics.fmean(found.values())
-         for group in groups if (found := accuracies_of(group.runs))} for groups in data_sets
+         for group in groups if (found := accuracies_of(group.runs, by))} for groups in data_sets
     ]  # fmt: skip
     # A method that has several kinds of runs on one data set has no rank of its own.
     if any(len(of) < len(groups) for of, groups in zip(means, data_sets, strict=True)):
@@ -218,7 +234,7 @@ def _ranks(data_sets: Sequence[Sequence[RunGroup]]) -> Table | None:
     ranks = [rankdata([-of[name] for name in names]) for of in means]
     average = {name: float(statistics.fmean(of[at] for of in ranks)) for at, name in enumerate(names)}
     order = sorted(names, key=average.__getitem__)
-    note = f"Rank 1 is the highest accuracy; {len(means)} data sets."
+    note = f"Rank 1 is the {'lowest' if lower_is_better(by) else 'highest'} {by}; {len(means)} data sets."
     if len(names) > 2:
         p = float(friedmanchisquare(*([of[name] for of in means] for name in names)).pvalue)
         q = float(studentized_range.ppf(1 - LEVEL, len(names), math.inf)) / math.sqrt(2)

@@ -33,13 +33,12 @@ class Plot:
         self.data, self._names = figure, list(names)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the figure into a file, SVG or PNG by its name's ending; another ending raises ``ConfigError``."""
+        """Write a file, SVG, PDF or PNG by its name's ending; another ending raises ``ConfigError``."""
         place = Path(path).expanduser()
-        contents = {".svg": lambda: self._pen().svg(self.data).encode(), ".png": lambda: self._pen().png(self.data)}
-        if place.suffix not in contents:
-            raise ConfigError("path", str(place), "must end with .svg or .png")
+        if place.suffix not in (".svg", ".pdf", ".png"):
+            raise ConfigError("path", str(place), "must end with .svg, .pdf or .png")
         try:
-            write_atomically(place, contents[place.suffix]())
+            write_atomically(place, self._pen().file(self.data, place.suffix[1:]))
         except OSError as error:
             raise ConfigError("path", str(place), f"cannot be written ({error.strerror})") from error
         return place
@@ -54,4 +53,4 @@ class Plot:
         return Pen(self._names)
 
     def _repr_png_(self) -> bytes:
-        return self._pen().png(self.data)
+        return self._pen().file(self.data, "png")

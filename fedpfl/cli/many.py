@@ -144,7 +144,7 @@ def _elsewhere(
 
 
 def write_tables(tables: list[Table], folder: Path) -> None:
-    """Write tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
+    """Write tables as ``table.md``, ``table.tex``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
     from ..core.files import private_folder, write_atomically
 
     private_folder(folder)
@@ -152,6 +152,7 @@ def write_tables(tables: list[Table], folder: Path) -> None:
         old.unlink()
     head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"
     write_atomically(folder / "table.md", (head + "\n".join(table.markdown() for table in tables)).encode())
+    write_atomically(folder / "table.tex", "\n".join(table.latex() for table in tables).encode())
     for number, table in enumerate(tables, 1):
         file = "table.csv" if number == 1 else f"table-{number}.csv"
         write_atomically(folder / file, table.csv().encode())

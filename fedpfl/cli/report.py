@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from .app import app
-from .common import RunConfig, can_draw, require_one_of, run_folder
+from .common import RunConfig, can_draw, load_app, require_one_of, run_folder
 from .experiment import Seeds, plan, tables_and_figures
 from .many import OutputDir, store
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..results.run import RunFolder
 
 PAGE = "report.html"
-PLOT_FORMATS = ("svg", "png")
+PLOT_FORMATS = ("svg", "pdf", "png")
 
 
 @app.command("report")
@@ -34,7 +34,7 @@ def report(
     plots: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the plots into this folder as well, one file each.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="Format of the plots: svg or png.")] = "svg",
+    form: Annotated[str, typer.Option("--format", help="Format of the plots: svg, pdf or png.")] = "svg",
     experiment: Annotated[
         str,
         typer.Option(metavar="NAME", help="An experiment: its finished runs, and its tables against the paper."),
@@ -61,6 +61,7 @@ def report(
     folders = {folder.path: folder for folder in map(run_folder, runs or [])}  # one that is named twice counts once
     more = []
     if sweep:
+        load_app()  # runs may be of a method or model of this folder
         folders.update({folder.path: folder for folder in _finished(sweep, output_dir)})
     if experiment:
         measured = plan(experiment, scale, seeds, output_dir, run_config)

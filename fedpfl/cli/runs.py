@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..results.run import RunFolder
 
 ROUNDS_SHOWN, CLIENTS_SHOWN = 20, 200
+WRITTEN = {"markdown": "table.md", "csv": "table*.csv", "latex": "table.tex"}
 
 
 @app.command("show")
@@ -44,19 +45,33 @@ def show(
     ] = None,
     experiments: Annotated[
         Path | None,
-        typer.Option("--experiments-dir", help="Folder of sweeps and experiments; by default ~/.fedpfl/experiments."),
+        typer.Option(
+            "--output-dir",
+            "--experiments-dir",
+            help="Folder of sweeps and experiments; by default ~/.fedpfl/experiments.",
+        ),
     ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="markdown, csv or latex, for the tables of a sweep.")
+    ] = "markdown",
 ) -> None:
     """Show a run (settings, outcome, rounds, clients), a sweep or an experiment. Without a name, list them."""
     from ..experiments.sweep import sweep_names
+    from ..results.tables import FORMATS
 
+    require_one_of("format", form, FORMATS)
     grids = store(experiments)
     if run is None:
         _list_runs(output_dir())
         _list_tables(grids)
     elif tables := _tables_of(run, grids):
-        for path in tables:
-            typer.echo(f"{path}:\n\n{path.read_text(encoding='utf-8').rstrip()}\n")
+        for path in (
+            one
+            for table in tables
+            for one in sorted(table.parent.glob(WRITTEN[form]), key=lambda path: (len(path.name), path.name))
+        ):
+            head = f"{path}:\n\n" if form == FORMATS[0] else ""
+            typer.echo(f"{head}{path.read_text(encoding='utf-8').rstrip()}\n")
         if run in sweep_names(grids):
             typer.echo(f"report: fedpfl report --sweep {run}", err=True)
     else:

@@ -93,6 +93,12 @@ def compare_command(
         list[str] | None,
         typer.Option(metavar="SETTINGS", help="Settings of one data set, as with -c; repeat it for several data sets."),
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="METRIC", help="Compare, choose and test by this metric: the settings metrics, choose-by."
+        ),
+    ] = "",
     name: Annotated[
         str, typer.Option(help="Name of the folder for the tables; by default made from methods and settings.")
     ] = "",
@@ -111,7 +117,8 @@ def compare_command(
     """
     names = [name for text in names for name in text.split(",")]
     require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=tune or ())
-    from ..core.custom import as_named, is_custom
+    from ..core.custom import as_named, is_custom, short_name
+    from ..core.metrics import ACCURACY, words
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
     from ..experiments import comparison
@@ -128,6 +135,11 @@ def compare_command(
     if len(named) < 2:
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
     base = {key: value for key, value in overrides(run_config).items() if key != "method"}
+    if by:
+        asked = words(str(base.get("metrics", "")))
+        base.update(
+            {"choose-by": short_name(by), "metrics": ",".join(asked if by in (*asked, ACCURACY) else [*asked, by])}
+        )
     data_sets = {}
     for text in on or [""]:
         own = overrides([text]) if text else {}

@@ -120,6 +120,16 @@ def lower_is_better(name: str) -> bool:
     return name == LOSS or known(name).lower_is_better
 
 
+def is_share(name: str) -> bool:
+    """Return whether a number of a test lies between 0 and 1, so that people read it in percent."""
+    return name == ACCURACY or (known(name).lowest, known(name).highest) == (0, 1)
+
+
+def each_of(name: str) -> str:
+    """Return the key under which a round has a number of a test for each client."""
+    return "each" if name == ACCURACY else f"each-{name}"
+
+
 @lru_cache(maxsize=1024)
 def part_of(key: str) -> Part | None:
     """Return which part of a metric a number of a reply is; None if it is none."""

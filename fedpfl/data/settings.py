@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Mapping
 
 from ..core import custom
-from ..core.metrics import CLASSES
+from ..core.errors import ConfigError
+from ..core.metrics import CLASSES, TARGETS
 from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, items, parse, setting
 from .registry import AUTO, PARTITIONERS, dataset_names
@@ -200,7 +201,10 @@ class DataSettings:
     @staticmethod
     def of(values: Mapping[str, Any]) -> DataSettings:
         """Return the settings in a flat mapping of all keys, with what its ``loss`` says of the labels."""
-        return parse(DataSettings if values.get("loss", CLASSES) == CLASSES else TargetSettings, values)
+        found = parse(DataSettings if values.get("loss", CLASSES) == CLASSES else TargetSettings, values)
+        if found.class_names and values.get("loss") == TARGETS:
+            raise ConfigError("class-names", found.class_names, f'must be empty with loss = "{TARGETS}": no classes')
+        return found
 
     def division(self) -> dict[str, Value]:
         """Return what decides which samples clients get, without what this partitioner or split does not look at."""

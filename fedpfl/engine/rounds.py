@@ -28,6 +28,7 @@ from ..rules import Rule
 from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener
+from .own_rule import OwnRule
 from .replies import Expected, leave_out
 from .sums import Adder, AddingTransport, GroupSum, require_layout
 from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
@@ -79,6 +80,7 @@ class RoundLoop:
         attendance: Attendance | None = None,
     ) -> None:
         self.rule = rule
+        self._own = None if type(rule).__module__.startswith("fedpfl.") else OwnRule(rule)
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()
@@ -132,6 +134,8 @@ class RoundLoop:
             self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
         for client, reason in self.round.failed.items():
             logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
+        if self._own is not None:
+            self._own.round_ended(number)
         self.attendance.end(self.round, chosen, self._answered)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
@@ -177,6 +181,8 @@ class RoundLoop:
     def begin(self, number: int, chosen: Sequence[Client]) -> None:
         """Begin a round in which these clients are asked."""
         self.rule.begin_round(number, chosen)
+        if self._own is not None:
+            self._own.round_begun(number)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..analysis.registry import NoOptions, NotRecorded
 from ..analysis.runs import other_threads
-from ..analysis.significance import interval, significance
+from ..analysis.significance import interval, metric_of, significance
 from ..core.errors import ConfigError, printable
+from ..core.metrics import ACCURACY, known, lower_is_better
 from ..core.metrics import names as names_of
 from ..results.tables import Cell, Table
 from ..setup.config import owners
@@ -45,10 +46,10 @@ def comparison(
     set, by its name. ``tune`` has the values that are tried, every one with every other one, for the methods that have
     these settings. Each method is run with the seeds 1 … ``seeds``.
     """
-    known = owners()
+    owned = owners()
     for key, values in tune.items():
-        if known.get(key, next(iter(methods))) not in methods:
-            raise ConfigError("tune", key, f"is a setting of {known[key]}, and the methods are {', '.join(methods)}")
+        if owned.get(key, next(iter(methods))) not in methods:
+            raise ConfigError("tune", key, f"is a setting of {owned[key]}, and the methods are {', '.join(methods)}")
         if key in NOT_IDENTIFYING or key in ("method", "seed"):
             raise ConfigError("tune", key, "cannot be chosen for each method")
         if not values:
@@ -57,7 +58,7 @@ def comparison(
         raise ConfigError("tune", ", ".join(tune), "needs validation-fraction above 0")
     base = {"validation-fraction": VALIDATION_FRACTION, **base} if tune else base
     rows = {
-        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if known.get(key, name) == name}}
+        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if owned.get(key, name) == name}}
         for name, text in methods.items()
     }
     described = {
@@ -94,7 +95,9 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     kind, own = (metrics.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (metrics.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
     virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in measured.planned()) else []
-    names = [*own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual]
+    by = _metric(measured)
+    first = own[0] if by == ACCURACY else f"{kind}:{by}"
+    names = [*dict.fromkeys([first, *own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual])]
     numbers = {name: metrics.find(name) for name in names}
     found = {cell: {name: measured.values(name, *cell) for name in names} for cell in measured.cells}
     headings = {name: number.short_title for name, number in numbers.items()}
@@ -105,26 +108,30 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
             of[name] = [value / units[headings[name]] for value in of[name]]
     several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
     lines: list[tuple[int, float, list[Cell]]] = []
-    least = -math.inf if _regression(measured) else 0.0
+    bounds = (-math.inf if _regression(measured) else 0.0, 1.0)
+    if by != ACCURACY:
+        bounds = (known(by).lowest, known(by).highest)
+    unit, sign = 100 if numbers[first].share else 1, 1 if lower_is_better(by) else -1
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
-        between = interval([100 * value for value in values[names[0]]], least, 100.0) or (None, None)
+        low, high = (unit * bound for bound in bounds)
+        between = interval([unit * value for value in values[first]], low, high) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
         cells += [in_words(chosen) if chosen else None] if measured.trials else []
-        cells += [accuracy, *between, *others, f"{len(values[names[0]])}/{len(measured.seeds)}"]
-        order = -accuracy.mean if accuracy else math.inf
+        cells += [accuracy, *between, *others, f"{len(values[first])}/{len(measured.seeds)}"]
+        order = sign * accuracy.mean if accuracy else math.inf
         lines.append((measured.at.columns.index(column), order, cells))
     heads = ["method", *(["data"] if several else []), *(["chosen"] if measured.trials else [])]
-    first, *rest = headings.values()
-    heads += [first, "95 % interval from", "to", *rest, "runs done"]
+    lead, *rest = headings.values()
+    heads += [lead, "95 % interval from", "to", *rest, "runs done"]
     failed = [f"Failed: {failure.rstrip('.')}." for failure in failures]
     note = " ".join([*_remarks(measured), *other_threads(measured.finished()), *failed])
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
-    digits = [4 if head in asked else 3 if head == "MB" and not fitting else 1 for head in heads]
-    # The last to be left out is the accuracy of the worst tenth.
-    _, worst, *more = headings.values()
-    optional = ["runs done", *reversed(more), worst]
+    fine = {*asked, *([] if by == ACCURACY else ["95 % interval from", "to"])}
+    digits = [4 if head in fine else 3 if head == "MB" and not fitting else 1 for head in heads]
+    # The last to be left out is the one after the first, the accuracy of the worst tenth.
+    optional = ["runs done", *reversed(rest)]
     rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
     return Table(title, heads, rows, digits, note=note, optional=optional)
 
@@ -134,6 +141,10 @@ def _regression(measured: Measured) -> bool:
     return any(run.settings["loss"] == "mse" for run in measured.planned())
 
 
+def _metric(measured: Measured) -> str:
+    return metric_of(run.settings for run in measured.planned())
+
+
 def _validated(measured: Measured) -> bool:
     return all(run.settings["validation-fraction"] for run in measured.planned())
 
@@ -141,11 +152,13 @@ def _validated(measured: Measured) -> bool:
 def _remarks(measured: Measured) -> Iterator[str]:
     """Yield how the numbers came about."""
     which = "round with the best validation score" if _validated(measured) else "last round"
-    regression = _regression(measured)
-    yield f"{'R²' if regression else 'Accuracy'} on test samples, in the {which}."
+    regression, by = _regression(measured), _metric(measured)
+    what = by if by != ACCURACY else "R²" if regression else "Accuracy"
+    yield f"{what} on test samples, in the {which}."
     seeds = len(measured.seeds)
     if seeds > 1:
-        interval_of = f"that of the mean, by Student's t, cut at {'' if regression else '0 and '}100 %"
+        cut = "what is possible" if by != ACCURACY else f"{'' if regression else '0 and '}100 %"
+        interval_of = f"that of the mean, by Student's t, cut at {cut}"
         yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is {interval_of}."
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())

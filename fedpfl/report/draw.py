@@ -28,7 +28,6 @@ NEUTRAL = ("#5f6b7a", "#8592a3", "#3f6d8f", "#7f6a8f", "#6f7f5a", "#8f7a5f")
 TEXT = "#1f2328"
 
 INCHES = (4.4, 3.0)
-FORMATS = ("svg", "png")
 # Cells of a heat map up to which each is drawn as a separate shape with its number.
 MAX_SHAPES, MAX_NUMBERS = 4000, 144
 MAX_MARKERS = 25
@@ -41,10 +40,11 @@ MAX_NAME = 44
 # A drawing in a page takes the colours of the page, which may be dark.
 IN_PAGE = {TEXT: "currentColor", GRID: "var(--grid)", AXIS: "var(--axis)"}
 
+_NO_DATE = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
 _SETTINGS: Any = {  # matplotlib's own type lists each of its keys
-    "svg.hashsalt": "fedpfl", "svg.fonttype": "none", "text.parse_math": False, "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0, "axes.titlesize": 9.0, "axes.labelsize": 9.0,
-    "legend.fontsize": 8.5, "xtick.labelsize": 8.0, "ytick.labelsize": 8.0, "text.color": TEXT,
+    "svg.hashsalt": "fedpfl", "svg.fonttype": "none", "pdf.fonttype": 42, "text.parse_math": False,
+    "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0, "axes.titlesize": 9.0,
+    "axes.labelsize": 9.0, "legend.fontsize": 8.5, "xtick.labelsize": 8.0, "ytick.labelsize": 8.0, "text.color": TEXT,
     "axes.labelcolor": TEXT, "xtick.color": AXIS, "ytick.color": AXIS, "xtick.labelcolor": TEXT,
     "ytick.labelcolor": TEXT, "axes.edgecolor": AXIS, "grid.color": GRID, "axes.titlecolor": TEXT,
 }  # fmt: skip
@@ -65,9 +65,9 @@ class Pen:
             content = content.replace(colour, of_page)
         return content
 
-    def png(self, figure: Figure) -> bytes:
-        """Return a figure as PNG, with 200 dots to the inch."""
-        return self._saved(figure, "png", page=False)
+    def file(self, figure: Figure, form: str) -> bytes:
+        """Return a figure as a file, ``svg``, ``pdf`` or ``png`` (200 dots to the inch), always with the same bytes."""
+        return self._saved(figure, form, page=False)
 
     def canvas(self, figure: Figure) -> Canvas:
         """Return a figure as matplotlib's own."""
@@ -80,7 +80,7 @@ class Pen:
             content = io.BytesIO()
             canvas.savefig(
                 content, format=form, dpi=200, transparent=page, bbox_inches="tight", pad_inches=0.05,
-                metadata={"Date": None, "Creator": None} if form == "svg" else None,
+                metadata=_NO_DATE.get(form),
             )  # fmt: skip
         return content.getvalue()
 

@@ -46,7 +46,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], names: Seque
 
 
 def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Sequence[str]) -> list[Path]:
-    """Write every figure of a report as ``svg`` or ``png`` into a folder, and return the paths of the files."""
+    """Write every figure of a report as ``svg``, ``pdf`` or ``png`` into a folder; return the paths of the files."""
     pen = Pen(names)
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -54,7 +54,7 @@ def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Seq
         name = file_name(f"{part} {figure.title}")
         same = sum(path.stem == name or path.stem.startswith(f"{name}--") for path in paths)
         path = folder / f"{name}{f'--{same + 1}' if same else ''}.{form}"
-        write_atomically(path, pen.svg(figure).encode() if form == "svg" else pen.png(figure))
+        write_atomically(path, pen.file(figure, form))
         paths.append(path)
     return paths
 

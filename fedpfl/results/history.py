@@ -72,13 +72,14 @@ class History:
         best = max(rounds, key=rounds.__getitem__)  # the first of several
         return max(rounds) - best >= patience
 
-    def tests(self) -> dict[int, dict[str, float]]:
-        """Return each client's accuracy, by round and client."""
-        return {line["round"]: line["personalised"]["each"] for line in self.lines if line.get("personalised")}
+    def tests(self, by: str = metrics.ACCURACY) -> dict[int, dict[str, float]]:
+        """Return each client's accuracy, or another metric where it is defined, by round and client."""
+        key = metrics.each_of(by)
+        return {line["round"]: line["personalised"].get(key, {}) for line in self.lines if line.get("personalised")}
 
-    def last_test(self) -> dict[str, float]:
-        """Return each client's accuracy at the last test; empty before the first test."""
-        return next(reversed(self.tests().values()), {})
+    def last_test(self, by: str = metrics.ACCURACY) -> dict[str, float]:
+        """Return each client's accuracy, or another metric, at the last test; empty before the first test."""
+        return next(reversed(self.tests(by).values()), {})
 
     def clients(self) -> set[int]:
         """Return the clients that have trained or were tested."""

@@ -88,7 +88,8 @@ def in_words(line: Mapping[str, Any], moved: int | None = None) -> str:
     moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved
     parts.append(f"{moved / 1e6:.1f} MB")
     if line.get("failed"):
-        parts.append(f"{len(line['failed'])} clients failed")
+        failed = len(line["failed"])
+        parts.append(f"{failed} client{'s' * (failed > 1)} failed")
     return ", ".join(parts)
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FORMATS = ("markdown", "csv", "latex")
+# Columns that fit on a page of a paper.
+MAX_LATEX = 6
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -105,13 +108,21 @@ class Table:
         return out.getvalue()
 
     def latex(self) -> str:
-        """Return the table as LaTeX, for the package booktabs."""
+        """Return the table as LaTeX, for the package booktabs; a wide one without its optional columns."""
+        left_out = set(self.optional[: max(0, len(self.columns) - MAX_LATEX)])
+        if left_out:
+            kept = [at for at, name in enumerate(self.columns) if name not in left_out]
+            digits = self.digits if isinstance(self.digits, int) else [self.digits[at] for at in kept]
+            fewer = [[row[at] for at in kept] for row in self.rows]
+            return Table(self.title, [self.columns[at] for at in kept], fewer, digits, note=self.note).latex()
+        label = "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
         kinds = "".join("r" if self.is_number(column) else "l" for column in range(len(self.columns)))
         rows = [" & ".join(cell.translate(_LATEX) for cell in self.texts(row)) + r" \\" for row in self.rows]
         head = " & ".join(column.translate(_LATEX) for column in self.columns) + r" \\"
         return "\n".join([
             r"\begin{table}", r"\centering", rf"\caption{{{self.title.translate(_LATEX)}}}",
-            rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}",
+            rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows,
+            r"\bottomrule", r"\end{tabular}",
             *([rf"\par {self.note.translate(_LATEX)}"] if self.note else []), r"\end{table}",
         ]) + "\n"  # fmt: skip
 

@@ -78,9 +78,24 @@ class Penalty(Protocol):
 
 
 class Proximal:
-    """µ/2·‖w − anchor‖², the term of FedProx, pFedMe, Ditto and many others.
+    """µ/2·‖w − anchor‖², the term of FedProx, pFedMe, Ditto and many others: a phase's ``penalty``.
 
-    Parameters without an entry in ``anchor`` are left alone.
+    Parameters
+    ----------
+    mu : float
+        Its weight µ.
+    anchor : mapping of str to Tensor
+        Where each parameter is pulled to, by name and in its shape; those without an entry are left alone.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> class Pulled(fedpfl.Method):
+    ...     name = "pulled"
+    ...
+    ...     def schedule(self, local):
+    ...         pull = fedpfl.Proximal(0.1, local.start)
+    ...         return [fedpfl.Phase(fedpfl.everything, self.training.local_epochs, penalty=pull)]
     """
 
     def __init__(self, mu: float, anchor: Mapping[str, Tensor]) -> None:
@@ -97,7 +112,15 @@ class Proximal:
 
 
 class L1:
-    """λ·‖w‖₁ over the parameters that ``selected`` picks by name, the term that makes them sparse; λ is ``weight``."""
+    """λ·‖w‖₁, the term that makes parameters sparse: a phase's ``penalty``.
+
+    Parameters
+    ----------
+    weight : float
+        λ.
+    selected : callable, str → bool
+        Says by name which parameters it is over.
+    """
 
     def __init__(self, weight: float, selected: Callable[[str], bool]) -> None:
         self.weight = weight
@@ -112,9 +135,15 @@ class L1:
 
 
 class Correction:
-    """⟨a, w⟩: adds the same arrays to the gradients of each step, and keeps the mean of the gradients without them.
+    """⟨a, w⟩, a phase's ``penalty``: it adds the same arrays to the gradients of each step.
 
-    Parameters without an entry in ``arrays`` are left alone.
+    The mean of the gradients without them is kept.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Tensor
+        What is added to the gradient of each parameter, by name and in its shape; those without an entry are left
+        alone.
     """
 
     def __init__(self, arrays: Mapping[str, Tensor]) -> None:

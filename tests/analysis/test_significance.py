@@ -105,6 +105,38 @@ def test_the_round_is_that_of_validation(make_run, tested):
     assert table.rows[0][:3] == ["local", "fedper", pytest.approx(40)]
 
 
+def with_metric(line, name, values):
+    """Return a line of metrics in which clients have another metric as well; None where it is not defined."""
+    each = {str(i): value for i, value in enumerate(values) if value is not None}
+    return {**line, "personalised": {**line["personalised"], name: fmean(each.values()), f"each-{name}": each}}
+
+
+@pytest.mark.parametrize(
+    ("metric", "loss", "other", "difference", "word", "column"),
+    [
+        ("auroc", "cross-entropy", 0.25, 25, "above", "mean difference, points"),
+        ("mae", "mse", 7.5, -7.0, "below", "mean difference"),
+        ("r2", "mse", -0.5, 1.0, "above", "mean difference"),
+    ],
+)
+def test_runs_are_compared_by_the_metric_that_they_are_chosen_by(
+    make_run, tested, metric, loss, other, difference, word, column
+):
+    settings = {"metrics": metric, "choose_by": metric, "loss": loss}
+    # By accuracy the other one is better; for the last client the metric is not defined.
+    good = with_metric(tested(*[0.5] * 9), metric, [*[0.5] * 8, None])
+    bad = with_metric(tested(*[0.9] * 9), metric, [*[other] * 8, None])
+    runs = [make_run("local", [bad], 9, **settings), make_run("ditto", [good], 9, **settings)]
+    (table,) = ANALYSES["significance"].make(runs).tables
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert [*row.values()][:2] == ["ditto", "local"] and f"ditto is {word} local" in table.note
+    assert row[column] == pytest.approx(difference) and row["clients"] == 8
+    assert f"Differences in {metric}" in table.title
+    accuracy = [make_run("local", [bad], 9), make_run("ditto", [good], 9)]
+    (table,) = ANALYSES["significance"].make(accuracy).tables
+    assert table.rows[0][:2] == ["local", "ditto"]
+
+
 def test_runs_with_other_clients_are_not_compared(make_run, tested):
     runs = [make_run("local", [tested(0.5, 0.6)]), make_run("fedper", [tested(0.1, 0.1)], dirichlet_alpha=0.9)]
     with pytest.raises(NotRecorded, match="none of the runs has others to be compared with"):

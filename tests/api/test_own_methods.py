@@ -115,6 +115,24 @@ def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
     ]  # fmt: skip
 
 
+def test_every_command_finds_the_code_of_this_folder(elsewhere):
+    from typer.testing import CliRunner
+
+    from fedpfl.cli import app
+
+    run = fedpfl.run(method="far:Double", workers=0, **{**FEW, "output_dir": "grid/runs"}).path.absolute()
+    sweep = elsewhere / "grid" / "tables" / "sweeps" / "mine"
+    sweep.mkdir(parents=True)
+    (sweep / "runs.txt").write_text(f"{run.name}\n")
+    for arguments in (
+        ["report", "--sweep", "mine", "--output-dir", "grid"], ["report", str(run)], ["show", str(run)],
+        ["analyse", "per-client", str(run)], ["export", str(run)],
+    ):  # fmt: skip
+        custom.set_folder(None)  # as in a new process: modules of the folder are forgotten
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, (arguments, done.output)
+
+
 def test_python_objects_are_swept_in_this_process(elsewhere):
     pytest.importorskip("pandas")
     Own = made()
@@ -248,3 +266,47 @@ def test_one_epoch_is_enough_for_the_default_method(elsewhere):
     assert any("local-epochs = 1: τ and σ train together" in text for text in run._folder.task()["remarks"])
     together = fedpfl.run(workers=0, feddecomp_variant="simultaneous", **FEW)
     assert torch.equal(head(run), head(together))
+
+
+def with_rule(**hooks):
+    """Return a method whose rule is the mean with other hooks."""
+    rule = type("Pull", (fedpfl.Mean,), {"name": "pull", **hooks})
+    return type("Own", (fedpfl.Method,), {"name": "own-rule", "aggregation": fedpfl.Aggregation(rule)})
+
+
+def nothing(self, client, kind):
+    return None
+
+
+def raising(self, *given):
+    return {}["left"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "function", "said"),
+    [
+        ("attachments", nothing, "Pull.attachments': returns None, and must return the class Payload"),
+        ("outgoing", lambda self, client: [1.0], "Pull.outgoing': returns a list, and must return the class ndarray"),
+        *((hook, raising, f"Pull.{hook}': raises KeyError: 'left'") for hook in ("begin", "attachments", "finish")),
+        ("add", lambda self, client, shared, reply: raising(self), "Pull.add': raises KeyError: 'left'"),
+    ],
+)
+def test_a_hook_of_a_rule_that_fails_is_named_in_one_line(hook, function, said):
+    with pytest.raises(fedpfl.ConfigError) as caught:
+        fedpfl.run(method=with_rule(**{hook: function}), workers=0, **FEW)
+    assert said in str(caught.value)
+
+
+def counting(self):
+    fedpfl.Mean.finish(self)
+    self.rounds = getattr(self, "rounds", 0) + 1
+
+
+@pytest.mark.parametrize(("remembers", "noticed"), [((), True), (("rounds",), False)])
+def test_what_a_rule_keeps_without_remembering_is_noticed(capfd, remembers, noticed):
+    def state(self):
+        return {**fedpfl.Rule.state(self), "rounds": np.array(self.rounds)}
+
+    hooks = {"finish": counting, **({"state": state} if remembers else {})}
+    fedpfl.run(method=with_rule(**hooks), workers=0, **{**FEW, "quiet": False})
+    assert ("the rule Pull keeps rounds from round to round" in "".join(capfd.readouterr())) == noticed

@@ -202,7 +202,7 @@ def test_lines_are_plain(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [f"[   0.0 s] round 2/3: {in_words(line)}"]
-    assert in_words(line) == "personalised 50.0 %, 2.0 MB, 1 clients failed"
+    assert in_words(line) == "personalised 50.0 %, 2.0 MB, 1 client failed"
 
 
 def test_the_app_is_copied_without_environments(elsewhere):

@@ -84,7 +84,7 @@ def test_seeds_stand_in_their_order(run, tmp_path):
     ("arguments", "words"),
     [
         (["nowhere"], "there is no such run"),
-        (["RUN", "--format", "gif"], "must be one of svg, png"),
+        (["RUN", "--format", "gif"], "must be one of svg, pdf, png"),
         (["RUN", "-o", "/proc/report.html"], "cannot be written"),
         ([], "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"),
     ],

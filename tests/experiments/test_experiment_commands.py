@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_an_experiment_is_run_and_its_tables_left(fake: Fake, tmp_path: Path) ->
     assert "(6/6)" in done.stderr
     assert "about" in done.stderr  # how long the rest takes
     left = tmp_path / ".fedpfl" / "experiments" / "tables" / "table" / "smoke"
-    assert {path.name for path in left.iterdir()} == {"table.md", "table.csv", "table-2.csv"}
+    assert {path.name for path in left.iterdir()} == {"table.md", "table.tex", "table.csv", "table-2.csv"}
     assert "60.39 ± 1.46" in (left / "table.md").read_text()
     assert len(fake.started) == 6
     assert fedpfl("experiment", "run", tmp_path / "table.toml", "--seeds", 2, "-q").stdout == done.stdout
@@ -164,6 +165,33 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert (left / "table.md").read_text().strip() in fedpfl("show", name).stdout
     one = (left / "runs.txt").read_text().split()[0]
     assert f"{one} (finished)" in fedpfl("show", one).stdout
+
+
+def test_a_comparison_s_tables_are_shown_in_every_format(fake: Fake, tmp_path: Path) -> None:
+    assert (
+        fedpfl("compare", "fedavg", "fedper", "--seeds", 1, "-q", "--name", "both", "--output-dir", "mine").exit_code
+        == 0
+    )
+    latex = fedpfl("show", "both", "--output-dir", "mine", "--format", "latex").stdout
+    assert latex.count(r"\begin{table}") == 2 and r"\label{tab:differences}" in latex
+    csv_text = fedpfl("show", "both", "--output-dir", "mine", "--format", "csv").stdout
+    assert csv_text.startswith("method,") and "\nhigher,lower," in csv_text
+    assert "format = 'word'" in fedpfl("show", "both", "--format", "word").stderr
+
+
+def test_methods_are_compared_by_any_metric(fake: Fake, elsewhere: Path) -> None:
+    fake.accuracy = {"fedper": 0.4}
+    command = ["compare", "fedavg", "fedper", "--seeds", 2, "-q", "-c", 'metrics="f1-macro"', "--by", "auroc"]
+    done = fedpfl(*command, "--format", "csv")
+    assert done.exit_code == 0, done.output
+    first, differences = (list(csv.DictReader(io.StringIO(text))) for text in done.stdout.split("\n\n"))
+    # By accuracy FedAvg is better, by AUROC FedPer.
+    assert [(row["method"], float(row["auroc"])) for row in first] == [("fedper", 0.585), ("fedavg", 0.485)]
+    assert [differences[0]["higher"], differences[0]["lower"]] == ["fedper", "fedavg"]
+    (run, *_) = (elsewhere / ".fedpfl/experiments/runs").iterdir()
+    values = tomllib.loads((run / "config.toml").read_text())
+    assert (values["choose-by"], values["metrics"]) == ("auroc", "f1-macro,auroc")
+    assert "must be one of accuracy" in fedpfl(*command[:-1], "aurok").stderr
 
 
 def test_a_comparison_of_runs_with_other_numbers_of_threads_says_so(fake: Fake, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_one_command_runs_it_and_one_makes_the_page(
     assert "| FedProx | 61.5 ± 0.7 | 10.0 ± 0.0 | 4000.0 ± 0.0 | fedprox-mu 0.5 |" in done.stdout
     assert len(fake.started) == 20
     left = tmp_path / ".fedpfl/experiments/tables/board/smoke"
-    assert {path.name for path in left.glob("table*")} == {"table.md", "table.csv", "table-2.csv"}
+    assert {path.name for path in left.glob("table*")} == {"table.md", "table.tex", "table.csv", "table-2.csv"}
     assert "<svg" in (left / "a-board-b-b-smoke-scale.svg").read_text()
     before = (left / "table.md").read_text()
 

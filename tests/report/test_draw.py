@@ -42,8 +42,9 @@ def test_every_kind_is_drawn(figure):
 @pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[8], FIGURES[-2]], ids=lambda figure: type(figure).__name__)
 def test_drawings_are_the_same_each_time(figure):
     assert Pen().svg(figure) == Pen().svg(figure)
-    assert Pen().png(figure) == Pen().png(figure)
-    assert Pen().png(figure).startswith(b"\x89PNG")
+    for form, start in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
+        assert Pen().file(figure, form) == Pen().file(figure, form)
+        assert Pen().file(figure, form).startswith(start)
 
 
 def test_a_run_has_one_colour_in_all_plots():

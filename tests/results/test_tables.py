@@ -84,7 +84,12 @@ def test_latex_escapes_what_latex_reads() -> None:
     text = TABLE.latex()
     assert r"\caption{Accuracy \& bytes, $\alpha$ 0.5}" in text
     assert r"fed\_avg & 51.3 $\pm$ 1.5 & 3 \\" in text
-    assert r"\begin{tabular}{lrr}" in text
+    assert r"\begin{tabular}{lrr}" in text and r"\label{tab:accuracy-bytes-0-5}" in text
+
+
+def test_latex_leaves_optional_columns_of_a_wide_table_out() -> None:
+    wide = Table("Wide", list("abcdefgh"), [range(8)], [1] * 8, optional=("g", "b", "c"))
+    assert "a & c & d & e & f & h" in wide.latex() and "0 & 2 & 3 & 4 & 5 & 7" in wide.latex()
 
 
 def test_every_format_is_written() -> None:

@@ -1,0 +1,81 @@
+"""A rule of the user's: its mistakes are one line with its name, and what it does not remember is noticed."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable
+from logging import WARNING, getLogger
+from typing import Any
+
+import numpy as np
+
+from ..core import custom
+from ..core.errors import ConfigError
+from ..core.payload import Payload
+from ..rules import Rule
+from ..rules.mean import Mean
+
+logger = getLogger("flwr")
+
+# The hooks of a round, and what those must return that return something.
+RETURNED = {"outgoing": np.ndarray, "attachments": Payload}
+HOOKS = ("begin", "check", "add", "add_sum", "finish", *RETURNED)
+
+
+class OwnRule:
+    """Watches a rule: over its hooks in all rounds, over its attributes in the first two."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule, self._name = rule, type(rule).__name__
+        # Attributes that every rule has and restores by itself, or that this one names.
+        self._known = {*vars(Mean(rule.federation, rule.shared)), *rule.remembers, *HOOKS}
+        self._watched = type(rule).state is Rule.state
+        self._begun: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
+        for hook in HOOKS:
+            setattr(rule, hook, self._guarded(hook))
+
+    def _guarded(self, hook: str) -> Callable[..., Any]:
+        where = f"{self._name}.{hook}"
+        guard = custom.guarded("method", where, getattr(self._rule, hook))
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            found, kind = guard(*arguments, **named), RETURNED.get(hook, object)
+            if not isinstance(found, kind):
+                allowed = f"returns {custom.article(found)}, and must return {custom.article(kind)}"
+                raise ConfigError("method", where, allowed)
+            return found
+
+        return called
+
+    def round_begun(self, number: int) -> None:
+        """Warn of attributes that round 1 changed and that round 2 begins with: a resumed run would not have them."""
+        if number > 2 or not self._watched:
+            return
+        found = self._marks()
+        kept = [name for name, mark in self._ended.items() if mark not in (self._begun.get(name), None)
+                and found.get(name) == mark]  # fmt: skip
+        if kept:
+            words = (
+                "fedpfl: the rule %s keeps %s from round to round, which a resumed run loses: name it in `remembers`"
+            )
+            logger.log(WARNING, words, self._name, ", ".join(kept))
+        self._begun, self._ended = found, {}
+
+    def round_ended(self, number: int) -> None:
+        """Note what the attributes are after round 1."""
+        if number == 1 and self._begun:
+            self._ended = self._marks()
+
+    def _marks(self) -> dict[str, int]:
+        """Return a checksum of each attribute of the rule's own."""
+        found = {}
+        for name, value in vars(self._rule).items():
+            if name in self._known or hasattr(type(self._rule), name):  # such as a cached property
+                continue
+            try:
+                found[name] = zlib.crc32(pickle.dumps(value))
+            except (pickle.PicklingError, TypeError, AttributeError, ValueError):
+                continue  # nothing that a run could store either
+        return found

@@ -28,6 +28,7 @@ from fedpfl.core.samples import Samples
 from fedpfl.data.datasets import load
 from fedpfl.data.partitioners import DOMAINS
 from fedpfl.data.settings import DataSettings
+from fedpfl.options.trainable import TrainableSettings
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
@@ -120,7 +121,7 @@ def steps(options: argparse.Namespace) -> None:
     built = {}
     for trainable in ("all", "lora", "head"):
         torch.manual_seed(options.seed)
-        chosen = models.TrainableSettings(
+        chosen = TrainableSettings(
             trainable=trainable, lora_rank=PROTOCOL["lora-rank"], lora_targets=PROTOCOL["lora-targets"]
         )
         built[trainable] = models.adapt(models.build(MODEL, (3, 32, 32), 10), chosen)

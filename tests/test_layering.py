@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 # Lowest first; a package may import what stands before it, and files of its own.
 LAYERS = [
     ["core", "flower_private", "version"],
+    ["options"],
     ["data", "layers", "models", "mqtt"],
     ["rules", "training"],
     ["methods"],

@@ -19,6 +19,7 @@ from ..core.rng import generator, torch_seed
 from ..core.samples import Samples
 from ..core.settings import setting
 from ..methods.base import LocalRound
+from ..options.privacy import PrivacySettings
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
@@ -255,7 +256,7 @@ def observe(stored: Simulation, client: int, place: int, learning_rate: float) -
     torch.manual_seed(torch_seed(local.seed, "torch attack", client, place))
     for phase in phases:
         run_phase(model, phase, image, settings, np.random.default_rng(0))
-    privacy, sharing = stored.engine.config.privacy, stored.engine.sharing
+    privacy, sharing = stored.engine.config.of(PrivacySettings), stored.engine.sharing
     if privacy.on:  # as the client does before it sends; with a key that is no client's
         own = stored.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()

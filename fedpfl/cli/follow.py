@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import FedpflError
+from ..options.after_the_end import MissedSettings
 from .run import COMPLETED, RunFailedError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _watch(
             pause, ask_at = ASK_SECONDS_AT_END, 0.0
         elif not ending and _version(summary) not in (None, old_summary):
             ending, pause, ask_at = True, ASK_SECONDS_AT_END, time.monotonic() + WIND_DOWN_SECONDS
-            if plan.config.run.missed_timeout:
+            if plan.config.of(MissedSettings).missed_timeout:
                 shown.show_step("waiting for clients that missed the end")
         if ended := link.ended():
             raise FedpflError(ended)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, FedpflError
+from ..options.after_the_end import PersonaliseSettings
 from .app import app, in_words
 from .common import RunConfig, print_json, require_allowed, stdout
 
@@ -152,7 +153,7 @@ def execute(
         raise typer.Exit(130) from None
     if as_json:
         _report(plan, COMPLETED, None)
-    elif plan.config.run.after_the_end:
+    elif plan.config.of(PersonaliseSettings).on:
         from .runs import personalised, tell_personalised
 
         tell_personalised(personalised(plan.folder))

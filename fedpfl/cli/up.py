@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
+from ..options.virtual_time import VirtualTimeSettings
 from .app import app
 from .common import RunConfig, output_dir, require_allowed
 from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
@@ -149,9 +150,11 @@ def up_command(
                 str(inventory),
                 "already sets the number of devices and clients; leave out --devices and --num-supernodes",
             )
-        if plan.config.run.devices_model:
+        if plan.config.of(VirtualTimeSettings).devices_model:
             raise ConfigError(
-                "devices-model", plan.config.run.devices_model, "is for `fedpfl run`; here devices measure real time"
+                "devices-model",
+                plan.config.of(VirtualTimeSettings).devices_model,
+                "is for `fedpfl run`; here devices measure real time",
             )
         if bench and plan.config.data.num_clients != bench.clients:
             raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")

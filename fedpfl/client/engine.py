@@ -24,14 +24,17 @@ from ..core.layout import Layout
 from ..core.metrics import COUNT, SUM
 from ..core.names import digest, sent
 from ..core.payload import EVALUATION_ONLY, Payload
-from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
 from ..data.federation import FederatedData, federated_data, own_data
 from ..methods.base import LocalRound, Method, common_model, require_returned, tests_more_than_arrays
-from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
+from ..options.after_the_end import PersonaliseSettings
+from ..options.diagnostics import DiagnosticsSettings
+from ..options.privacy import PrivacySettings
+from ..setup.assembly import assemble, complete_arrays, extras_of, plain_model
 from ..setup.config import Config
+from ..setup.mean_model import mean_model_layout
 from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, predict, run_phase
@@ -44,6 +47,7 @@ from . import policy
 from .device_model import MAX_TEXT, is_alike, plain_module, scaling_of, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .personalise import LOCAL_TRAIN, of_personal_part
+from .privacy import noise_key, private_reply
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
@@ -161,8 +165,8 @@ class Engine:
 
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
-        if self.config.run.after_the_end:
-            return self.personalise(client, message, self.config.run.personalise)
+        if (over := self.config.of(PersonaliseSettings)).on:
+            return self.personalise(client, message, over.personalise)
         training = self.begin_training(client, message, self.config.method)
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
@@ -196,8 +200,8 @@ class Engine:
         movement = self._movement(first)
         kept = {**personal, **first, **_flat(momentum)}
         state.save(kept, local.round, int(message.config["personal-round"]))
-        if self.config.privacy.on:
-            key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
+        if (privacy := self.config.of(PrivacySettings)).on:
+            key = noise_key(privacy, state.folder, local.seed, local.client)
             # What the client keeps is as it was trained.
             shared, extras = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
@@ -292,7 +296,8 @@ class Engine:
     def _is_written(self, state: ClientState, local: LocalRound) -> bool:
         run = self.config.run
         anywhere = run.device_models == "always" or tests_more_than_arrays(self.config.method)
-        return run.writes_models_after(local.round) and (anywhere or state.of_a_device)
+        over = self.config.of(PersonaliseSettings).on and run.device_models != "never"
+        return (over or run.writes_models_after(local.round)) and (anywhere or state.of_a_device)
 
     def _keep_model(self, personalised: Forward, score: Score, state: ClientState, local: LocalRound) -> None:
         """Write the client's model on this machine, as it was tested; nothing of it is sent."""
@@ -344,8 +349,8 @@ class Engine:
         # All clients know the first arrays, from the seed; the client's last ones are its secret.
         starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
         flat = {name: array.reshape(-1) for name, array in extras.items()}
-        received = layout.unpack(local.message.arrays)
-        shared, sent = private_reply(received, shared, starts, flat, self.config.privacy, key, local.round, layout)
+        received, privacy = layout.unpack(local.message.arrays), self.config.of(PrivacySettings)
+        shared, sent = private_reply(received, shared, starts, flat, privacy, key, local.round, layout)
         return shared, {name: array.reshape(extras[name].shape) for name, array in sent.items()}
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
@@ -361,7 +366,7 @@ class Engine:
     def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
         """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
         # Checked before the file: a client that stores nothing has none.
-        if not (self.config.run.diagnostics and self.config.method.personal_part(self.model)):
+        if not (self.config.of(DiagnosticsSettings).diagnostics and self.config.method.personal_part(self.model)):
             return {}
         if local.never_trained:
             return self._personal_part()

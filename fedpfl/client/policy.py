@@ -21,6 +21,8 @@ from ..core import custom
 from ..core.errors import FedpflError, did_you_mean
 from ..core.extras import SERVER
 from ..core.settings import Value
+from ..options.evaluate_global import EvaluateGlobalSettings
+from ..options.privacy import PrivacySettings
 from . import protocol
 
 if TYPE_CHECKING:
@@ -112,14 +114,14 @@ class Policy:
             raise _refused("method", name, f"methods has {', '.join(self.methods) or 'none'}")
         if self.personal_arrays:
             return
-        if config.run.evaluate_global:
+        if config.of(EvaluateGlobalSettings).evaluate_global:
             raise _refused("evaluate-global", True, "personal-arrays is false")
         copies = any(extra.copy_of is not None and extra.goes(SERVER) for extra in method.extras)
         if method.aggregation.rule.sees_personal or copies:
             raise _refused("method", name, "it sends personal arrays, and personal-arrays is false")
 
     def _check_privacy(self, config: Config) -> None:
-        privacy, least = config.privacy, self.least_dp_noise_multiplier
+        privacy, least = config.of(PrivacySettings), self.least_dp_noise_multiplier
         rule = f"least-dp-noise-multiplier is {least:g}"
         if privacy.dp_noise_multiplier < least:
             raise _refused("dp-noise-multiplier", privacy.dp_noise_multiplier, rule)

@@ -185,6 +185,12 @@ def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:
         yield key_of(field, prefix), getattr(settings, field.name)
 
 
+def changed(settings: Any) -> list[str]:
+    """Return the keys of settings that are not at their defaults."""
+    default = type(settings)()
+    return [key_of(f) for f in dataclasses.fields(settings) if getattr(settings, f.name) != getattr(default, f.name)]
+
+
 def require_absolute(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
     for key in PLACES:

@@ -15,6 +15,8 @@ from typing import Any
 from ..core.errors import ConfigError, FedpflError, reasons
 from ..core.extras import Extras
 from ..core.federation import Client
+from ..options.after_the_end import MissedSettings, PersonaliseSettings
+from ..options.participation import ParticipationSettings
 from ..results.line import scores_of
 from ..results.record import Round
 from ..results.run import RunFolder
@@ -24,6 +26,7 @@ from ..setup.config import Config
 from ..training.losses import MSE
 from .agreement import Agreement, agree_with
 from .rounds import RoundLoop
+from .server import Server
 from .transport import EVALUATE, TRAIN, Transport, Wait
 
 logger = getLogger("flwr")
@@ -35,7 +38,7 @@ LOOK_SECONDS = 2.0
 
 def personalise(transport: Transport, config: Config) -> RunFolder:
     """Give clients that were not in a run, or missed its end, their own models, and record their accuracies."""
-    folder = RunFolder.reopen(config)
+    folder = RunFolder.reopen(config, more_clients=True)
     with folder.exclusive():
         last, stored, remarks = folder.last_intact(config.run.state_dir)
         for remark in remarks:
@@ -45,8 +48,9 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
             logger.log(WARNING, words, folder.path.name, last, folder.config()["num-server-rounds"])
         task = folder.described()
         # Who is not there is not waited for beyond node-timeout, but may come within missed-timeout.
-        anybody = replace(config.run, min_clients=config.run.min_clients or 1, new_nodes="join")
-        found = transport.find_clients(replace(config, run=anybody), task["state_key"], task.get("identities"))
+        anybody = replace(config, run=replace(config.run, min_clients=config.run.min_clients or 1))
+        anybody = anybody.put(replace(config.of(ParticipationSettings), new_nodes="join"))
+        found = transport.find_clients(anybody, task["state_key"], task.get("identities"))
         agreed = agree_with(config, found, task)
         folder.add_identities(transport.identities())
         rule = _rule(config, agreed, task, stored)
@@ -60,7 +64,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
                 raise ConfigError("method", config.method.name, allowed)
             logger.log(WARNING, "fedpfl: %s %s", config.method.name, allowed)
             new = []
-        if not config.run.missed_timeout:
+        if not config.of(MissedSettings).missed_timeout:
             missed = [client for client in missed if client.id in there]
         if not missed and not new:
             raise FedpflError(f"{folder.path.name}: all clients that are there took part and were tested at its end")
@@ -74,26 +78,31 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
     return folder
 
 
-def wait_for_missed(transport: Transport, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> None:
+def wait_for_missed(transport: Transport, server: Server) -> None:
     """Once a run is over, test the clients that missed its last test as they come back, within ``missed-timeout``."""
-    loop = _Afterwards.of(config, folder, rule, extras)
-    if config.run.missed_timeout and (missed := loop.missed(folder)):
+    config, folder = server.config, server.folder
+    loop = _Afterwards.of(config, folder, server.rule, server.extras)
+    if missed := loop.missed(folder):
         words = "fedpfl: clients that missed the end, for whom the server waits up to %g s: %s"
-        logger.log(INFO, words, config.run.missed_timeout, ", ".join(str(client.id) for client in missed))
+        logger.log(INFO, words, loop.timeout, ", ".join(str(client.id) for client in missed))
         _note(folder, config, {"missed": loop.catch_up(transport, missed, folder.history().last_round)})
 
 
 class _Afterwards(RoundLoop):
     """Asks clients with the arrays of a run's end."""
 
+    timeout: float  # seconds for clients that come back
+
     @classmethod
     def of(cls, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> _Afterwards:
         """Return the loop of a run that is over."""
         task = folder.task()
-        return cls(
+        made = cls(
             rule, config.run, task["state_key"], extras, counted=config.training.loss != MSE,
             several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
         )  # fmt: skip
+        made.timeout = config.of(MissedSettings).missed_timeout
+        return made
 
     def ask(self, transport: Transport, clients: Sequence[Client], number: int, kind: str) -> Round:
         """Send clients their messages; return what they answered as a round's tests."""
@@ -111,7 +120,7 @@ class _Afterwards(RoundLoop):
 
     def catch_up(self, transport: Transport, missed: Sequence[Client], last: int, there: Collection[int] = ()) -> Round:
         """Test clients that missed the last round's test: those that are there at once, others as they come back."""
-        until = time.monotonic() + self.settings.missed_timeout
+        until = time.monotonic() + self.timeout
         done = self.ask(transport, [client for client in missed if client.id in there], last, EVALUATE)
         away = {client.id: client for client in missed if client.id not in there}
         while away and time.monotonic() < until:
@@ -135,7 +144,7 @@ def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> di
     for client, reason in failed.items():
         logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
     if found:
-        folder.note_personalised({"mode": config.run.personalise, **found, "failed": failed})
+        folder.note_personalised({"mode": config.of(PersonaliseSettings).personalise, **found, "failed": failed})
     return failed
 
 

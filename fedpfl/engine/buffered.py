@@ -8,17 +8,20 @@ from. The server adds it to what the shared arrays are now, and its rule makes t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..core.errors import FedpflError
 from ..core.federation import Client
 from ..core.layout import rounded
-from ..core.privacy import without_negative_variances
 from ..core.rng import generator
+from ..core.vectors import without_negative_variances
+from ..options.buffered import BufferedSettings
+from ..setup.config import Config
+from .participation import Participation
 from .rounds import MIN_FOR_TESTS, RoundLoop
 from .transport import TRAIN, Request, Transport, Wait
 
@@ -39,8 +42,11 @@ class Started:
 class BufferedLoop(RoundLoop):
     """Runs rounds that end with the first ``buffer-size`` replies; ``fraction-train`` sets how many train."""
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
+    attendance: Participation
+
+    def __init__(self, size: int, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self._size = size
         self._trainings: dict[int, Started] = {}
         self._now = 0
 
@@ -79,12 +85,10 @@ class BufferedLoop(RoundLoop):
         ready = {} if clock is None else clock.due(asked, TRAIN, keep=True)
         for client in asked:
             pending[client.id] = Started(number, start, ready.get(client.id, self._now + client.train_samples))
-        count = min(self.settings.buffer_size, len(pending))
+        count = min(self._size, len(pending))
         due = {client: one.due for client, one in pending.items()}
         taken = transport.first(due, count) if line is None else line["clients"]
-        if missing := set(taken) - due.keys():
-            what = f"counted in round {number} of {self.settings.replay} and does not train here"
-            raise FedpflError(f"replay: client {min(missing)} {what}")
+        self.attendance.require_counted(number, due.keys(), "does not train")
         self._now = sorted(due.values())[count - 1]
         if clock is not None:
             clock.now = max(clock.now, self._now)
@@ -128,3 +132,8 @@ class BufferedLoop(RoundLoop):
         for client in clients:
             by_round.setdefault(self._trainings[client].round, []).append(self.rule.clients[client])
         return [one for number, of in sorted(by_round.items()) for one in self.requests(of, number, TRAIN)]
+
+
+def loop(config: Config) -> Callable[..., BufferedLoop]:
+    """Return what makes the loop of a run."""
+    return partial(BufferedLoop, config.of(BufferedSettings).buffer_size)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ..client.profile import STANDARD, STANDARD_INPUT, Profile, in_words
 from ..core.errors import ConfigError, did_you_mean
 from ..core.settings import keys, parse, setting
+from ..options.virtual_time import VirtualTimeSettings
 from ..setup.config import Config
 
 KEY = "devices-model"
@@ -218,7 +219,7 @@ def read_bench(config: Config, input_shape: tuple[int, ...] | None = None) -> De
 
     ``input_shape`` is that of a sample, where it is known: profiles are for one.
     """
-    reader = _Reader(Path(config.run.devices_model).expanduser(), config, input_shape)
+    reader = _Reader(Path(config.of(VirtualTimeSettings).devices_model).expanduser(), config, input_shape)
     return reader.bench(_read(reader.path, reader), config.data.num_clients)
 
 

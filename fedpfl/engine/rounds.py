@@ -102,8 +102,12 @@ class RoundLoop:
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
-        self.rule.load_state(state)
+        self.take_over(state)
         self.attendance.load_state(state)
+
+    def take_over(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what another run's :meth:`state` returned, to which it is nothing who was silent there."""
+        self.rule.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
 

@@ -28,15 +28,15 @@ from ..core.claims import Bounds, problem, require_metrics
 from ..core.errors import ConfigError, LayoutError, did_you_mean, printable
 from ..core.federation import Client
 from ..core.payload import Payload
-from ..core.privacy import without_negative_variances
 from ..core.rng import generator
 from ..core.settings import Value
 from ..core.sharing import Sharing
+from ..core.vectors import without_negative_variances
 from ..engine.agreement import agree
 from ..engine.federation import run_federation
 from ..engine.listener import Listener
 from ..engine.listeners.log import Log
-from ..engine.listeners.norm_limit import NormLimit
+from ..engine.listeners.norm_limit import limit_of
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import EVALUATE, TRAIN, Request
@@ -337,8 +337,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             name: array for name, array in arrays.items()
             if self.model is None and name in names and shares(names[name]) and names[name] not in task.sharing.shared
         }  # fmt: skip
-        limit = NormLimit(self.config.robust.update_norm_limit, extras, self.config.privacy, self.config.run.wire_dtype)
-        self._loop = RoundLoop(rule, self.config.run, self.state_key, extras, [limit, *self.listeners])
+        following = [limit_of(self.config, extras), *self.listeners]
+        self._loop = RoundLoop(rule, self.config.run, self.state_key, extras, following)
         self._loop.expected = Weighted(key=self.weighted_by_key, most=self.config.run.max_client_samples)
 
     def _is_shared(self, model: nn.Module) -> Callable[[str], bool]:

@@ -18,6 +18,7 @@ from ..core.federation import Client
 from ..core.payload import Payload, probe
 from ..core.settings import Value
 from ..engine.transport import TRAIN, Fail, Request, Transport, Wait
+from ..options.participation import ParticipationSettings
 from ..setup.config import Config
 from .exchange import Exchange
 from .messages import SETTINGS, fits_frame, from_content, pack_arrays, to_content, to_framed_content
@@ -63,7 +64,7 @@ class FlowerTransport(Transport):
         for node, answer in sorted(answers.items(), key=lambda found: int(found[1].config["client"])):
             by_client[int(answer.config["client"])] = answer
             self._place(node, answer)
-        if config.run.new_nodes == "join":
+        if config.of(ParticipationSettings).new_nodes == "join":
             total = int(next(iter(by_client.values())).config["num-clients"])
             self._absent = set(range(total)) - by_client.keys()
         return by_client

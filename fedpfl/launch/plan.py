@@ -18,10 +18,10 @@ from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
 from ..data.registry import AUTO
-from ..engine.devices import read_bench
-from ..engine.listeners.trackers import require_tracker
 from ..methods import discover
 from ..models import require_known
+from ..options.after_the_end import PersonaliseSettings
+from ..options.participation import ParticipationSettings
 from ..results.run import RunFolder, find_run
 from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
 from ..training.augment import find as find_augmentation
@@ -46,7 +46,7 @@ class Plan:
 
     def has_finished(self) -> bool:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
-        if self.config.run.after_the_end:
+        if self.config.of(PersonaliseSettings).on:
             return False
         history = self.folder.history()
         run = self.config.run
@@ -107,16 +107,16 @@ def prepare(
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
     if not config.run.resume and (earlier := RunFolder.continued(config)):
         decided["continue-from"] = str(earlier.path)
-    if config.run.replay:
-        decided["replay"] = str(find_run(config.run.replay, Path(config.run.output_dir), "replay").path)
+    if replay := config.of(ParticipationSettings).replay:
+        decided["replay"] = str(find_run(replay, Path(config.run.output_dir), "replay").path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})
     require_device(config.training)
-    require_tracker(config)
-    if config.run.devices_model and not config.run.after_the_end:
-        read_bench(config)
-    run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
+    over = config.of(PersonaliseSettings).on
+    for check in [] if over else config.parts("plan"):
+        check(config)
+    run = RunFolder.reopen(config, more_clients=over) if config.run.resume else _fresh(config)
     plan = Plan(None if app is None else app.resolve(), config, run)
     if config.run.resume:
         with run.exclusive():  # nobody else is running it now; the server takes the lock again

@@ -12,6 +12,7 @@ from ..core.rng import global_state_kept
 from ..engine.federation import run_federation
 from ..engine.listener import Listener
 from ..engine.local import LocalTransport
+from ..options.after_the_end import PersonaliseSettings
 from ..results.export import export_personal
 from ..results.run import RunFolder
 from ..setup.config import Config
@@ -61,7 +62,7 @@ def run(
 
 def export(plan: Plan, shown: Display) -> None:
     """Write the personalised models of a run that has finished; what follows its end changes none of them."""
-    if plan.config.run.after_the_end:
+    if plan.config.of(PersonaliseSettings).on:
         return
     shown.show_step("writing the personalised models")
     try:

@@ -6,7 +6,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..models.adapters import has_adapters
-from ..models.trainable import LORA
+from ..options.trainable import LORA
 from .base import Method
 
 

@@ -27,7 +27,6 @@ from ..core.pixels import HALF
 from ..core.rng import generator
 from ..core.samples import Samples
 from ..core.sharing import Sharing
-from ..models.trainable import ALL
 from ..rules import Rule
 from ..rules.mean import Mean
 from ..training.losses import CROSS_ENTROPY
@@ -35,7 +34,7 @@ from ..training.phase import Batch, Forward, Phase
 from ..training.settings import TrainingSettings
 
 # Settings that a method may refuse, and the value that it then takes.
-REFUSABLE = {"personal-head": False, "trainable": ALL, "loss": CROSS_ENTROPY}
+REFUSABLE = {"personal-head": False, "trainable": "all", "loss": CROSS_ENTROPY}
 
 
 @dataclass(frozen=True)

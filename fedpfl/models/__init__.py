@@ -24,13 +24,13 @@ from .parts import Parts, cut, cut_at, plain_names
 from .registry import BaseHeadModel, names, register, source, sources
 from .skeleton import skeleton
 from .torchvision_weights import from_torchvision
-from .trainable import TrainableSettings, adapt, is_adapted, remarks
+from .trainable import adapt, is_adapted
 from .weight_files import load_weights
 
 __all__ = [
-    "BaseHeadModel", "ModelInfo", "OwnModel", "Parts", "TrainableSettings", "adapt", "build", "cut", "cut_at",
+    "BaseHeadModel", "ModelInfo", "OwnModel", "Parts", "adapt", "build", "cut", "cut_at",
     "describe",
     "from_torchvision", "is_adapted", "load_arrays", "load_weights", "made", "merged", "name_of", "names",
-    "needs_classes", "original_module", "outputs_of", "plain_names", "register", "remarks", "require_known", "skeleton",
+    "needs_classes", "original_module", "outputs_of", "plain_names", "register", "require_known", "skeleton",
     "source", "sources", "with_head",
 ]  # fmt: skip

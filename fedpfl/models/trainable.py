@@ -5,46 +5,23 @@ So are parameters that a user's model has with ``requires_grad=False``, whatever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Callable
+from typing import Any, Callable
 
 from torch import nn
 
-from fedpfl.core.errors import ConfigError
-from fedpfl.core.frozen import freeze, frozen, take_frozen
-from fedpfl.core.settings import setting
-
+from ..core.errors import ConfigError
+from ..core.frozen import freeze, frozen, take_frozen
+from ..options.trainable import ALL, HEAD, LORA, TrainableSettings
 from .adapters import add_adapters, in_adapter
 from .parts import cut
 from .registry import BaseHeadModel
 
-ALL, HEAD, LORA = "all", "head", "lora"
 
-
-@dataclass(frozen=True)
-class TrainableSettings:
-    """What of the model trains, and where weights from elsewhere come from."""
-
-    trainable: str = setting(
-        ALL,
-        "Parameters to train: everything (all), the head (head), adapters and the head (lora), or the head and the "
-        "base arrays whose names match a pattern (base.blocks.block6.*; several separated by commas). The others "
-        "are frozen: they are neither sent nor stored, and a hash checks that they are equal everywhere.",
-    )
-    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
-    lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
-    lora_targets: str = setting(
-        "",
-        "Layers with adapters, as name patterns (*attention*) separated by commas. Empty: all linear layers and 2-D "
-        "convolutions of the base.",
-    )
-    download_weights: bool = setting(
-        False,
-        "Whether torchvision:, timm: and hf: may download pretrained weights. false: torchvision: and timm: start "
-        "from random weights, and hf: reads a local folder.",
-    )
+def trainable(config: Any, model: BaseHeadModel) -> BaseHeadModel:
+    """Return the model of a run, with adapters and frozen parameters as its settings say."""
+    return adapt(model, config.of(TrainableSettings))
 
 
 def adapt(model: BaseHeadModel, settings: TrainableSettings) -> BaseHeadModel:
@@ -96,16 +73,6 @@ def _patterns(model: BaseHeadModel, settings: TrainableSettings) -> list[str]:
             allowed = f"must be all, head, lora or a pattern of the model's arrays ({known}); {pattern!r} fits none"
             raise ConfigError("trainable", settings.trainable, allowed)
     return patterns
-
-
-def remarks(model: nn.Module) -> list[str]:
-    """Return what to say before round 1 of parameters that the model itself has frozen."""
-    still = getattr(model, "still", ())
-    if not still:
-        return []
-    more = f" and {len(still) - 3} more" if len(still) > 3 else ""
-    named = ", ".join(still[:3]) + more
-    return [f"frozen by the model (requires_grad=False), so neither trained nor sent: {named}"]
 
 
 def in_head(name: str) -> bool:

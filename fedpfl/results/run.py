@@ -111,13 +111,13 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, config: Config) -> RunFolder:
-        """Open the folder of a run that is resumed."""
+    def reopen(cls, config: Config, more_clients: bool = False) -> RunFolder:
+        """Open the folder of a run that is resumed; ``more_clients``: it may have more of them than it had."""
         folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
-        joined = config.run.after_the_end and same["num-clients"] > stored["num-clients"]
+        joined = more_clients and same["num-clients"] > stored["num-clients"]
         if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
             del same["num-clients"]
         for key, value in same.items():

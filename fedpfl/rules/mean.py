@@ -10,8 +10,8 @@ import numpy as np
 from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
-from ..core.privacy import without_negative_variances
 from ..core.sharing import is_parameter
+from ..core.vectors import without_negative_variances
 from .rule import Rule
 
 # A subclass that overrides one of these gets each reply, and may send each client another vector.
@@ -81,7 +81,7 @@ class Mean(Rule):
 
     def weight_in_sum(self, client: Client) -> float | None:
         """Return a_i, unless a subclass or ``robust-aggregation`` looks at each reply."""
-        return None if self._looks_at_each or self.robust.on else self.weight(client)
+        return None if self._looks_at_each or self.averages.looks_at_each else self.weight(client)
 
     @cached_property
     def _looks_at_each(self) -> bool:

@@ -14,11 +14,26 @@ from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.rng import generator
-from .averages import RobustSettings, RunningMean, averaging, group_size, largest_weight
-from .server_step import ServerStep
+from .averages import Averages, RunningMean, group_size
 
 # Makes the noise of differential privacy for a sum of clients' updates, of the same shape.
 Noise = Callable[[np.ndarray], np.ndarray]
+
+
+class Step(ABC):
+    """A step of the server's own from what clients started from to the mean of what they sent, with its state."""
+
+    @abstractmethod
+    def __call__(self, start: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Return the new shared vector."""
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what the next step depends on, by names that no rule uses."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore it."""
 
 
 class Rule(ABC):
@@ -77,9 +92,9 @@ class Rule(ABC):
         the last reply and :meth:`finish`.
     noise : callable or None
         Noise that a rule with ``only_a_sum`` has to add to its sum. All clients weigh alike then.
-    server_step : ServerStep or None
+    server_step : Step or None
         Where the server goes from the mean that :meth:`finish` makes; ``None``: nowhere.
-    robust : RobustSettings
+    averages : Averages
         What :meth:`averaging` and :meth:`damping` do.
 
     Examples
@@ -134,12 +149,17 @@ class Rule(ABC):
         self.round = 0
         self.personal_round = dict.fromkeys(self.clients, 0)
         self.noise: Noise | None = None
-        self.server_step: ServerStep | None = None
-        self.robust = RobustSettings()
+        self.server_step: Step | None = None
+        self.averages = Averages()
         self._largest_weight = math.inf
         self._groups: dict[int, int] = {}
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
+
+    @classmethod
+    def exchanges_shared_alone(cls) -> bool:
+        """Return whether what travels is the shared vector alone, of one client as of all."""
+        return cls.attachments is Rule.attachments and cls.takes_shared and not cls.starts_with_all
 
     def join(self, client: Client) -> None:
         """Let a client take part that was absent, before a round."""
@@ -163,7 +183,7 @@ class Rule(ABC):
         size = group_size(len(asked))
         self._groups = {client.id: place // size for place, client in enumerate(asked)} if size > 1 else {}
         samples = [client.train_samples for client in asked]
-        self._largest_weight = largest_weight(samples, self.robust.max_weight_share)
+        self._largest_weight = self.averages.largest_weight(samples)
         self.begin()
 
     def finish_round(self) -> None:
@@ -187,7 +207,7 @@ class Rule(ABC):
 
         ``start`` is what the clients started from, zeros unless it is given.
         """
-        return averaging(self.robust, size, start)
+        return self.averages.mean(size, start)
 
     @abstractmethod
     def begin(self) -> None:

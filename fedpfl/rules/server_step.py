@@ -7,64 +7,20 @@ Kumar, McMahan: Adaptive Federated Optimization, ICLR 2021, Algorithm 2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Mapping
+from typing import Any, Mapping
 
 import numpy as np
 
 from ..core.layout import Layout
-from ..core.settings import items, setting
 from ..core.sharing import is_parameter
+from ..options.server_step import ServerStepSettings
+from .rule import Rule, Step
 
-# The settings that an optimiser reads.
-READS = {
-    "none": (),
-    "momentum": ("server-learning-rate", "server-momentum"),
-    "adam": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
-    "yogi": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
-}
 # 0.01 is the best first step, or close to it, in most tasks of Reddi et al.
 ADAPTIVE_LEARNING_RATE = 0.01
 
 
-@dataclass(frozen=True)
-class ServerStepSettings:
-    """What the server does with the clients' mean."""
-
-    server_optimizer: str = setting(
-        "none",
-        "How the server applies the mean, in methods whose rule is a mean. none: use the mean itself. momentum "
-        "(FedAvgM), adam (FedAdam), yogi (FedYogi): use the difference to the mean as a gradient.",
-        choices=tuple(READS),
-    )
-    server_learning_rate: float = setting(
-        0.0,
-        "Server learning rate η. 0: 0.01 for adam and yogi; for momentum 1 − server-momentum, which applies each "
-        "round's update once in total.",
-        minimum=0,
-    )
-    server_momentum: float = setting(0.9, "Server momentum; β₁ of adam and yogi.", minimum=0, maximum=0.999999)
-    server_beta2: float = setting(0.99, "β₂ of adam and yogi.", minimum=0, maximum=0.999999)
-    server_tau: float = setting(
-        0.001, "τ of adam and yogi. The larger it is, the less the step adapts to each parameter.", above=0
-    )
-
-    @property
-    def on(self) -> bool:
-        """Whether the server does more than to take the mean."""
-        return self.server_optimizer != "none"
-
-    def remarks(self, shared: int) -> list[str]:
-        """Name settings that do nothing, given the number of shared values."""
-        if self.on and not shared:
-            return ["server-optimizer does nothing: no model's arrays are shared"]
-        default = dict(items(ServerStepSettings()))
-        read = ("server-optimizer", *READS[self.server_optimizer])
-        idle = [key for key, value in items(self) if value != default[key] and key not in read]
-        return [f"not used with server-optimizer = {self.server_optimizer}: {', '.join(idle)}"] if idle else []
-
-
-class ServerStep:
+class ServerStep(Step):
     """w ← w + η·step(Δ), where Δ is the mean less w, and w what the clients started from.
 
     ``momentum``: m ← β₁·m + Δ, step m. ``adam`` and ``yogi``: m ← β₁·m + (1 − β₁)·Δ, step m / (√v + τ), with v ← β₂·v +
@@ -112,3 +68,8 @@ class ServerStep:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore it."""
         self.m, self.v = state["server-m"], state["server-v"]
+
+
+def add_step(config: Any, rule: Rule) -> None:
+    """Have a rule end each round with the step of the settings."""
+    rule.server_step = ServerStep(config.of(ServerStepSettings), rule.layout)

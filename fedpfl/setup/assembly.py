@@ -9,16 +9,13 @@ from torch import Tensor, nn
 
 from .. import models
 from ..core.errors import ConfigError, StateError
-from ..core.extras import BOTH, Extra, Extras
+from ..core.extras import Extras
 from ..core.federation import Client, Federation, new_clients
 from ..core.frozen import frozen
-from ..core.layout import Layout
-from ..core.payload import EVALUATION_ONLY
 from ..core.rng import seed_global, torch_seed
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
-from ..methods.base import common_model, require_returned
+from ..methods.base import require_returned
 from ..rules import Rule
-from ..rules.server_step import ServerStep
 from .config import Config
 
 # Types of arrays that are exact as float32, and of others that a client can store.
@@ -41,14 +38,14 @@ def plain_model(
     See :func:`assemble` for the parameters and errors.
     """
     seed_model(config)
-    download = config.trainable.download_weights
-    plain = models.build(config.run.model, input_shape, num_classes, vocabulary, download)
+    plain = models.build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights)
     if config.run.initial_weights:
         models.load_weights(plain, config.run.model, config.run.initial_weights)
     layers = _layers_of_tied(plain)
-    adapted = models.adapt(plain, config.trainable)
-    _require_tied(layers, adapted, "trainable", config.trainable.trainable)
-    return adapted
+    for change in config.parts("model"):
+        plain = change(config, plain)
+    _require_tied(layers, plain, "trainable", str(config.flat()["trainable"]))
+    return plain
 
 
 def assemble(
@@ -91,7 +88,7 @@ def assemble(
         allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"
         if getattr(plain, "still", ()):
             raise ConfigError("model", config.run.model, f"freezes parameters (requires_grad=False) and {allowed}")
-        raise ConfigError("trainable", config.trainable.trainable, allowed)
+        raise ConfigError("trainable", config.flat()["trainable"], allowed)
     return model, sharing
 
 
@@ -143,22 +140,10 @@ def _require_tied(layers: list[dict[str, nn.Module]], model: nn.Module, key: str
             raise ConfigError(key, value, allowed)
 
 
-def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Layout:
-    """Return the layout of the personal arrays that ``evaluate-global`` averages; empty unless it is on and of use."""
-    if not config.run.evaluate_global or common_model(config.method, model) is not None:
-        return Layout(())
-    personal = sharing.get_personal().items()
-    floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]
-    return Layout.of([(name, shape) for name, shape in floats if config.method.in_mean_model(name)])
-
-
 def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
-    """Return what travels alongside the shared vector in a run: the method's extras, and ``evaluate-global``'s."""
-    declared, mean = [*config.method.extras], mean_model_layout(config, model, sharing)
-    if mean.size:
-        about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
-        declared.append(Extra(EVALUATION_ONLY, BOTH, about, (mean.size,), required=False))
-    return Extras(declared, model, sharing.layout.size, config.run.wire_dtype)
+    """Return what travels alongside the shared vector in a run: the method's extras, and those of options."""
+    more = [extra for extras in config.parts("extras") for extra in extras(config, model, sharing)]
+    return Extras([*config.method.extras, *more], model, sharing.layout.size, config.run.wire_dtype)
 
 
 def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Rule:
@@ -171,11 +156,8 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
         held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))) | {c.id for c in listed if c.absent},
         seed=run.seed,
         wire_dtype=run.wire_dtype,
-        noisy=config.privacy.on,
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
-    rule.robust = config.robust
-    config.robust.require_enough(run.asked(len(rule.participants)))
-    if config.server.on:
-        rule.server_step = ServerStep(config.server, rule.layout)
+    for change in config.parts("rule"):
+        change(config, rule)
     return rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, TypeVar
 
 from ..core import custom
 from ..core import settings as s
@@ -16,25 +16,22 @@ from ..core.errors import ConfigError, did_you_mean
 from ..core.extras import Extra
 from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
-from ..core.privacy import PrivacySettings, require_covered
+from ..core.option import Option, Task, options
+from ..core.option import part as imported
 from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import Method, find, known
 from ..methods import names as method_names
 from ..methods.base import REFUSABLE, Aggregation, adapts_itself, require_returned, tests_more_than_arrays
-from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
-from ..rules import Rule
-from ..rules.averages import RobustSettings
-from ..rules.server_step import ServerStepSettings
-from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
 # At most six digits: what comes from the network must not make a range of billions.
 _CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
 # Of the settings of run and training: see `Config.of_stored_arrays`.
-_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "keep-momentum")
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "keep-momentum", "download-weights")
+S = TypeVar("S")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -76,6 +73,11 @@ class RunSettings:
         "File of initial weights (safetensors, or a PyTorch state dict), at the same path on every machine. The "
         "last layer is initialised at random if its shape differs.",
     )
+    download_weights: bool = setting(
+        False,
+        "Whether torchvision:, timm: and hf: may download pretrained weights. false: torchvision: and timm: start "
+        "from random weights, and hf: reads a local folder.",
+    )
     evaluate_every: int = setting(
         1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0
     )
@@ -103,20 +105,10 @@ class RunSettings:
         "Metric on the validation samples that chooses the best round, controls early-stop and compares settings: "
         "accuracy, loss, or one of metrics.",
     )
-    evaluate_global: bool = setting(
-        False,
-        "Also test the mean of the clients' whole models if the method has no global model. Warning: clients then "
-        "send their personal arrays to the server.",
-    )
     evaluate_trained: bool = setting(
         False,
         "Also test each client's model right after local training, before aggregation (trained in metrics.jsonl), "
         "as on FedReG's testbed.",
-    )
-    diagnostics: bool = setting(
-        False,
-        "Record how far shared and personal arrays move (drift, shared-change and personal-change in "
-        "metrics.jsonl). Costs memory on the server, and disk space for a second copy of a client's personal arrays.",
     )
     seed: int = setting(1, "Seed of every random choice.", minimum=0)
     output_dir: str = setting("~/.fedpfl/runs", "Folder for run folders, on the server's machine.")
@@ -143,21 +135,6 @@ class RunSettings:
         "",
         "Run (name in output-dir, or folder) whose final shared and personal arrays this new run starts from. "
         "Clients' data may have changed.",
-    )
-    personalise: str = setting(
-        "none",
-        "What to do with resume instead of more rounds. Clients that were not in the run make a model from its "
-        "final shared arrays, by one round of training of their personal part (local-train) or of everything "
-        "(fine-tune). Clients that missed the last test are tested and get their model. `fedpfl personalise` sets "
-        "this.",
-        choices=("none", "local-train", "fine-tune"),
-    )
-    missed_timeout: float = setting(
-        0.0,
-        "Over Flower, seconds to wait after the last round for clients that missed its test. Each of them gets the "
-        "final shared arrays when it returns, is tested and writes its model. The run's results are written before. "
-        "0: do not wait; `fedpfl personalise` serves them later.",
-        minimum=0,
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
@@ -190,75 +167,9 @@ class RunSettings:
         "means and what others compute from the number.",
         minimum=1,
     )
-    schedule: str = setting(
-        "synchronous",
-        "synchronous: a round waits for all clients that it asked. buffered (FedBuff): a round ends with the first "
-        "buffer-size replies while the other clients keep training; for methods whose rule is a mean.",
-        choices=("synchronous", "buffered"),
-    )
-    buffer_size: int = setting(10, "buffered: number of replies per server step.", minimum=1)
-    over_selection: float = setting(
-        0.0,
-        "Extra clients to ask, as a share of those that fraction-train asks, such as 0.3. The first replies count, "
-        "up to the number that fraction-train gives; the round does not wait for the others.",
-        minimum=0,
-        maximum=10,
-    )
-    round_deadline: float = setting(
-        0.0,
-        "Over Flower, seconds after which a round's training ends with the replies received, if there are at least "
-        "min-replies. 0: wait for all.",
-        minimum=0,
-    )
-    round_deadline_pace: float = setting(
-        0.0,
-        "Like round-deadline, as a multiple of the median duration of the clients' last trainings. 0: none.",
-        minimum=0,
-    )
-    replay: str = setting(
-        "",
-        "Run (name in output-dir, or folder) whose participation to repeat: each round asks the clients whose "
-        "replies counted in that run.",
-    )
-    new_nodes: str = setting(
-        "ignore",
-        "Over Flower, what happens to a client that was missing at the start (min-clients) and connects later. "
-        "join: it takes part from the next round. ignore: it does not take part in this run.",
-        choices=("ignore", "join"),
-    )
-    forget_after: int = setting(
-        0,
-        "Number of consecutive rounds without an answer after which a client is no longer asked. Over Flower it "
-        "takes part again once it answers a check. 0: it is asked in every round.",
-        minimum=0,
-    )
-    devices_model: str = setting(
-        "",
-        "File that describes the clients' devices (docs/virtual-time.md). `fedpfl run` then computes the time that "
-        "each round would take on them, and replies come in that order. Empty: no virtual time.",
-    )
     min_replies: int = setting(
         1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1
     )
-
-    tracker: str = setting(
-        "none",
-        "Service that also receives the rounds, from the server's machine. wandb: Weights & Biases (extra wandb; "
-        "WANDB_MODE=offline keeps everything in the run's folder). mlflow: MLflow (extra mlflow; "
-        "MLFLOW_TRACKING_URI, or mlflow.db in output-dir).",
-        choices=("none", "wandb", "mlflow"),
-    )
-    tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
-    listeners: str = setting(
-        "",
-        "Your own listeners, which follow the run in the server's process (docs/callbacks.md): MODULE:NAME of a "
-        "class or an object, separated by commas.",
-    )
-
-    @property
-    def listener_names(self) -> list[str]:
-        """The names in the setting ``listeners``."""
-        return [name for part in self.listeners.split(",") if (name := part.strip())]
 
     def model_of(self, client: int) -> str:
         """Return a client's model."""
@@ -277,21 +188,9 @@ class RunSettings:
         """Return how many of the expected clients have to take part."""
         return min(self.min_clients, expected) or expected // 2 + 1
 
-    @property
-    def after_the_end(self) -> bool:
-        """Whether the run is over, and clients get models of their own from its final arrays."""
-        return self.personalise != "none"
-
     def asked(self, clients: int) -> int:
         """Return how many of that many clients train in a round."""
         return max(1, round(self.fraction_train * clients))
-
-    @property
-    def records_asked(self) -> bool:
-        """Whether the clients that are asked follow from more than seed and round, and so are recorded."""
-        pace = self.over_selection or self.round_deadline or self.round_deadline_pace
-        words = self.replay or self.devices_model or self.new_nodes != "ignore" or self.schedule != "synchronous"
-        return bool(pace or self.forget_after or words)
 
     def evaluates_in(self, server_round: int) -> bool:
         """Return whether the clients are tested in a round."""
@@ -309,7 +208,7 @@ class RunSettings:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
-        return self._writes_models and (last or self.after_the_end or self._between(server_round))
+        return self._writes_models and (last or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
         every = self.device_model_every
@@ -317,7 +216,32 @@ class RunSettings:
 
     @property
     def _writes_models(self) -> bool:
-        return self.device_models != "never" and (self.test_at == "end" or self.after_the_end)
+        return self.device_models != "never" and self.test_at == "end"
+
+    def check(self, config: Config) -> None:
+        """Raise ``ConfigError`` for settings that do not fit together."""
+        if self.run_name and not _RUN_NAME.fullmatch(self.run_name):
+            raise ConfigError("run-name", self.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
+        for _, model in client_models(self):
+            s.parse(RunSettings, {"model": model})
+        if self.client_models and self.initial_weights:
+            allowed = "cannot be combined with client-models: it is for one model"
+            raise ConfigError("initial-weights", self.initial_weights, allowed)
+        if self.resume and not self.run_name:
+            raise ConfigError("resume", True, "needs run-name, the run to resume")
+        if self.early_stop and not (config.data.validation_fraction and self.evaluate_every):
+            raise ConfigError("early-stop", self.early_stop, "needs validation-fraction and evaluate-every above 0")
+        if self.test_at == "start" and self.device_models == "always":
+            raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
+        require_metrics(self.metrics, self.choose_by, config.training.loss)
+
+    def remarks(self, config: Config, task: Task) -> list[str]:
+        """Return a line if ``device-model-every`` changes nothing; an empty list if it does or is 0."""
+        unwritten = self.device_models == "auto" and not task.real and not tests_more_than_arrays(config.method)
+        if not self.device_model_every or not (self.device_models == "never" or unwritten):
+            return []
+        whose = "clients of a simulation" if self.device_models == "auto" else "clients"
+        return [f"device-model-every does nothing: with device-models = {self.device_models}, {whose} write no models"]
 
 
 @dataclass(frozen=True)
@@ -325,84 +249,67 @@ class Config:
     """Every setting of a run, in the parts that all methods use, and the method with its own."""
 
     run: RunSettings
-    trainable: TrainableSettings
     data: DataSettings
     training: TrainingSettings
-    server: ServerStepSettings
-    robust: RobustSettings
-    privacy: PrivacySettings
+    options: tuple[Option, ...]
     method: Method = field(compare=False)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Config:
         """Check a flat mapping of keys; ``ConfigError`` if a value is not allowed, or values do not fit together."""
-        run = s.parse(RunSettings, values)
-        if run.run_name and not _RUN_NAME.fullmatch(run.run_name):
-            raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
-        for _, model in client_models(run):
-            s.parse(RunSettings, {"model": model})
-        for key in ("evaluate_global", "initial_weights"):
-            if run.client_models and getattr(run, key):
-                allowed = "cannot be combined with client-models: it is for one model"
-                raise ConfigError(key.replace("_", "-"), getattr(run, key), allowed)
-        if run.resume and not run.run_name:
-            raise ConfigError("resume", True, "needs run-name, the run to resume")
-        if run.after_the_end and not run.resume:
-            allowed = "needs resume and run-name, the finished run: `fedpfl personalise RUN`"
-            raise ConfigError("personalise", run.personalise, allowed)
-        training, data = s.parse(TrainingSettings, values), DataSettings.of(values)
-        if run.early_stop and not (data.validation_fraction and run.evaluate_every):
-            raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
-        if run.test_at == "start" and run.device_models == "always":
-            raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
-        if run.test_at == "start" and run.missed_timeout and not run.after_the_end:
-            allowed = "must be 0 with test-at = start: no client is tested at the end; use `fedpfl personalise`"
-            raise ConfigError("missed-timeout", run.missed_timeout, allowed)
-        if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
-            raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
-        require_metrics(run.metrics, run.choose_by, training.loss)
-        for text in run.listener_names:
-            if not custom.is_reference(text):
-                raise ConfigError("listeners", text, f"must be {custom.FORM}")
+        run, data, training = s.parse(RunSettings, values), DataSettings.of(values), s.parse(TrainingSettings, values)
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
-        needing = s.needing("validation-fraction", own.settings, method.name)
-        if needing and not data.validation_fraction:
+        config = cls(run, data, training, tuple(option(s.parse(option.Settings, values)) for option in options()), own)
+        run.check(config)
+        training.check(own)
+        config._check_method()
+        for option in config.options:
+            option.check(config)
+        return config
+
+    def _check_method(self) -> None:
+        """Raise ``ConfigError`` for settings that the method cannot have, and for what its author got wrong."""
+        own, values = self.method, self.flat()
+        needing = s.needing("validation-fraction", own.settings, own.name)
+        if needing and not self.data.validation_fraction:
             allowed = f"must be above 0 for {needing}"
-            raise ConfigError("validation-fraction", data.validation_fraction, allowed)
-        if training.label_smoothing and (training.loss != CROSS_ENTROPY or "loss" in own.refuses):
-            has_own = training.loss == CROSS_ENTROPY
-            what = f"{method.name}, which has its own loss" if has_own else f"loss = {training.loss}"
-            raise ConfigError("label-smoothing", training.label_smoothing, f"must be 0 for {what}")
-        if training.class_weights != "none" and training.loss != CROSS_ENTROPY:
-            raise ConfigError("class-weights", training.class_weights, f"must be none for loss = {training.loss}")
-        trainable = s.parse(TrainableSettings, values)
-        given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}
+            raise ConfigError("validation-fraction", self.data.validation_fraction, allowed)
         for key, why in own.refuses.items():
-            if given[key] != REFUSABLE[key]:
+            if values[key] != REFUSABLE[key]:
                 only = str(REFUSABLE[key]).lower()
-                raise ConfigError(key, given[key], f"must be {only} for {method.name}: it {why}")
-        server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
+                raise ConfigError(key, values[key], f"must be {only} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
         for extra in own.extras:
             require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")
-        rule = own.aggregation.rule
-        if server.on and rule.no_server_step:
-            allowed = f"must be none for {method.name}: its rule {rule.name!r} {rule.no_server_step}"
-            raise ConfigError("server-optimizer", server.server_optimizer, allowed)
-        robust = s.parse(RobustSettings, values)
-        if robust.on and rule.no_robust_mean:
-            why = f"its rule {rule.name!r} {rule.no_robust_mean}; there is update-norm-limit"
-            allowed = f"must be none for {method.name}: {why}"
-            raise ConfigError("robust-aggregation", robust.robust_aggregation, allowed)
-        if robust.on and privacy.on and privacy.dp_where == "server":
-            allowed = "must be none with dp-where = server: the noise is made for a sum"
-            raise ConfigError("robust-aggregation", robust.robust_aggregation, allowed)
-        _require_bufferable(run, own, privacy)
-        require_covered(
-            privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
-        )
-        return cls(run, trainable, data, training, server, robust, privacy, own)
+
+    def of(self, settings: type[S]) -> S:
+        """Return the settings of an option by their class."""
+        return next(option.settings for option in self.options if type(option.settings) is settings)
+
+    def put(self, settings: Any) -> Config:
+        """Return the settings with those of an option replaced."""
+        old = type(settings)
+        new = (replace(o, settings=settings) if type(o.settings) is old else o for o in self.options)
+        return replace(self, options=tuple(new))
+
+    def parts(self, kind: str) -> list[Any]:
+        """Import and return what the options of this run bring of a kind, in their order."""
+        return [imported(option.parts[kind]) for option in self.options if kind in option.parts and option.wanted(self)]
+
+    def last(self, kind: str, usual: Any) -> Any:
+        """Return the last of :meth:`parts`, of which a run has one; ``usual`` if there is none."""
+        return [usual, *self.parts(kind)][-1]
+
+    def remarks(self, task: Task) -> list[str]:
+        """Return what a user should know of the settings before round 1."""
+        epochs, name, training = self.training.tune_epochs, self.method.name, self.training
+        found = [line for option in self.options for line in option.remarks(self, task)]
+        if epochs and adapts_itself(type(self.method)):
+            found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
+        if not training.kind.classes:
+            found.append(f"loss = {training.loss}: accuracy means {training.kind.called}")
+        return [*found, *self.run.remarks(self, task)]
 
     def of_client(self, client: int) -> Config:
         """Return the settings with a client's model."""
@@ -416,15 +323,14 @@ class Config:
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
-        parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
+        parted = (self.run, self.data, self.training, *(option.settings for option in self.options))
         common = {key: value for part in parted for key, value in s.items(part)}
         return {**common, **dict(s.items(self.method.settings, self.method.name))}
 
     def of_stored_arrays(self) -> dict[str, s.Value]:
         """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
         of_run = {key: value for part in (self.run, self.training) for key, value in s.items(part) if key in _OF_ARRAYS}
-        others = (self.trainable, self.server, self.privacy)
-        common = {key: value for part in others for key, value in s.items(part)}
+        common = {key: value for o in self.options if o.of_arrays for key, value in s.items(o.settings)}
         return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
 
 
@@ -446,32 +352,11 @@ def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
         yield numbers, found[3]
 
 
-def _require_bufferable(run: RunSettings, method: Method, privacy: PrivacySettings) -> None:
-    """Refuse buffered rounds where a reply means something only together with the others of its round."""
-    if run.schedule == "synchronous":
-        return
-    rule = method.aggregation.rule
-    alone = rule.attachments is Rule.attachments and rule.takes_shared and not rule.starts_with_all
-    if rule.no_server_step or method.extras or not alone:
-        why = f"its rule {rule.name!r} {rule.no_server_step or 'sends or gets more than the shared arrays'}"
-        raise ConfigError("schedule", run.schedule, f"must be synchronous for {method.name}: {why}")
-    others = {
-        "dp-noise-multiplier": privacy.on, "evaluate-global": run.evaluate_global,
-        "over-selection": run.over_selection, "forget-after": run.forget_after,
-        "round-deadline": run.round_deadline, "round-deadline-pace": run.round_deadline_pace,
-        "test-at = start": run.test_at == "start", "min-replies above buffer-size": run.min_replies > run.buffer_size,
-    }  # fmt: skip
-    if on := [key for key, value in others.items() if value]:
-        raise ConfigError("schedule", run.schedule, f"cannot be combined with {', '.join(on)}")
-
-
 def sections() -> list[tuple[str, type, str]]:
     """Return (title, settings class, key prefix) of every part, the methods last."""
     common: list[tuple[str, type, str]] = [
-        ("Run", RunSettings, ""), ("What trains", TrainableSettings, ""), ("Data", DataSettings, ""),
-        ("Local training", TrainingSettings, ""),
-        ("Server's step", ServerStepSettings, ""), ("False clients", RobustSettings, ""),
-        ("Differential privacy", PrivacySettings, ""),
+        ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
+        *((option.title, option.Settings, "") for option in options()),
     ]  # fmt: skip
     return common + [(f"Method {m.name}", m.Settings, m.name) for m in known().values() if s.keys(m.Settings)]
 
@@ -498,38 +383,6 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
                 given.setdefault(other.name, []).append(key)
     named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
     return [f"settings of other methods, which {method} does not use: {named}"] if given else []
-
-
-def untuned(config: Config) -> list[str]:
-    """Return a line for ``tune-epochs`` that changes nothing; an empty list if it does or is 0."""
-    epochs, method = config.training.tune_epochs, config.method
-    own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in its own way"
-    return [own] if epochs and adapts_itself(type(method)) else []
-
-
-def idle(config: Config, real: bool) -> list[str]:
-    """Return a line for each setting of the rounds that changes nothing; ``real``: the clients are on devices."""
-    run, found = config.run, []
-    unwritten = run.device_models == "auto" and not real and not tests_more_than_arrays(config.method)
-    if run.device_model_every and (run.device_models == "never" or unwritten):
-        whose = "clients of a simulation" if run.device_models == "auto" else "clients"
-        why = f"with device-models = {run.device_models}, {whose} write no models"
-        found.append(f"device-model-every does nothing: {why}")
-    if run.buffer_size != RunSettings.buffer_size and run.schedule != "buffered":
-        found.append(f"buffer-size does nothing with schedule = {run.schedule}")
-    if run.new_nodes != RunSettings.new_nodes and not real:
-        found.append(f"new-nodes = {run.new_nodes} does nothing: all clients of a simulation are there from the start")
-    if not (real or run.devices_model or run.replay):
-        timed = {"round-deadline": run.round_deadline, "round-deadline-pace": run.round_deadline_pace}
-        why = "does nothing: a simulation measures no time without devices-model"
-        found += [f"{key} {why}" for key, value in timed.items() if value]
-    return found
-
-
-def scored(config: Config) -> list[str]:
-    """Return a line on what is recorded as accuracy where the loss is not for classes; else an empty list."""
-    training = config.training
-    return [] if training.kind.classes else [f"loss = {training.loss}: accuracy means {training.kind.called}"]
 
 
 def know_method(values: Mapping[str, Any]) -> None:

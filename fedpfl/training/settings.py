@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ..core import custom
+from ..core.errors import ConfigError
 from ..core.settings import setting
 from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
@@ -149,3 +151,14 @@ class TrainingSettings:
     def loss_weight(self, samples: int) -> int:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""
         return samples if self.batch_loss == "sum" else 1
+
+    def check(self, method: Any) -> None:
+        """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
+        if self.keep_momentum and not (self.optimizer == "sgd" and self.momentum):
+            raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
+        if self.label_smoothing and (self.loss != CROSS_ENTROPY or "loss" in method.refuses):
+            has_own = self.loss == CROSS_ENTROPY
+            what = f"{method.name}, which has its own loss" if has_own else f"loss = {self.loss}"
+            raise ConfigError("label-smoothing", self.label_smoothing, f"must be 0 for {what}")
+        if self.class_weights != "none" and self.loss != CROSS_ENTROPY:
+            raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")

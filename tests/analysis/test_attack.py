@@ -15,6 +15,7 @@ from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.attack import AttackOptions, _attacker_phases, attack_run, observe, psnr, psnr_of_grey
 from fedpfl.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
 from fedpfl.core.errors import ConfigError
+from fedpfl.options.privacy import PrivacySettings
 from fedpfl.results.new_clients import Simulation
 
 QUICK = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.01, "evaluate_every": 0}
@@ -77,7 +78,7 @@ def test_what_a_reply_carries_besides_is_seen_as_well(tmp_path):
     assert v == left.engine.extras.copies["compared"]
     assert seen.sent[v].all()
     assert seen.gradients[seen.names.index(v)].abs().max() > 0
-    left.engine.config.privacy.__dict__.update(dp_noise_multiplier=2.0, dp_clip_norm=0.5)
+    left.engine.config.of(PrivacySettings).__dict__.update(dp_noise_multiplier=2.0, dp_clip_norm=0.5)
     noisy, _ = observe(left, 0, 0, 0.01)
     noise = 0.01 * (noisy.gradients[noisy.names.index(v)] - seen.gradients[seen.names.index(v)])
     assert float(noise.std()) == pytest.approx(1.0, rel=0.4)

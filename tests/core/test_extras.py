@@ -12,10 +12,10 @@ from torch import nn
 
 import fedpfl.setup.config
 from fedpfl.client import engine as client_module
+from fedpfl.client.privacy import private_reply
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
 from fedpfl.core.payload import Payload
-from fedpfl.core.privacy import private_reply
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import Aggregation

@@ -15,18 +15,20 @@ from typer.testing import CliRunner
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.client import engine as client_module
+from fedpfl.client.privacy import KEY_FILE, gaussian, noise_key, private_reply, private_update
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.extras import SERVER
 from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
+from fedpfl.core.vectors import clipped
 from fedpfl.engine.listeners.privacy import ServerPrivacy, epsilon
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.methods.fedfac.channel_mean import PartialMean
 from fedpfl.methods.fedfac.factor_split import FactorSplit
+from fedpfl.options.privacy import PrivacySettings
 from fedpfl.results.record import Round
 from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import outcome
@@ -218,7 +220,7 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
             continue
         start = from_content(asked).arrays["shared"].astype(np.float64)
         noise = np.linalg.norm(reply.arrays["shared"] - start)
-        expected = config.privacy.deviation * np.sqrt(len(start))
+        expected = config.of(PrivacySettings).deviation * np.sqrt(len(start))
         assert len(start) == 0 or noise > 0.5 * expected, "no update leaves a client without its noise"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from fedpfl.core.payload import Payload
 from fedpfl.engine import rounds
 from fedpfl.engine.buffered import BufferedLoop
 from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.participation import Participation
 from fedpfl.engine.transport import Transport
+from fedpfl.results.run import RunFolder
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
 
@@ -65,7 +68,9 @@ def test_ten_updates_are_those_of_fedbuff():
     clients = tuple(Client(i, n, 5) for i, n in enumerate(SIZES))
     rule = Mean(Federation(clients, LAYOUT), np.zeros(3, np.float32), weights="uniform")
     given = {"schedule": "buffered", "buffer-size": BUFFER, "num-server-rounds": ROUNDS + 1, "evaluate-every": 0}
-    loop = BufferedLoop(rule, Config.parse({"method": "fedavg", **given}).run, "key")
+    config = Config.parse({"method": "fedavg", **given})
+    attendance = Participation(config, RunFolder(Path("runs") / "fedbuff"), Arithmetic())
+    loop = BufferedLoop(BUFFER, rule, config.run, "key", attendance=attendance)
     for number, expected in enumerate(reference(), 1):
         loop.run_round(Arithmetic(), number)
         np.testing.assert_allclose(rule.shared, expected, rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +14,14 @@ from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.engine import rounds
-from fedpfl.engine.attendance import Attendance
-from fedpfl.engine.buffered import BufferedLoop
 from fedpfl.engine.clock import SECOND, Clock, exchange, first_in_time
 from fedpfl.engine.devices import Device, DevicesModel, back_online, read_bench
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.rounds import RoundLoop
+from fedpfl.engine.timed import TimedParticipation
 from fedpfl.engine.transport import Transport
 from fedpfl.report.sections import comparison
+from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import outcome as outcome_of
 from fedpfl.results.summary import summary
 from fedpfl.rules.mean import Mean
@@ -46,6 +47,7 @@ class Arithmetic(Transport):
     """Clients whose replies have as many bytes as their messages."""
 
     first = LocalTransport.first
+    real = False
 
     def find_clients(self, *_):
         raise AssertionError("not used")
@@ -73,13 +75,15 @@ def _only_arrays_count(monkeypatch):
     monkeypatch.setattr(rounds, "count_bytes", lambda payload: sum(a.nbytes for a in payload.arrays.values()))
 
 
-def loop(devices=BOARDS, kind=RoundLoop, starts_at=0.0, server_seconds=0.0, **settings):
+def loop(devices=BOARDS, starts_at=0.0, server_seconds=0.0, **settings):
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     given = {"method": "fedavg", "local-epochs": 1, "num-server-rounds": 2, "devices-model": "bench.toml", **given}
     config = Config.parse(given)
     rule = Mean(Federation(CLIENTS, LAYOUT), np.zeros(250, np.float32))
-    clock = Clock(DevicesModel(devices, starts_at, server_seconds), config.training, BYTES, BYTES)
-    return kind(rule, config.run, "key", attendance=Attendance(config.run, clock=clock))
+    attendance = TimedParticipation(config, RunFolder(Path("runs") / "bench"), Arithmetic())
+    attendance.clock = Clock(DevicesModel(devices, starts_at, server_seconds), config.training, BYTES, BYTES)
+    make = config.last("loop", None)
+    return (make(config) if make else RoundLoop)(rule, config.run, "key", attendance=attendance)
 
 
 def played(made, rounds=2):
@@ -143,7 +147,7 @@ def test_a_deadline_by_pace_by_hand() -> None:
 
 
 def test_buffered_rounds_by_hand() -> None:
-    made = loop(kind=BufferedLoop, schedule="buffered", buffer_size=1, evaluate_every=0, num_server_rounds=9)
+    made = loop(schedule="buffered", buffer_size=1, evaluate_every=0, num_server_rounds=9)
     # Round 1 ends at 5.5 with client 0, which is asked again: down from 5.5 to 6, there at 6.5, trains (the board is
     # free at 6) until 9.5, sends until 10.5, there at 11. Round 2 ends at 7.5 with client 1, which is asked again: down
     # from 7.5 to 8, there at 8.5, trains from 9.5 to 11.5, sends until 12.5, there at 13. Round 3 ends at 11, client 0.

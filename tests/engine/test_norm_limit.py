@@ -11,9 +11,9 @@ from fedpfl.core.extras import SERVER, SHARED, Extra, Extras
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.core.privacy import PrivacySettings
 from fedpfl.engine.listeners.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
+from fedpfl.options.privacy import PrivacySettings
 from fedpfl.results.record import Round
 from fedpfl.rules.mean import Mean
 

@@ -14,6 +14,7 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.samples import Samples
 from fedpfl.core.sharing import Sharing
 from fedpfl.models.adapters import add_personal, in_adapter
+from fedpfl.options.trainable import TrainableSettings
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
@@ -26,7 +27,7 @@ WITHOUT_LORA = {"gru": "no linear layer in its base", "vgg16": "too slow"}
 def model(name, trainable="head", seed=0, **settings):
     torch.manual_seed(seed)
     plain = models.build(name, SHAPES[name], 5)
-    return models.adapt(plain, models.TrainableSettings(trainable=trainable, **settings))
+    return models.adapt(plain, TrainableSettings(trainable=trainable, **settings))
 
 
 def batch(name, n=6):

@@ -19,19 +19,12 @@ from fedpfl.methods.clustered_fl import ClusteredFLSettings, Clusters
 from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
+from fedpfl.options.robust import RobustSettings
 from fedpfl.rules import Rule
-from fedpfl.rules.averages import (
-    RobustSettings,
-    RunningMean,
-    averaging,
-    clipped_mean,
-    count_false,
-    group_size,
-    krum,
-    largest_weight,
-)
+from fedpfl.rules.averages import RunningMean, group_size
 from fedpfl.rules.mean import Mean
 from fedpfl.rules.norms import distance
+from fedpfl.rules.robust import RobustAverages, clipped_mean, count_false, krum, largest_weight
 from fedpfl.setup.config import Config
 
 EPSILON = Fraction(2) ** -52
@@ -54,7 +47,7 @@ def settings(kind, share=0.2, clip=0.0, clients=0):
 
 
 def mean_of(kind, given_vectors, start=None, **options):
-    mean = averaging(settings(kind, **options), len(given_vectors[0]), start)
+    mean = RobustAverages(settings(kind, **options)).mean(len(given_vectors[0]), start)
     for vector in given_vectors:
         mean.add(vector, 1.0)
     return mean.value()
@@ -145,7 +138,7 @@ def test_a_share_of_false_clients_is_rounded_up():
 @pytest.mark.parametrize("kind", KINDS)
 def test_absent_clients_count_with_the_last_mean_next_to_the_estimate(kind):
     mean = rule(Mean, [10, 10], [1, 1, 1, 1, 1, 5], weights="uniform", absent="last")
-    mean.robust = settings(kind)
+    mean.averages = RobustAverages(settings(kind))
     play(mean, 1, dict.fromkeys(range(5), (4, 4)))
     assert mean.shared.tolist() == [5, 5]  # (5·4 + 10) / 6
 
@@ -161,7 +154,7 @@ def test_the_estimate_takes_the_place_of_every_sum():
     )
     clusters = rule(Clusters, [0, 0], [2] * 5, settings=split_late)
     for made in (rule(Mean, [0, 0], [2] * 5), by_part, clusters, rule(FedDynMean, [0, 0], [2] * 5, alpha=0.0)):
-        made.robust = settings("median")
+        made.averages = RobustAverages(settings("median"))
         made.begin_round(1)
         for i, vector in answers.items():
             reply = type("Reply", (), {"metrics": {"a-samples": 2, "b-samples": 2}})
@@ -173,7 +166,7 @@ def test_the_estimate_takes_the_place_of_every_sum():
 
 def test_scaffold_s_control_variate_is_an_estimate_too():
     scaffold = rule(ControlledMean, [0, 0], [2] * 5, step=1.0)
-    scaffold.robust = settings("median")
+    scaffold.averages = RobustAverages(settings("median"))
     change = {**{i: [1, 2] for i in range(4)}, 4: [1e9, 1e9]}
     play(scaffold, 1, dict.fromkeys(range(5), (1, 1)), change=change)
     assert scaffold.control.tolist() == [1, 2]
@@ -183,7 +176,7 @@ def test_scaffold_s_control_variate_is_an_estimate_too():
 def test_it_is_had_with_means_alone(method):
     values = {"method": method, "robust-aggregation": "krum"}
     if method not in REFUSED:
-        assert Config.parse(values).robust.on
+        assert Config.parse(values).of(RobustSettings).on
         return
     with pytest.raises(ConfigError, match=f"^robust-aggregation = 'krum': must be none for {method}: its rule "):
         Config.parse(values)
@@ -274,7 +267,7 @@ def test_no_weight_is_more_than_its_share_and_none_is_lowered_further_than_it_mu
 
 def test_a_capped_client_weighs_as_its_share():
     mean = rule(Mean, [0], [10, 10, 80])
-    mean.robust = RobustSettings(max_weight_share=0.5)
+    mean.averages = RobustAverages(RobustSettings(max_weight_share=0.5))
     play(mean, 1, {0: [0], 1: [0], 2: [1]})
     assert mean.shared.tolist() == [0.5]
     mean.begin_round(2, [mean.clients[0], mean.clients[1]])

@@ -11,9 +11,10 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
 from fedpfl.methods.fedreg.by_part import MeanByPart
+from fedpfl.options.server_step import ServerStepSettings
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
-from fedpfl.rules.server_step import ServerStep, ServerStepSettings
+from fedpfl.rules.server_step import ServerStep
 from fedpfl.setup.config import Config
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}

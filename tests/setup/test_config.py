@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.core.option import Task
 from fedpfl.core.settings import require_absolute
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, check_keys, idle, known_keys, unused
+from fedpfl.setup.config import Config, check_keys, known_keys, unused
 
 ROOT = Path(__file__).parents[2]
 FIXED = [
@@ -152,7 +153,7 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
     config = Config.parse(given)
     for real, words in ((False, simulated), (True, on_devices)):
-        found = idle(config, real)
+        found = config.remarks(Task(None, 1, 1, real))
         assert len(found) == bool(words)
         assert words in " ".join(found)
 

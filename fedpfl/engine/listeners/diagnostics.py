@@ -17,6 +17,7 @@ from ...core.sharing import is_parameter
 from ...results.record import Round
 from ...rules import Rule
 from ..listener import Listener
+from ..server import Server
 
 STATE = "diagnostics"
 
@@ -77,3 +78,8 @@ def _vectors(rule: Rule) -> np.ndarray:
 
 def _distance(a: np.ndarray, b: np.ndarray, counts: np.ndarray) -> float:
     return float(np.linalg.norm((a.astype(np.float64) - b)[counts]))
+
+
+def diagnostics(server: Server) -> Diagnostics:
+    """Return the listener of a run."""
+    return Diagnostics()

@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...core.errors import LayoutError
+from ...core.errors import ConfigError, LayoutError
 from ...core.federation import Client
 from ...core.layout import Layout
 from ...core.payload import EVALUATION_ONLY, Payload
 from ...results.record import Round
 from ...rules import Rule
+from ...setup.mean_model import mean_model_layout
 from ..listener import Listener
+from ..server import Server
 
 STATE = "mean-model"
 
@@ -69,3 +71,17 @@ class MeanModel(Listener):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take it back."""
         self._sent = {EVALUATION_ONLY: state[STATE]} if STATE in state else {}
+
+
+def mean_model(server: Server) -> MeanModel | None:
+    """Return the listener of a run, if personal arrays travel; ``ConfigError`` where clients' models have no mean."""
+    config, rule, agreed = server.config, server.rule, server.agreed
+    personal = mean_model_layout(config, agreed.model, agreed.sharing)
+    if not personal.size:
+        return None
+    if not rule.one_model:
+        allowed = f"{config.method.name} has no mean: each client gets different arrays"
+        raise ConfigError("evaluate-global", True, allowed)
+    if len(set(agreed.classes)) > 1:
+        raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
+    return MeanModel(personal, config.run.evaluates_after, config.run.test_at == "start")

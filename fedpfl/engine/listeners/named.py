@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from ...core import custom
 from ...core.errors import ConfigError
-from ...setup.config import RunSettings
+from ...options.listeners import ListenersSettings
+from ...results.run import RunFolder
+from ...setup.config import Config
 from ..listener import Listener
 
 
-def named_listeners(settings: RunSettings) -> list[Listener]:
+def named_listeners(config: Config, folder: RunFolder) -> list[Listener]:
     """Return the listeners that ``listeners`` names; a class is called without arguments."""
-    return [_named(text) for text in settings.listener_names]
+    return [_named(text) for text in config.of(ListenersSettings).names]
 
 
 def _named(text: str) -> Listener:

@@ -11,12 +11,15 @@ from ...core.extras import Extras
 from ...core.federation import Client
 from ...core.layout import rounded
 from ...core.payload import Payload
-from ...core.privacy import PrivacySettings
 from ...core.sharing import is_running_statistic
+from ...options.norm_limit import NormLimitSettings
+from ...options.privacy import PrivacySettings
 from ...results.record import Round
 from ...rules import Rule
 from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance, fresh_norm, length, require_norm
+from ...setup.config import Config
 from ..listener import Listener
+from ..server import Server
 
 # So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
 SPREAD = 5.0
@@ -138,3 +141,14 @@ class NormLimit(Listener):
             # The clipped update, and six deviations more than the mean of the noise's norm.
             noise = self.privacy.dp_clip_norm + self.privacy.deviation * (size**0.5 + 6)
         return min(LARGEST, self.factor * usual + noise)
+
+
+def norm_limit(server: Server) -> NormLimit:
+    """Return the listener of a run."""
+    return limit_of(server.config, server.extras)
+
+
+def limit_of(config: Config, extras: Extras) -> NormLimit:
+    """Return the limit that the settings say, for the shared arrays and these others."""
+    factor = config.of(NormLimitSettings).update_norm_limit
+    return NormLimit(factor, extras, config.of(PrivacySettings), config.run.wire_dtype)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from ...client.privacy import gaussian, noise_key
+from ...core.errors import ConfigError
+from ...core.extras import SERVER
 from ...core.federation import Client
 from ...core.layout import rounded
 from ...core.payload import Payload
-from ...core.privacy import PrivacySettings, clipped, gaussian, noise_key
+from ...core.vectors import clipped
+from ...options.privacy import PrivacySettings
 from ...results.record import Round
 from ...rules import Rule
+from ...setup.config import Config
 from ..listener import Listener
+from ..server import Server
 
 
 class ServerPrivacy(Listener):
@@ -90,6 +97,22 @@ class ServerPrivacy(Listener):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore it."""
         self._releases = dict(zip(self._releases, state["releases"].tolist(), strict=True))
+
+
+def expect_noise(config: Config, rule: Rule) -> None:
+    """Have a rule know that what clients send has noise."""
+    rule.federation = replace(rule.federation, noisy=True)
+
+
+def server_privacy(server: Server) -> ServerPrivacy:
+    """Return the listener of a run; refuse a rule that computes more of clients' arrays than a sum with noise."""
+    config, rule, settings = server.config, server.rule, server.config.of(PrivacySettings)
+    if settings.dp_where == "server" and not rule.only_a_sum:
+        allowed = f"the server's rule of {config.method.name} is more than a mean of updates; use client"
+        raise ConfigError("dp-where", "server", allowed)
+    folder = Path(config.run.state_dir).expanduser() / server.folder.task()["state_key"] / "server"
+    sends_more = any(extra.goes(SERVER) for extra in config.method.extras)
+    return ServerPrivacy(settings, rule.clients, config.run.seed, folder, config.run.wire_dtype, sends_more)
 
 
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...core.errors import ConfigError, FedpflError
 from ...core.registry import Registry
+from ...options.tracker import TrackerSettings
 from ...results.line import curves
 from ...results.record import Round
 from ...results.run import RunFolder
@@ -85,7 +86,7 @@ def tracker(name: str, module: str) -> Callable[[T], T]:
 
 def require_tracker(config: Config) -> None:
     """Raise :class:`ConfigError` if the package of the run's tracker is not installed."""
-    name = config.run.tracker
+    name = config.of(TrackerSettings).tracker
     if name in TRACKERS and find_spec(TRACKERS[name][0]) is None:
         raise ConfigError("tracker", name, f"needs the package {name}: pip install 'fedpfl[{name}]'")
 
@@ -93,7 +94,7 @@ def require_tracker(config: Config) -> None:
 def trackers(config: Config, folder: RunFolder) -> list[Tracker]:
     """Return the run's tracker, connected, if it has one."""
     require_tracker(config)
-    known = TRACKERS.get(config.run.tracker)
+    known = TRACKERS.get(config.of(TrackerSettings).tracker)
     return [known[1](config, folder)] if known else []
 
 
@@ -116,7 +117,8 @@ class WeightsAndBiases(Tracker):
                     "tracker = 'wandb': no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
                 )
             self._run = wandb.init(
-                project=config.run.tracker_project, name=folder.path.name, id=str(folder.task()["state_key"]),
+                project=config.of(TrackerSettings).tracker_project, name=folder.path.name,
+                id=str(folder.task()["state_key"]),
                 resume="allow", dir=str(folder.path), config=dict(config.flat()),
                 settings=wandb.Settings(silent=True, console="off"),
             )  # fmt: skip
@@ -149,11 +151,11 @@ class MLflow(Tracker):
             getLogger(talkative).setLevel(WARNING)
         self.errors = (MlflowException,)
         place = os.environ.get("MLFLOW_TRACKING_URI") or _database(folder.path.parent)
-        key = str(folder.task()["state_key"])
+        key, name = str(folder.task()["state_key"]), config.of(TrackerSettings).tracker_project
         try:
             self._client = MlflowClient(tracking_uri=place)
-            project = self._client.get_experiment_by_name(config.run.tracker_project)
-            number = project.experiment_id if project else self._client.create_experiment(config.run.tracker_project)
+            project = self._client.get_experiment_by_name(name)
+            number = project.experiment_id if project else self._client.create_experiment(name)
             before = self._client.search_runs([number], filter_string=f"tags.`fedpfl.key` = '{key}'")
             if before:
                 self._id = before[0].info.run_id

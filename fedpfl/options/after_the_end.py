@@ -1,0 +1,79 @@
+"""What clients get after a run's end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import ConfigError
+from ..core.option import Option
+from ..core.settings import setting
+
+
+@dataclass(frozen=True)
+class PersonaliseSettings:
+    """Whether a run is over, and who gets a model of its final arrays."""
+
+    personalise: str = setting(
+        "none",
+        "What to do with resume instead of more rounds. Clients that were not in the run make a model from its "
+        "final shared arrays, by one round of training of their personal part (local-train) or of everything "
+        "(fine-tune). Clients that missed the last test are tested and get their model. `fedpfl personalise` sets "
+        "this.",
+        choices=("none", "local-train", "fine-tune"),
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether the run is over, and clients get models of their own."""
+        return self.personalise != "none"
+
+
+class Personalise(Option):
+    """Serves clients that were not in a run, or missed its end, in place of more rounds."""
+
+    title = "After the end"
+    Settings = PersonaliseSettings
+    parts = {"instead": "fedpfl.engine.after_the_end:personalise"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether the run is over."""
+        return self.settings.on  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse a run that is not over."""
+        if self.settings.on and not config.run.resume:
+            allowed = "needs resume and run-name, the finished run: `fedpfl personalise RUN`"
+            raise ConfigError("personalise", self.settings.personalise, allowed)
+
+
+@dataclass(frozen=True)
+class MissedSettings:
+    """How long a finished run waits for clients that missed its end."""
+
+    missed_timeout: float = setting(
+        0.0,
+        "Over Flower, seconds to wait after the last round for clients that missed its test. Each of them gets the "
+        "final shared arrays when it returns, is tested and writes its model. The run's results are written before. "
+        "0: do not wait; `fedpfl personalise` serves them later.",
+        minimum=0,
+    )
+
+
+class Missed(Option):
+    """Waits for clients that missed the last test."""
+
+    title = "Missed tests"
+    Settings = MissedSettings
+    parts = {"afterwards": "fedpfl.engine.after_the_end:wait_for_missed"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there is a wait."""
+        return self.settings.missed_timeout > 0  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse to wait for tests that there are none of."""
+        over = config.of(PersonaliseSettings).on
+        if config.run.test_at == "start" and self.settings.missed_timeout and not over:
+            allowed = "must be 0 with test-at = start: no client is tested at the end; use `fedpfl personalise`"
+            raise ConfigError("missed-timeout", self.settings.missed_timeout, allowed)

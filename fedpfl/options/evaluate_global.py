@@ -1,0 +1,42 @@
+"""Tests of the mean of the clients' whole models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import ConfigError
+from ..core.option import Option
+from ..core.settings import setting
+
+
+@dataclass(frozen=True)
+class EvaluateGlobalSettings:
+    """Whether a global model is tested where the method has none."""
+
+    evaluate_global: bool = setting(
+        False,
+        "Also test the mean of the clients' whole models if the method has no global model. Warning: clients then "
+        "send their personal arrays to the server.",
+    )
+
+
+class EvaluateGlobal(Option):
+    """Has clients send their personal arrays, and test their mean."""
+
+    title = "Global model"
+    Settings = EvaluateGlobalSettings
+    parts = {
+        "extras": "fedpfl.setup.mean_model:extras",
+        "listener": "fedpfl.engine.listeners.mean_model:mean_model",
+    }
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether it is on; nothing travels where the method has a global model."""
+        return self.settings.evaluate_global  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse clients with different models, which have no mean."""
+        if self.settings.evaluate_global and config.run.client_models:
+            allowed = "cannot be combined with client-models: it is for one model"
+            raise ConfigError("evaluate-global", True, allowed)

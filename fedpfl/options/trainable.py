@@ -1,0 +1,50 @@
+"""Which arrays of a model train, and adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.option import Option, Task
+from ..core.settings import setting
+
+ALL, HEAD, LORA = "all", "head", "lora"
+
+
+@dataclass(frozen=True)
+class TrainableSettings:
+    """What of the model trains."""
+
+    trainable: str = setting(
+        ALL,
+        "Parameters to train: everything (all), the head (head), adapters and the head (lora), or the head and the "
+        "base arrays whose names match a pattern (base.blocks.block6.*; several separated by commas). The others "
+        "are frozen: they are neither sent nor stored, and a hash checks that they are equal everywhere.",
+    )
+    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
+    lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
+    lora_targets: str = setting(
+        "",
+        "Layers with adapters, as name patterns (*attention*) separated by commas. Empty: all linear layers and 2-D "
+        "convolutions of the base.",
+    )
+
+
+class Trainable(Option):
+    """Freezes a part of the model, or adds adapters; always, because a user's model may have frozen parameters."""
+
+    title = "What trains"
+    Settings = TrainableSettings
+    of_arrays = True
+    parts = {"model": "fedpfl.models.trainable:trainable"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return True."""
+        return True
+
+    def remarks(self, config: Any, task: Task) -> list[str]:
+        """Tell which parameters the model itself has frozen."""
+        still = getattr(task.model, "still", ())
+        more = f" and {len(still) - 3} more" if len(still) > 3 else ""
+        frozen = f"frozen by the model (requires_grad=False), so neither trained nor sent: {', '.join(still[:3])}{more}"
+        return [frozen] if still else []

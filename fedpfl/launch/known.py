@@ -24,44 +24,24 @@ class CommonSettings(TypedDict, total=False):
     personal_head: bool
     new_clients: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
     initial_weights: str
+    download_weights: bool
     evaluate_every: Annotated[int, {'minimum': 0}]
     test_at: Literal["end", "start"]
     early_stop: Annotated[int, {'minimum': 0}]
     metrics: FunctionsOrNames
     choose_by: str
-    evaluate_global: bool
     evaluate_trained: bool
-    diagnostics: bool
     state_dir: str
     device_models: Literal["auto", "always", "never"]
     device_model_every: Annotated[int, {'minimum': 0}]
     device_models_kept: Annotated[int, {'minimum': 1}]
-    personalise: Literal["none", "local-train", "fine-tune"]
-    missed_timeout: Annotated[float, {'minimum': 0}]
     wire_dtype: Literal["float32", "float16"]
     node_timeout: Annotated[float, {'above': 0}]
     round_timeout: Annotated[float, {'above': 0}]
     check_after: Annotated[float, {'above': 0}]
     min_clients: Annotated[int, {'minimum': 0}]
     max_client_samples: Annotated[int, {'minimum': 1}]
-    schedule: Literal["synchronous", "buffered"]
-    buffer_size: Annotated[int, {'minimum': 1}]
-    over_selection: Annotated[float, {'minimum': 0, 'maximum': 10}]
-    round_deadline: Annotated[float, {'minimum': 0}]
-    round_deadline_pace: Annotated[float, {'minimum': 0}]
-    replay: str
-    new_nodes: Literal["ignore", "join"]
-    forget_after: Annotated[int, {'minimum': 0}]
-    devices_model: str
     min_replies: Annotated[int, {'minimum': 1}]
-    tracker: Literal["none", "wandb", "mlflow"]
-    tracker_project: str
-    listeners: str
-    trainable: str
-    lora_rank: Annotated[int, {'minimum': 1}]
-    lora_alpha: Annotated[float, {'above': 0}]
-    lora_targets: str
-    download_weights: bool
     data_dir: str
     normalize: Literal["half", "cifar-10", "cifar-100", "svhn"]
     standardize: Literal["none", "client", "all"]
@@ -115,6 +95,10 @@ class CommonSettings(TypedDict, total=False):
     precision: Literal["float32", "bf16"]
     clients_at_once: Annotated[int, {'minimum': 0}]
     threads: Annotated[int, {'minimum': 0}]
+    trainable: str
+    lora_rank: Annotated[int, {'minimum': 1}]
+    lora_alpha: Annotated[float, {'above': 0}]
+    lora_targets: str
     server_optimizer: Literal["none", "momentum", "adam", "yogi"]
     server_learning_rate: Annotated[float, {'minimum': 0}]
     server_momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
@@ -131,6 +115,22 @@ class CommonSettings(TypedDict, total=False):
     dp_delta: Annotated[float, {'above': 0, 'maximum': 0.1}]
     dp_where: Literal["client", "server"]
     dp_reproducible: bool
+    evaluate_global: bool
+    diagnostics: bool
+    schedule: Literal["synchronous", "buffered"]
+    buffer_size: Annotated[int, {'minimum': 1}]
+    over_selection: Annotated[float, {'minimum': 0, 'maximum': 10}]
+    round_deadline: Annotated[float, {'minimum': 0}]
+    round_deadline_pace: Annotated[float, {'minimum': 0}]
+    replay: str
+    new_nodes: Literal["ignore", "join"]
+    forget_after: Annotated[int, {'minimum': 0}]
+    devices_model: str
+    personalise: Literal["none", "local-train", "fine-tune"]
+    missed_timeout: Annotated[float, {'minimum': 0}]
+    tracker: Literal["none", "wandb", "mlflow"]
+    tracker_project: str
+    listeners: str
     apfl_alpha: Annotated[float, {'minimum': 0, 'maximum': 1}]
     apfl_adaptive: bool
     clustered_fl_epsilon1: Annotated[float, {'minimum': 0}]

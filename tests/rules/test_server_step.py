@@ -14,7 +14,7 @@ from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.options.server_step import ServerStepSettings
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
-from fedpfl.rules.server_step import ServerStep
+from fedpfl.rules.server_step import ServerStep, add_step
 from fedpfl.setup.config import Config
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}
@@ -97,7 +97,7 @@ def test_it_is_had_with_means_alone(method):
     made = Config.parse({"method": method}).method.aggregation.rule
     values = {"method": method, "server-optimizer": "adam"}
     if made.name in MEANS:
-        assert Config.parse(values).server.on
+        assert Config.parse(values).parts("rule") == [add_step]
         assert method not in OWN_STEP
         return
     words = "already has a server step|moves on from the mean" if method in OWN_STEP else "does not compute a mean"

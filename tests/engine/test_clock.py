@@ -280,6 +280,8 @@ def test_real_devices_take_no_devices_model(tmp_path):
     values = federation(tmp_path, 4, **GIVEN, devices_model="bench.toml")
 
     class Real(Arithmetic):
+        real = True
+
         def find_clients(self, *_):
             raise AssertionError("asked before it was refused")
 

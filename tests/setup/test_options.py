@@ -9,7 +9,7 @@ import pytest
 from fedpfl.core.option import Option, Task, options, part
 from fedpfl.setup.config import Config
 
-KINDS = set(["model", "extras", "rule", "plan", "instead", "follower", "attendance", "listener", "loop", "afterwards"])
+KINDS = {"model", "extras", "rule", "plan", "instead", "follower", "attendance", "listener", "loop", "afterwards"}
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.__name__)

@@ -39,7 +39,6 @@ devices:
 REFUSED = "Failed to activate SuperNode."
 
 
-@pytest.mark.thorough
 def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
     (home.path / "bench.yml").write_text(BENCH.replace("[2]}", "[2], fedpfl_model: mlp}"))
     settings = f'{SETTINGS} num-server-rounds=2 method="lg-fedavg" model="mlp-200"'

@@ -153,7 +153,7 @@ class TestEveryFile:
         values = read(path)
         assert {key: values.get(key) for key in STATED[path.stem]} == STATED[path.stem]
 
-    def test_runs_with_every_method(self, path: Path) -> None:
+    def test_its_settings_suit_other_methods(self, path: Path) -> None:
         for method in ("fedavg", "local", "feddecomp"):
             Config.parse({"feddecomp-variant": "simultaneous", **read(path), "method": method})
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from .engine.listener import Listener
     from .layers.memory import in_twin, twin
     from .methods import method_class
-    from .methods.adapted import AdapterMethod
     from .methods.base import Aggregation, LocalRound, Method, everything, excluding
-    from .methods.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
-    from .methods.trained import KeepsTrained
+    from .methods.bases.adapted import AdapterMethod
+    from .methods.bases.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
+    from .methods.bases.trained import KeepsTrained
     from .models import BaseHeadModel, cut
     from .models.adapters import matrix_of
     from .rules import Rule
@@ -51,14 +51,14 @@ _PUBLIC = {
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.federation", "Federation": "core.federation", "Mean": "rules.mean",
     # what the built-in methods use, too
-    "method_class": "methods", "cut": "models", "class_by_width": "methods.prototypes",
-    "require_settable_head": "methods.prototypes", "everything": "methods.base",
+    "method_class": "methods", "cut": "models", "class_by_width": "methods.bases.prototypes",
+    "require_settable_head": "methods.bases.prototypes", "everything": "methods.base",
     "excluding": "methods.base", "PLAIN_SGD": "training.phase",
     "Proximal": "training.phase", "L1": "training.phase", "Correction": "training.phase",
     "predict": "training.loop", "fit": "training.loop",
-    "KeepsTrained": "methods.trained", "twin": "layers.memory", "in_twin": "layers.memory",
-    "PrototypeMethod": "methods.prototypes", "PairsRule": "methods.prototypes", "AdapterMethod": "methods.adapted",
-    "matrix_of": "models.adapters",
+    "KeepsTrained": "methods.bases.trained", "twin": "layers.memory", "in_twin": "layers.memory",
+    "PrototypeMethod": "methods.bases.prototypes", "PairsRule": "methods.bases.prototypes",
+    "AdapterMethod": "methods.bases.adapted", "matrix_of": "models.adapters",
     # what follows a run
     "Listener": "engine.listener",
     # what can go wrong

@@ -20,8 +20,8 @@ from fedpfl.core.files import write_atomically
 from fedpfl.experiments.description import load
 from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
-from fedpfl.methods.adapted import AdapterMethod
 from fedpfl.methods.base import adapts_itself
+from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.setup.reference import settings_table
 from fedpfl.training.settings import TrainingSettings
 

@@ -20,7 +20,7 @@ from ..layers.memory import in_twin
 from ..rules.per_client import PerClientRule, inner_products, mix
 from ..training.phase import Phase, Proximal
 from .base import Aggregation, LocalRound, excluding
-from .trained import KeepsTrained
+from .bases.trained import KeepsTrained
 
 
 @dataclass(frozen=True)

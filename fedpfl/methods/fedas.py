@@ -28,8 +28,8 @@ from ..rules.mean import Mean
 from ..training.loop import predict
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, LocalRound, excluding
-from .prototypes import class_by_width
-from .trained import KeepsTrained
+from .bases.prototypes import class_by_width
+from .bases.trained import KeepsTrained
 
 # A trace is sent as its logarithm, which stays within these bounds: a model that fits all samples has a trace of 0.
 MIN_LOG, MAX_LOG = -30.0, 30.0

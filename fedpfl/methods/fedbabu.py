@@ -14,7 +14,7 @@ from torch import nn
 from ..core.settings import setting
 from ..training.phase import Forward, Phase
 from .base import LocalRound, everything, excluding
-from .head import HeadMethod, HeadSettings
+from .bases.head import HeadMethod, HeadSettings
 
 
 @dataclass(frozen=True)

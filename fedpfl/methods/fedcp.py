@@ -26,7 +26,7 @@ from ..models import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
-from .prototypes import class_by_width
+from .bases.prototypes import class_by_width
 
 GLOBAL_HEAD = "global_head."
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # the authors'

@@ -29,7 +29,7 @@ from ..rules.mean import Mean
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
-from .prototypes import class_by_width
+from .bases.prototypes import class_by_width
 
 OWN = "personal_mean"
 

@@ -21,7 +21,7 @@ from ..core.sharing import is_parameter
 from ..rules.mean import Mean
 from ..training.phase import Phase, Proximal
 from .base import Aggregation, LocalRound, everything
-from .kept import KeepsArrays
+from .bases.kept import KeepsArrays
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ..models import cut
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Phase
 from .base import Aggregation, everything
-from .prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
+from .bases.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
 
 
 @dataclass(frozen=True)

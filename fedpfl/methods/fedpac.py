@@ -21,7 +21,7 @@ from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
 from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, excluding
-from .prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
+from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
 
 
 @dataclass(frozen=True)

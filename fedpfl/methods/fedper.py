@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..core.settings import setting
-from .head import HeadMethod, HeadSettings
+from .bases.head import HeadMethod, HeadSettings
 
 
 @dataclass(frozen=True)

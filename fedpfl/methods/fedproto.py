@@ -21,7 +21,7 @@ from ..layers.memory import Memory
 from ..models import cut
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, everything
-from .prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width
+from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import nn
 from ..core.settings import setting
 from ..training.phase import Phase
 from .base import LocalRound, excluding
-from .head import HeadMethod, HeadSettings
+from .bases.head import HeadMethod, HeadSettings
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from ..core.settings import setting
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, everything
+from .bases.prototypes import PairsRule
 from .fedproto import FedProto, FedProtoSettings
-from .prototypes import PairsRule
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from ..core.sharing import Sharing
 from ..models.adapters import matrix_of
 from ..rules.mean import Mean
 from ..training.phase import Forward
-from .adapted import AdapterMethod
 from .base import Aggregation
+from .bases.adapted import AdapterMethod
 
 
 @dataclass(frozen=True)

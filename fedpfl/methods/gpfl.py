@@ -21,7 +21,7 @@ from ..core.settings import setting
 from ..layers.memory import Memory
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
-from .prototypes import class_by_width
+from .bases.prototypes import class_by_width
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..models import cut
 from ..training.loop import EVALUATION_BATCH, predict
 from ..training.phase import Forward
 from .base import LocalRound, Method
-from .prototypes import class_by_width
+from .bases.prototypes import class_by_width
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from .head import HeadMethod
+from .bases.head import HeadMethod
 
 
 class LGFedAvg(HeadMethod):

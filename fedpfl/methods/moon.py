@@ -20,7 +20,7 @@ from ..models import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
-from .trained import KeepsTrained
+from .bases.trained import KeepsTrained
 
 
 @dataclass(frozen=True)

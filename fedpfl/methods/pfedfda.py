@@ -29,7 +29,7 @@ from ..rules.mean import Mean
 from ..training.loop import predict
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, Method, excluding
-from .prototypes import class_by_width, require_settable_head
+from .bases.prototypes import class_by_width, require_settable_head
 
 EPSILON = 1e-4  # ε: of a classifier's covariance and of priors
 FEW = 2  # A class with at most so many samples gets the received mean.

@@ -24,7 +24,7 @@ from ..training.optim import SGD
 from ..training.phase import Batch, Phase, Proximal, loss_of
 from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
-from .trained import KeepsTrained
+from .bases.trained import KeepsTrained
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..layers.memory import in_twin, twin
 from ..training.loop import predict
 from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound, excluding
-from .trained import KeepsTrained
+from .bases.trained import KeepsTrained
 
 
 @dataclass(frozen=True)

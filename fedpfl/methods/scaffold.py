@@ -28,7 +28,7 @@ from ..core.settings import setting
 from ..rules.mean import Mean
 from ..training.phase import Correction, Phase
 from .base import Aggregation, LocalRound, everything
-from .kept import KeepsArrays
+from .bases.kept import KeepsArrays
 
 
 @dataclass(frozen=True)

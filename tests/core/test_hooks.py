@@ -7,7 +7,7 @@ import pytest
 import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
-from fedpfl.methods.kept import KeepsArrays
+from fedpfl.methods.bases.kept import KeepsArrays
 from fedpfl.rules.mean import Mean
 
 BASES = {"method": fedpfl.Method, "rule": Mean, "listener": Listener}

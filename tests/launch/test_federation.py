@@ -33,8 +33,8 @@ from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import Method, fedala, methods
+from fedpfl.methods.bases.trained import KeepsTrained
 from fedpfl.methods.fedfomo import fedfomo
-from fedpfl.methods.trained import KeepsTrained
 from fedpfl.results.line import in_words
 from fedpfl.results.summary import outcome
 from fedpfl.setup.assembly import assemble, extras_of

@@ -30,7 +30,7 @@ from ...core.settings import setting
 from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
-from ..prototypes import class_by_width
+from ..bases.prototypes import class_by_width
 from .by_part import MeanOfRebalanced
 from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalanced, quota, rebalance
 

@@ -7,9 +7,9 @@ from typing import Callable
 
 from torch import nn
 
-from ..core.settings import setting
-from ..models import cut
-from .base import Method
+from ...core.settings import setting
+from ...models import cut
+from ..base import Method
 
 
 @dataclass(frozen=True)

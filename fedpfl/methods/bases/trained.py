@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..core.payload import Payload
-from ..layers.memory import add_twin, in_twin, refresh_twin, twin
-from ..training.phase import Forward
-from .base import LocalRound, Method
+from ...core.payload import Payload
+from ...layers.memory import add_twin, in_twin, refresh_twin, twin
+from ...training.phase import Forward
+from ..base import LocalRound, Method
 
 
 class KeepsTrained(Method):

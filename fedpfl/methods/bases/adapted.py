@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..core.errors import ConfigError
-from ..models.adapters import has_adapters
-from ..options.trainable import LORA
-from .base import Method
+from ...core.errors import ConfigError
+from ...models.adapters import has_adapters
+from ...options.trainable import LORA
+from ..base import Method
 
 
 class AdapterMethod(Method):

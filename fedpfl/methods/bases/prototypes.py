@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.custom import article
-from ..core.errors import ConfigError, LayoutError
-from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
-from ..core.federation import Client, Federation
-from ..core.frozen import has_frozen
-from ..core.payload import Payload
-from ..core.samples import Samples
-from ..layers.replace import computes_weight
-from ..models import cut
-from ..rules import Rule
-from ..training.loop import predict
-from .base import LocalRound, Method
+from ...core.custom import article
+from ...core.errors import ConfigError, LayoutError
+from ...core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
+from ...core.federation import Client, Federation
+from ...core.frozen import has_frozen
+from ...core.payload import Payload
+from ...core.samples import Samples
+from ...layers.replace import computes_weight
+from ...models import cut
+from ...rules import Rule
+from ...training.loop import predict
+from ..base import LocalRound, Method
 
 
 def class_by_width(model: nn.Module) -> tuple[int, ...]:

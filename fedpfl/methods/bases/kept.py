@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..layers.memory import Memory, remembered
-from .base import Method
+from ...layers.memory import Memory, remembered
+from ..base import Method
 
 
 class KeepsArrays(Method):

@@ -245,7 +245,7 @@ class Engine:
             self.model.eval()
         score = self.score(personalised, local, samples)
         metrics.update(_metrics("personalised", score))
-        if self.config.data.validation_fraction and len((held := self.validation_samples(client)).y):
+        if len((held := self.validation_samples(client)).y):
             metrics.update(_metrics("validation", self.score(personalised, local, held)))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(_metrics("global", score))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,9 @@ class Dataset:
         One name for each feature or channel, where they have names.
     remarks : tuple of str
         What a run says of the data before round 1.
+    validation : ndarray of bool, shape (len(x_train),), optional
+        Which samples of ``x_train`` are for validation and not trained on, in place of ``validation-fraction``; such
+        data need a test set.
 
     Raises
     ------
@@ -76,11 +80,16 @@ class Dataset:
     client_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    validation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):
+        for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
             if getattr(self, field) is not None:
                 self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
+        if self.validation is not None:
+            if self.validation.shape != (len(self.y_train),) or self.validation.dtype != bool or self.y_test is None:
+                raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
+            self._set("split", "given")
         if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
             self._number_names()
         if self.has_targets:
@@ -163,6 +172,22 @@ class Dataset:
 def numbered(n: int) -> tuple[str, ...]:
     """Return the names of n classes that have none: their numbers."""
     return tuple(str(c) for c in range(n))
+
+
+def with_validation(*columns: list[Any]) -> np.ndarray | None:
+    """Lay the third part of a data set, for validation, behind the first one, for training, in each of its columns.
+
+    Returns which of the samples are for validation; None, where there is no third part.
+    """
+    if len(columns[0]) < 3:
+        return None
+    sizes = len(columns[0][0]), len(columns[0][2])
+    for column in columns:
+        last = column.pop()
+        if (last is None) != (column[0] is None):
+            raise DataError("of the parts for training and for validation only one says who owns its samples")
+        column[0] = None if last is None else np.concatenate([column[0], last])
+    return np.repeat([False, True], sizes)
 
 
 def array(given: object, where: str) -> np.ndarray:

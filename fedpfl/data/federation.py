@@ -129,7 +129,8 @@ class FederatedData:
         """Return one client's data as a federation of its own (number 0); see :meth:`own`."""
         n = len(data.y_train)
         if data.y_test is None:
-            share, size = cut_share(np.arange(n), settings, settings.partition_seed or seed, client), n
+            share = cut_share(np.arange(n), settings, settings.partition_seed or seed, client, data.y_train)
+            size = n
         else:
             share, size = Share(np.arange(n), np.arange(n, n + len(data.y_test))), n
         if size < settings.min_samples:
@@ -161,10 +162,21 @@ class FederatedData:
             what = "texts" if data.vocabulary else "images"
             allowed = f"must be none for {data.name}, whose samples are {what}"
             raise ConfigError("standardize", self._standardize, allowed)
-        self._cut = [cut_validation(share.train, settings, seed, number) for number, share in zip(numbers, shares)]
+        self._cut = [self._with_validation(share.train, settings, seed, i) for i, share in zip(numbers, shares)]
         self._cache = SamplesCache()
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
         self._natural = settings.partitioner == "natural" and not settings.division_file
+
+    def _with_validation(
+        self, mine: np.ndarray, settings: DataSettings, seed: int, client: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a client's samples for training, and those for validation: of the data's own part, or cut off."""
+        data = self._data
+        if data.validation is not None:
+            held = data.validation[mine]
+            return mine[~held], mine[held]
+        labels = _take(data.y_train, data.y_test, mine) if settings.split == "stratified" else None
+        return cut_validation(mine, settings, seed, client, labels)
 
     @property
     def name(self) -> str:
@@ -285,12 +297,15 @@ class FederatedData:
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
 
-        ``x_train`` and ``y_train`` include those for validation: a device sets the same ones aside. ``classes`` is
+        ``x_train`` includes what ``validation-fraction`` sets aside: a device sets the same ones aside. ``classes`` is
         there where all clients tell the same classes apart, ``vocabulary`` for texts. Labels are not permuted; the
         file's reader does that.
         """
         found: dict[str, np.ndarray] = {}
-        for part, positions in zip(("train", "test"), self.share(i)):
+        own = {"train": self.share(i).train, "test": self.share(i).test}
+        if self._data.validation is not None:  # what is cut off instead, a device cuts off itself
+            own.update({"train": self._part(i, "train"), "val": self._part(i, "validation")})
+        for part, positions in own.items():
             found[f"x_{part}"] = _take(self._data.x_train, self._data.x_test, positions)
             found[f"y_{part}"] = self._own_labels(positions, i)
         if all(task is None for task in self._tasks):
@@ -417,7 +432,9 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
         if num_clients < there:
             said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
         said += _left_out(data, settings)
-    if 0 < settings.window_step < settings.window_length and settings.split == "mixed":
+    if settings.split == "time" and not settings.time_column:
+        said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
+    if 0 < settings.window_step < settings.window_length and settings.split in ("mixed", "stratified"):
         said.append(
             f"{data.name}: windows overlap (window-step), so test windows share rows with training windows; a column "
             'split and split = "given" keep them apart'

@@ -324,20 +324,23 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
     labels, owners = np.concatenate([data.y_train, y_test]), _all_owners(data, n)
+    everything = np.arange(n)
+
+    held = np.flatnonzero(data.validation) if data.validation is not None else everything[:0]
+    learnt = np.setdiff1d(everything[:n_train], held)
 
     def deal(positions: np.ndarray, part: str) -> list[np.ndarray]:
         pool = Pool(labels[positions], data.num_classes, None if owners is None else owners[positions], part)
         return [positions[np.sort(mine)] for mine in chosen.deal(pool, num_clients, settings, seed)]
 
-    everything = np.arange(n)
     if chosen.cuts:
         dealt = chosen.deal(Pool(labels, data.num_classes, owners), num_clients, settings, seed)
         shares = [Share(*(np.sort(part) for part in both)) for both in dealt]
     elif chosen.draws:
-        cut = Share(everything[:n_train], everything[n_train:]) if given else cut_share(everything, settings, seed)
+        cut = Share(learnt, everything[n_train:]) if given else cut_share(everything, settings, seed, labels=labels)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
-        train = deal(everything[:n_train], "train")
+        train = deal(learnt, "train")
         if settings.partitioner == "natural" and owners is not None and data.client_test is not None:
             test = [n_train + np.flatnonzero(data.client_test == owners[mine[0]]) for mine in train]
         else:
@@ -345,7 +348,15 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         shares = [Share(*both) for both in zip(train, test)]
     else:
         dealt = deal(everything, "all")
-        shares = [cut_share(mine, settings, seed, client) for client, mine in enumerate(dealt)]
+        shares = [cut_share(mine, settings, seed, client, labels[mine]) for client, mine in enumerate(dealt)]
+    if len(held):
+        if settings.partitioner == "natural" and owners is not None:
+            validation = [held[owners[held] == owners[share.train[0]]] for share in shares]
+        else:
+            validation = [held[mine] for mine in _matching(labels[held], [labels[share.train] for share in shares],
+                                                           data, seed, "validation")]  # fmt: skip
+        shares = [Share(np.sort(np.concatenate([share.train, mine])), share.test)
+                  for share, mine in zip(shares, validation)]  # fmt: skip
     _check_shares(shares, settings, data)
     return shares
 
@@ -357,24 +368,46 @@ def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
     return replace(settings, partitioner="natural" if owned else "dirichlet")
 
 
-def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0) -> Share:
-    """Cut one client's samples at random into training and test samples by ``test_fraction``, at least one of each."""
+def cut_share(
+    positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0, labels: np.ndarray | None = None
+) -> Share:
+    """Cut one client's samples into training and test samples by ``test_fraction``, at least one of each.
+
+    ``labels`` are those of the samples, for ``split = "stratified"``.
+    """
     n = len(positions)
     num_test = min(max(int(n * settings.test_fraction + 0.5), 1), max(n - 1, 0))
-    order = generator(seed, "test split", client).permutation(n)
-    return Share(positions[np.sort(order[num_test:])], positions[np.sort(order[:num_test])])
+    return Share(*_cut(positions, num_test, settings, generator(seed, "test split", client), labels))
 
 
 def cut_validation(
-    positions: np.ndarray, settings: DataSettings, seed: int, client: int
+    positions: np.ndarray, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut ``validation_fraction`` of a client's training samples off at random; return both parts, ascending.
+    """Cut ``validation_fraction`` of a client's training samples off; return both parts, ascending.
 
-    At least one sample stays on either side; of a single one none is taken.
+    At least one sample stays on either side; of a single one none is taken. ``labels`` are as in :func:`cut_share`.
     """
     n, share = len(positions), settings.validation_fraction
     count = min(max(int(n * share + 0.5), 1), n - 1) if share else 0
-    order = generator(seed, "validation split", client).permutation(n) if count else np.arange(n)
+    if not count:
+        return positions, positions[:0]
+    return _cut(positions, count, settings, generator(seed, "validation split", client), labels)
+
+
+def _cut(
+    positions: np.ndarray, count: int, settings: DataSettings, rng: np.random.Generator, labels: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut ``count`` of the samples off, as ``split`` says: at random, of each class its share, or the last ones."""
+    n = len(positions)
+    if settings.split == "time":
+        # Windows that share rows with the first one that is cut off belong to neither part.
+        shared = -(-settings.window_length // settings.window_step) - 1 if settings.window_step else 0
+        return positions[: max(1, n - count - max(0, shared))], positions[n - count :]
+    order = rng.permutation(n)
+    if settings.split == "stratified" and labels is not None and labels.ndim == 1 and count:
+        order = order[np.argsort(labels[order], kind="stable")]
+        taken = ((np.arange(count) + rng.random()) * n / count).astype(np.int64)  # evenly over the sorted classes
+        order = np.concatenate([order[taken], np.delete(order, taken)])
     return positions[np.sort(order[count:])], positions[np.sort(order[:count])]
 
 
@@ -405,8 +438,10 @@ def _all_owners(data: Dataset, n: int) -> np.ndarray | None:
     return owners
 
 
-def _matching(y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed: int) -> list[np.ndarray]:
-    """Divide the test set so that each client has the class mix of its training samples, and at least one sample."""
+def _matching(
+    y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed: int, part: str = "test"
+) -> list[np.ndarray]:
+    """Divide a test or validation set so that each client has its mix of training classes, and at least one sample."""
     counts = np.stack([np.bincount(mine, minlength=data.num_classes) for mine in labels], axis=1)
     total = counts.sum(axis=1, keepdims=True)
     test_sizes = np.bincount(y_test, minlength=data.num_classes)
@@ -414,11 +449,11 @@ def _matching(y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed:
     known = test_sizes * (total[:, 0] > 0)
     if known.sum() < len(labels):
         raise DataError(
-            f"{data.name}: {int(known.sum())} test samples cannot be divided among {len(labels)} clients: use "
+            f"{data.name}: {int(known.sum())} {part} samples cannot be divided among {len(labels)} clients: use "
             'split = "mixed" or fewer clients'
         )
     dealt = _top_up(_proportional(known, counts / np.maximum(total, 1)), 1, counts)
-    classes = Pool(y_test, data.num_classes).by_class(generator(seed, "matching test samples"))
+    classes = Pool(y_test, data.num_classes).by_class(generator(seed, f"matching {part} samples"))
     return [np.sort(mine) for mine in _deal(classes, dealt)]
 
 
@@ -438,6 +473,9 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("seed", seed, "must be at least 0")
     if settings.partitioner not in PARTITIONERS:
         raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(PARTITIONERS))
+    if settings.split == "time" and data.y_test is not None:
+        allowed = f'cuts the last samples of each client off for tests, but {data.name} has a test set: use "given"'
+        raise ConfigError("split", "time", allowed)
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no separate test set, use "mixed"')
     if settings.split == "given" and PARTITIONERS[settings.partitioner].cuts:

@@ -20,7 +20,7 @@ _OF_PARTITIONERS = {
     "train-samples": ("dirichlet-client",),
     "test-samples": ("dirichlet-client",),
 }
-_OF_SPLITS = {"test-fraction": "mixed"}
+_OF_SPLITS = {"test-fraction": ("mixed", "stratified", "time")}
 # What a division file replaces.
 _OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_OF_SPLITS)
 # Settings that only some kinds of a user's own data use.
@@ -34,6 +34,7 @@ _OF_DATASETS = {
     "label-column": _TABLES,
     "client-column": _TABLES,
     "split-column": _TABLES,
+    "time-column": _TABLES,
     "ignore-columns": _TABLES,
     "class-names": _TABLES,
     "window-column": _SERIES,
@@ -106,7 +107,12 @@ class DataSettings:
         "client", "Table column with the owner of each row. A table may lack the default column."
     )
     split_column: str = setting(
-        "split", "Table column that marks each row as train or test. A table may lack the default column."
+        "split", "Table column that marks each row as train, val or test. A table may lack the default column."
+    )
+    time_column: str = setting(
+        "",
+        "Table column with the time of each row, as numbers or in ISO 8601. Each client's rows are put in this order; "
+        'it is no feature. With split = "time" a client is tested with its last rows.',
     )
     ignore_columns: str = setting(
         "", "Table columns that are not features, such as row numbers and comments, separated by commas."
@@ -165,13 +171,14 @@ class DataSettings:
     test_samples: int = setting(100, 'Test samples per client, for partitioner = "dirichlet-client".', minimum=1)
     split: str = setting(
         "mixed",
-        "Source of test samples. mixed: pool the training and test sets, divide the pool among clients, and split "
+        "Choice of test samples. mixed: pool the training and test sets, divide the pool among clients, and split "
         "each client's samples by test-fraction. given: divide the training set, and give each client samples of "
-        "the same classes from the test set.",
-        choices=("mixed", "given"),
+        "the same classes from the test set. stratified: as mixed, with a client's share of each class. time: train on "
+        "the first of each client's samples, test on its last ones, in the order of time-column or of the data.",
+        choices=("mixed", "given", "stratified", "time"),
     )
     test_fraction: float = setting(
-        0.25, 'Share of a client\'s samples used for testing (split = "mixed"); below 1.', above=0, maximum=0.99
+        0.25, "Share of a client's samples used for testing, unless split = given; below 1.", above=0, maximum=0.99
     )
     test_on: str = setting(
         "own",
@@ -183,7 +190,8 @@ class DataSettings:
     validation_fraction: float = setting(
         0.0,
         "Share of each client's training samples held out from training. Personalised models are also evaluated on "
-        "them (validation in metrics.jsonl), for choosing settings. 0: none.",
+        "them (validation in metrics.jsonl), for choosing settings. 0: none. A validation part of "
+        "the data is used instead.",
         minimum=0,
         maximum=0.9,
     )
@@ -213,7 +221,7 @@ class DataSettings:
             if self.division_file and key in _OF_DIVIDING:
                 return False
             of_partitioner = self.partitioner in _OF_PARTITIONERS.get(key, (self.partitioner,))
-            of_split = _OF_SPLITS.get(key, self.split) == self.split
+            of_split = self.split in _OF_SPLITS.get(key, (self.split,))
             of_dataset = self.dataset in _OF_DATASETS.get(key, (self.dataset,)) or custom.is_reference(self.dataset)
             return of_partitioner and of_split and of_dataset
 

@@ -51,6 +51,7 @@ class CommonSettings(TypedDict, total=False):
     label_column: str
     client_column: str
     split_column: str
+    time_column: str
     ignore_columns: str
     class_names: str
     window_column: str
@@ -64,7 +65,7 @@ class CommonSettings(TypedDict, total=False):
     classes_per_client: Annotated[int, {'minimum': 1}]
     train_samples: Annotated[int, {'minimum': 1}]
     test_samples: Annotated[int, {'minimum': 1}]
-    split: Literal["mixed", "given"]
+    split: Literal["mixed", "given", "stratified", "time"]
     test_fraction: Annotated[float, {'above': 0, 'maximum': 0.99}]
     test_on: Literal["own", "all"]
     validation_fraction: Annotated[float, {'minimum': 0, 'maximum': 0.9}]

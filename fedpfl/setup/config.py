@@ -230,7 +230,8 @@ class RunSettings:
         if self.resume and not self.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to resume")
         if self.early_stop and not (config.data.validation_fraction and self.evaluate_every):
-            raise ConfigError("early-stop", self.early_stop, "needs validation-fraction and evaluate-every above 0")
+            allowed = "needs validation-fraction and evaluate-every above 0, also for data with a validation part"
+            raise ConfigError("early-stop", self.early_stop, allowed)
         if self.test_at == "start" and self.device_models == "always":
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)

@@ -268,11 +268,13 @@ def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
     root = pictures(tmp_path / "pets", *(f"{one}/{kind}" for one in ("train", part) for kind in ("cat", "dog")))
     data = read_image_folder(root)
     assert len(data.y_test) == 4 and data.remarks == (f"there is no part test: {part} is the test set",)
-    data = read_image_folder(pictures(root, "test/cat"))
-    assert len(data.y_test) == 2 and data.remarks == (f"used are train and test, and not {part}",)
     given = DataSettings(dataset="image-folder", data=str(root), min_samples=2, partitioner="iid")
     assert FederatedData(given, 2, seed=1).remarks == [f"pets: {data.remarks[0]}"]
     assert FederatedData.own(given, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
+    data = read_image_folder(pictures(root, "test/cat"))
+    assert len(data.y_test) == 2 and not data.remarks and data.validation.tolist() == [False] * 4 + [True] * 4
+    one = FederatedData.own(given, str(root), 0, 1)
+    assert one.sizes(0) == (4, 2) and len(one.validation(0).y) == 4
 
 
 @pytest.mark.parametrize(

@@ -306,9 +306,9 @@ def test_a_list_of_two_is_two_clients(kind):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ((TENSORS,) * 3, "a tuple of three data sets: three clients are a list; training and test set are a"),
+        ((TENSORS,) * 3, "a tuple of three data sets: three clients are a list; training, validation and test"),
         (([TENSORS] * 2, [TENSORS] * 2), r"a tuple of two lists: of two clients give a list; .* list\(zip\("),
-        ({"train": TENSORS, "val": TENSORS, "test": TENSORS}, "has train, val, test; give train and test"),
+        ({"train": TENSORS, "val": TENSORS, "valid": TENSORS}, "train and val and valid: two of these are one part"),
         ({"train": TENSORS, "test": TENSORS, "ann": 1}, r"are train and test the parts of one data set, or clients\?"),
         ({"test": TENSORS}, "has test, and no train"),
         ({"train": TENSORS, "Train": TENSORS}, "train and Train: two of these are one part, train"),

@@ -98,7 +98,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
             "a,label\n1,0\n1,7\n",
             "a.csv: 2 different labels, the largest 7: number the classes from 0, or set num-classes",
         ),
-        ("a,label,split\n1,0,train\n2,1,valid\n", "a.csv, line 3, column 'split': 'valid' is neither train nor test"),
+        ("a,label,split\n1,0,train\n2,1,dev\n", "a.csv, line 3, column 'split': 'dev' is none of train, test, val"),
         ("a,label,split\n1,0,test\n", "a.csv, column 'split': no row is for training"),
         ('a,label\n1,"' + "x" * 200_000 + '"\n', "a.csv: not a readable CSV file: field larger than field limit"),
     ],
@@ -638,17 +638,17 @@ def test_a_validation_table_is_not_dropped_in_silence(tmp_path: Path) -> None:
     assert data.x_test is not None and "there is no part test: val.csv is the test set" in data.remarks[0]
     as_csv(tmp_path / "test.csv", AGES)
     data = load(settings(data=str(tmp_path)))
-    assert data.remarks[0].endswith("used are training.csv and test.csv, and not val.csv")
+    assert not data.remarks and data.validation.sum() == len(data.y_test)
     as_csv(tmp_path / "train.csv", AGES)
     with pytest.raises(DataError, match=r"must have one table .* called train and one called test; it has test\.csv"):
         load(settings(data=str(tmp_path)))
 
 
-def test_other_splits_of_a_hugging_face_folder_are_named(tmp_path: Path, hugging_face) -> None:
+def test_parts_of_a_hugging_face_folder_are_used_and_others_named(tmp_path: Path, hugging_face) -> None:
     part = hugging_face.Dataset.from_dict(AGES)
-    hugging_face.DatasetDict(train=part, validation=part, test=part).save_to_disk(str(tmp_path / "d"))
+    hugging_face.DatasetDict(train=part, validation=part, test=part, extra=part).save_to_disk(str(tmp_path / "d"))
     data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "d")))
-    assert data.remarks == ("used are train and test, and not validation",)
+    assert data.remarks == ("used are train and test and validation, and not extra",) and data.validation.any()
 
 
 # -- files of clients and of devices -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from array import array
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
@@ -16,9 +17,9 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.names import MAX_NAMED, difference, in_short
-from ..dataset import MAX_CLASSES, Dataset, numbered
+from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..settings import DataSettings
-from .places import TEST, TRAIN, ChosenParts, chosen_parts, is_part, need
+from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, part_of
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
@@ -53,7 +54,7 @@ class Columns(NamedTuple):
 
     features: tuple[str, ...]  # names of the columns of numbers
     values: np.ndarray  # float32, (rows, features)
-    words: dict[str, Words]  # by role: label, and where the table has them client, split and window
+    words: dict[str, Words]  # by role: label, and where the table has them client, split, time and window
     row: str  # what errors call a row: line or row
 
 
@@ -91,7 +92,7 @@ def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> C
     columns = (_read_csv if _is_csv(path) else _read_parquet)(path, settings, windows)
     if not len(columns.values):
         raise DataError(f"{path}: no rows below the names of the columns")
-    return columns
+    return _in_time(path, columns)
 
 
 def column_names(path: Path) -> list[str]:
@@ -150,9 +151,11 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     hint = "; does the first line name the columns?" if headless else ""
     place = _place(names, path, hint)
     wanted = {"label": settings.label_column, "client": settings.client_column, "split": settings.split_column}
+    if settings.time_column:
+        wanted["time"] = settings.time_column
     if windows:
         wanted["window"] = settings.window_column
-    given = [name for role, name in wanted.items() if role == "label" or name != role]
+    given = [name for role, name in wanted.items() if role in ("label", "time") or name != role]
     for name in given:
         if name and name not in place:
             key = next(f"{role}-column" for role in wanted if wanted[role] == name)
@@ -403,7 +406,7 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
         for row, cell in enumerate(cells.tolist(), 1):
             coder.add(word(cell), row)
         words[role] = coder.words()
-    return Columns(tuple(names[at] for at in roles.features), table, words, "row")
+    return _in_time(where, Columns(tuple(names[at] for at in roles.features), table, words, "row"))
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -417,6 +420,40 @@ class FileSamples(NamedTuple):
     words: dict[str, Words]
     row: str
     features: tuple[str, ...] = ()
+
+
+def in_time(samples: FileSamples) -> FileSamples:
+    """Put each client's samples into the order of their times, if they have any, and forget the times."""
+    if "time" not in samples.words:
+        return samples
+    words = dict(samples.words)
+    time = words.pop("time")
+    seconds = np.array([_seconds(name) for name in time.names])
+    if np.isnan(seconds).any():
+        at = int(np.flatnonzero(np.isnan(seconds))[0])
+        where = f"{samples.path}, {samples.row} {time.first[at]}"
+        raise DataError(f"{where}: {time.names[at][:40]!r} is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
+    owners = words["client"].codes if "client" in words else np.zeros(len(samples.x))
+    order = np.lexsort((seconds[time.codes], owners))  # stable
+    return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()})
+
+
+def _in_time(path: Path, table: Columns) -> Columns:
+    found = in_time(FileSamples(path, table.values, table.words, table.row))
+    return table._replace(values=found.x, words=found.words)
+
+
+def _seconds(word: str) -> float:
+    """Return a time as a number: what it is, or the seconds since 1970, in UTC where no zone is said; else NaN."""
+    try:
+        number = float(word)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(word.replace("Z", "+00:00"))
+        except ValueError:
+            return float("nan")
+        number = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    return number if np.isfinite(number) else float("nan")
 
 
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[tuple[Path, Columns]]:
@@ -443,7 +480,8 @@ def to_dataset(
 ) -> Dataset:
     """Give labels and owners numbers, and tell training from test samples; ``DataError`` for a word that is neither.
 
-    ``parts`` is one file's samples, which the column ``split`` may divide, or those for training and those for testing.
+    ``parts`` is one file's samples, which the column ``split`` may divide, or those for training, for tests and perhaps
+    for validation.
     ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
     numbers in any case. ``remarks`` are those of the files.
     """
@@ -452,28 +490,32 @@ def to_dataset(
     owners, client_names = _owners(parts)
     xs = [part.x for part in parts]
     if len(parts) == 1 and "split" in parts[0].words:
-        test = _tests(parts[0], settings)
-        rows = [np.flatnonzero(~test), np.flatnonzero(test)]
-        if not len(rows[0]):
-            raise DataError(f"{parts[0].path}, column {settings.split_column!r}: no row is for training")
-        rows = rows if len(rows[1]) else rows[:1]
+        rows = _rows_of_parts(parts[0], settings)
         xs, numbers = [xs[0][mine] for mine in rows], [numbers[0][mine] for mine in rows]
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
+    validation = with_validation(xs, numbers, owners)
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
     return Dataset(
         name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, client_names=client_names,
-        feature_names=parts[0].features, remarks=remarks,
+        feature_names=parts[0].features, remarks=remarks, validation=validation,
     )  # fmt: skip
 
 
-def _tests(part: FileSamples, settings: DataSettings) -> np.ndarray:
+def _rows_of_parts(part: FileSamples, settings: DataSettings) -> list[np.ndarray]:
+    """Return the rows for training, and perhaps for tests and for validation, as the column ``split`` says."""
     words = part.words["split"]
-    for name, row in zip(words.names, words.first):
-        if name.lower() not in (TRAIN, TEST):
+    known = [part_of(name) for name in words.names]
+    for name, row, of in zip(words.names, words.first, known):
+        if of is None:
             where = f"{part.path}, {part.row} {row}, column {settings.split_column!r}"
-            raise DataError(f"{where}: {name[:40]!r} is neither {TRAIN} nor {TEST}")
-    found: np.ndarray = np.array([name.lower() == TEST for name in words.names])[words.codes]
-    return found
+            raise DataError(f"{where}: {name[:40]!r} is none of {', '.join(PARTS)}")
+    found = [np.flatnonzero(np.array([of == wanted for of in known])[words.codes]) for wanted in PARTS]
+    where = f"{part.path}, column {settings.split_column!r}"
+    if not len(found[0]):
+        raise DataError(f"{where}: no row is for training")
+    if len(found[2]) and not len(found[1]):
+        raise DataError(f"{where}: has rows for validation and none for tests; call them {TEST}, or add some")
+    return [rows for rows in found if len(rows)]
 
 
 def _owners(parts: Sequence[FileSamples]) -> tuple[list[np.ndarray | None], tuple[str, ...]]:

@@ -12,17 +12,19 @@ import numpy as np
 
 from ...core import custom, rng
 from ...core.errors import ConfigError, DataError
-from ..dataset import Dataset, array
+from ..dataset import Dataset, array, with_validation
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from .columns import FileSamples, listed, places, read_frame, require_ignored, to_dataset
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
+from .places import PARTS
 from .samples import is_samples, read_samples
 from .series import windows_of
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
+VALIDATION = ("x_val", "y_val")
 # Names of the parts of a data set, as they are usual.
 _PART = re.compile(
     r"(?:(train|training)|(test|testing)|(val|valid|validation|dev|eval))[ _-]?(?:set|data|dataset|loader|split)?", re.I
@@ -93,6 +95,7 @@ class _Client(NamedTuple):
     where: str
     train: Any
     test: Any = None
+    val: Any = None
 
 
 def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
@@ -105,7 +108,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     parts = None if isinstance(source, list) else _parts(source, name)
     if parts is not None:
         found = _joined(name, [_Client("", name, *parts)], settings, owned=False)
-        for key in source if isinstance(source, Mapping) else ():
+        for key in source if isinstance(source, Mapping) and len(source) < 3 else ():
             if (match := _PART.fullmatch(str(key))) and match[3]:
                 found = replace(found, remarks=(*found.remarks, f"{key} is used as the test set"))
         return found
@@ -130,8 +133,10 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
 # -- which object is what ----------------------------------------------------------------------------------------------
 
 
-def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, Any] | None:
+def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, ...] | None:
     """Return the training and the test set that an object is, the latter None if it has none; None for other objects.
+
+    A validation set may be the third.
 
     ``pair`` are the types of a pair; in the place of a data set a list is one of clients.
     """
@@ -139,8 +144,11 @@ def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, Any] | None:
         return thing, None
     if isinstance(thing, Mapping):
         named = {str(key).lower(): value for key, value in thing.items()}
-        if named.keys() == set(FOUR):
-            return (named["x_train"], named["y_train"]), (named["x_test"], named["y_test"])
+        if named.keys() in (set(FOUR), {*FOUR, *VALIDATION}):
+            each = [
+                (named[f"x_{part}"], named[f"y_{part}"]) for part in ("train", "test", "val") if f"x_{part}" in named
+            ]
+            return tuple(each)
         if {*PAIR} < named.keys() and _is_array(named["x"]):
             raise DataError(
                 f"{where} has {', '.join(map(str, thing))}; arrays are x, y or {', '.join(FOUR)}, and fedpfl.Dataset "
@@ -156,7 +164,7 @@ def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, Any] | None:
     return None
 
 
-def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, Any] | None:
+def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None:
     """Return what a mapping has under names such as train and test; None if its keys are no such names."""
     found: dict[str, Any] = {}
     for key in thing:
@@ -176,20 +184,15 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, Any] | None
         if found:
             raise DataError(f"{where} has {' and '.join(map(str, thing))}, and no train")
         return None
-    if len(found) > 2:
-        raise DataError(
-            f"{where} has {', '.join(map(str, thing))}; give train and test: validation-fraction holds out "
-            "validation samples of train"
-        )
-    train = thing[found.pop("train")]
-    test = thing[next(iter(found.values()))] if found else None
-    for part in (train, test):
+    order = sorted(found, key=["train", "test", "validation"].index)
+    parts = [thing[found[part]] for part in order]
+    for part in parts:
         if isinstance(part, (list, Mapping)) and not _is_part(part):
             raise DataError(
                 f"{where}: train and test are {custom.article(part)} each; of several clients give each one's pair, "
                 "as a list or dict of (training, test)"
             )
-    return train, test
+    return (*parts, *([None] if len(parts) < 2 else []))
 
 
 def _require_clients(name: str, source: Sequence[Any]) -> None:
@@ -203,8 +206,8 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
         )
     if len(source) == 3 and all(map(_is_part, source)):
         raise DataError(
-            f"{name}: a tuple of three data sets: three clients are a list; training and test set are a tuple of two, "
-            "and validation-fraction holds out validation samples"
+            f"{name}: a tuple of three data sets: three clients are a list; training, validation and test set are a "
+            'dict {"train": …, "val": …, "test": …}'
         )
 
 
@@ -224,9 +227,10 @@ def _clients(name: str, given: Mapping[Any, Any]) -> list[_Client]:
         if parts is None:
             raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
         found.append(_Client(str(own), where, *parts))
-    if len({client.test is None for client in found}) > 1:
-        lacks = next(client for client in found if client.test is None)
-        raise DataError(f"{lacks.where} has no test set, and others have one")
+    for part, word in (("test", "test"), ("val", "validation")):
+        lacking = [client for client in found if getattr(client, part) is None]
+        if lacking and len(lacking) < len(found):
+            raise DataError(f"{lacking[0].where} has no {word} set, and others have one")
     return found
 
 
@@ -286,7 +290,7 @@ def _joined(
     name: str, clients: list[_Client], settings: DataSettings, owned: bool = True, named: bool = True
 ) -> Dataset:
     """Lay what clients have end to end; not ``owned``: it is one data set; not ``named``: clients have only numbers."""
-    sets = [part for client in clients for part in (client.train, client.test) if part is not None]
+    sets = [part for client in clients for part in client[2:] if part is not None]
     for kind, read in ((_is_frame, _of_frames), (_is_table, _of_tables)):
         if all(map(kind, sets)):
             found = read(name, clients, settings, owned)
@@ -302,13 +306,13 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
     import pandas
 
     ignored, column = listed(settings.ignore_columns), settings.client_column or "client"
-    given = [frame for client in clients for frame in (client.train, client.test) if frame is not None]
+    given = [frame for client in clients for frame in client[2:] if frame is not None]
     require_ignored(settings, (str(label) for frame in given for label in frame.columns), name)
     first = [str(label) for label in clients[0].train.columns if str(label) not in ignored]
     if owned:
         settings = replace(settings, client_column=column)
     parts = []
-    for word in ("train", "test"):
+    for word in PARTS:
         frames = []
         for client in clients:
             frame = getattr(client, word)
@@ -324,7 +328,7 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
             frames.append(frame.assign(**{column: client.name}) if owned else frame)
         if frames:
             joined = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
-            parts.append(_frame_samples(joined, name if word == "train" else f"{name}, test set", settings))
+            parts.append(_frame_samples(joined, name if word == "train" else f"{name}, {word} set", settings))
     return to_dataset(parts, name, settings, settings.num_classes or None, alone=False)
 
 
@@ -340,7 +344,7 @@ def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSample
 def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
     column = settings.client_column or "client"
     tables = {}
-    for word in ("train", "test"):
+    for word in PARTS:
         given = {client.name: getattr(client, word) for client in clients if getattr(client, word) is not None}
         if given:
             tables[word] = joined_tables(name, given, column if owned else "", listed(settings.ignore_columns))
@@ -349,11 +353,13 @@ def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned:
 
 def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
     said: dict[str, None] = {}
-    suffixes = ("",) if clients[0].test is None else ("_train", "_test")
+    suffixes = (
+        ("",) if clients[0].test is None else ("_train", "_test", *(["_val"] if clients[0].val is not None else []))
+    )
     columns: list[list[np.ndarray]] = []
     for client in clients:
         arrays: list[np.ndarray] = []
-        for suffix, part in zip(suffixes, (client.train, client.test)):
+        for suffix, part in zip(suffixes, client[2:]):
             arrays += _arrays_of(part, client.where, suffix, said)
             for word, found, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
                 if (found.dtype.kind, found.shape[1:]) != (first.dtype.kind, first.shape[1:]):
@@ -369,21 +375,28 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
     counts = [[len(arrays[at]) for arrays in columns] for at in range(0, len(joined), 2)]
     owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
-    x_test, y_test, client_test = (*joined[2:], owners[1]) if len(suffixes) > 1 else (None, None, None)
+    xs, ys = joined[::2], joined[1::2]
+    validation = with_validation(xs, ys, owners)
+    x_test, y_test, client_test = (xs[1], ys[1], owners[1]) if len(suffixes) > 1 else (None, None, None)
     if joined[1].dtype.kind == "f" and settings.num_classes not in (0, joined[1].shape[1]):
         allowed = f"must be 0 for {name}, whose labels are floats and so targets; labels are whole numbers or names"
         raise ConfigError("num-classes", settings.num_classes, allowed)
     return Dataset(
-        name, joined[0], joined[1], x_test, y_test, owners[0], client_test, settings.num_classes,
+        name, xs[0], ys[0], x_test, y_test, owners[0], client_test, settings.num_classes,
         tuple(listed(settings.class_names)), split="given" if len(suffixes) > 1 else "",
         client_names=tuple(client.name for client in clients), remarks=tuple(said),
+        validation=validation,
     )  # fmt: skip
 
 
 def _arrays_of(part: Any, where: str, suffix: str, said: dict[str, None]) -> tuple[np.ndarray, np.ndarray]:
     """Return x and y of one set of samples, checked and in the inner layout."""
     if is_samples(part):
-        return read_samples(part, f"{where}{ {'_train': ', training', '_test': ', test'}.get(suffix, '') }", said)
+        return read_samples(
+            part,
+            f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }",
+            said,
+        )
     if isinstance(part, Mapping):
         named = {str(key).lower(): value for key, value in part.items()}
         part = [named.get(word) for word in PAIR]

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.names import in_short
-from ..dataset import Dataset
+from ..dataset import Dataset, with_validation
 from ..registry import dataset
 from ..settings import DataSettings
 from .places import ChosenParts, chosen_parts, data_dir, is_part, need, own_path
@@ -63,13 +63,15 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True) -> Dataset:
     pixels = _decode([path for part in paths.values() for path in part], f"{root}", size)
     number = {name: label for label, name in enumerate(classes)}
     labels = np.array([number[name] for part in files.values() for name, of in part.items() for _ in of], np.int64)
-    n = len(paths[first])
-    x_test, y_test = (pixels[n:], labels[n:]) if tests else (None, None)
+    ends = np.cumsum([len(of) for of in paths.values()])[:-1]
+    xs, ys = np.split(pixels, ends), np.split(labels, ends)
+    validation = with_validation(xs, ys)
+    x_test, y_test = (xs[1], ys[1]) if tests else (None, None)
     counts = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
     left = (f"files that are no images are left out: {counts}",) if others else ()
     return Dataset(
-        root.name, pixels[:n], labels[:n], x_test, y_test, class_names=tuple(classes),
-        remarks=(*chosen.remarks, *left),
+        root.name, xs[0], ys[0], x_test, y_test, class_names=tuple(classes),
+        remarks=(*chosen.remarks, *left), validation=validation,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from .columns import (
     Coder,
     FileSamples,
     Words,
+    in_time,
     leave_out,
     listed,
     places,
@@ -110,9 +111,9 @@ def tables_to_dataset(
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
     parts = [_samples(path / part, table, label, settings, module) for part, table in tables.items()]
-    shapes = [part.x.shape[1:] for part in parts]
-    if len(set(shapes)) > 1:
-        raise DataError(f"{parts[1].path}: its samples are {_times(shapes[1])}, those of {first} {_times(shapes[0])}")
+    for part in parts[1:]:
+        if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
+            raise DataError(f"{part.path}: its samples are {_times(shape)}, those of {first} {_times(usual)}")
     kind = tables[first].features[label]
     known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
     classes = settings.num_classes or None
@@ -139,8 +140,10 @@ def _label(path: Path, tables: dict[str, Any], settings: DataSettings) -> str:
 
 def _samples(path: Path, table: Any, label: str, settings: DataSettings, module: Any) -> FileSamples:
     roles = {"label": label}
-    roles.update({r: c for r, c in (("client", settings.client_column), ("split", settings.split_column))
-                  if c in table.features and c != label})  # fmt: skip
+    named = {"client": settings.client_column, "split": settings.split_column, "time": settings.time_column}
+    roles.update({role: name for role, name in named.items() if name in table.features and name != label})
+    if settings.time_column and "time" not in roles:
+        raise DataError(f"{path}: no column {settings.time_column!r} (time-column)")
     if not len(table):
         raise DataError(f"{path}: no rows")
     ignored = {*roles.values(), *listed(settings.ignore_columns)}
@@ -150,11 +153,11 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")
     if pictures:
-        return FileSamples(path, _images(path, table, pictures[0], module, settings.image_size), words, "row")
+        return in_time(FileSamples(path, _images(path, table, pictures[0], module, settings.image_size), words, "row"))
     kinds = {name: kind.dtype for name, kind in inputs.items() if isinstance(kind, module.Value)}
     require_numbers(path, kinds, lambda kind: kind.startswith(("int", "uint", "float", "bool")), settings)
     x, names = _numbers(path, table, inputs, settings)
-    return FileSamples(path, x, words, "row", names)
+    return in_time(FileSamples(path, x, words, "row", names))
 
 
 def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, Iterator
 import numpy as np
 
 from ...core.errors import DataError
-from ..dataset import MAX_CLASSES, Dataset, numbered
+from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..registry import dataset
 from ..settings import DataSettings
 from .places import own_path
@@ -34,7 +34,8 @@ def read_npz(
 ) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
-    The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
+    The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with which there may be
+    ``x_val`` and ``y_val``; optionally ``client`` (or
     ``client_train``, ``client_test``), the owner of each sample, and ``classes``, the names of the classes. Images are
     uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary`` is then the number of
     different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are whole numbers or
@@ -47,7 +48,9 @@ def read_npz(
     arrays = read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
         raise DataError(f"{path}: has both x and x_train; keep x, y or x_train, y_train, x_test, y_test")
-    parts = ("",) if "x" in arrays else ("_train", "_test")
+    parts: tuple[str, ...] = ("",) if "x" in arrays else ("_train", "_test")
+    if "x_val" in arrays and "x" not in arrays:
+        parts = ("_train", "_test", "_val")
     for key in [f"{letter}{part}" for part in parts for letter in "xy"]:
         if key not in arrays:
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
@@ -56,10 +59,11 @@ def read_npz(
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
-        raise DataError(f"{path}: x_train is {_show(xs[0])}, x_test is {_show(xs[1])}: must hold samples of one shape")
-    kinds = {(y.dtype.kind, y.shape[1:]) for y in ys}
-    if len(kinds) > 1:
-        raise DataError(f"{path}: y_train is {_show(ys[0])}, y_test is {_show(ys[1])}: must be of one kind")
+        shown = ", ".join(f"x{part} is {_show(x)}" for part, x in zip(parts, xs))
+        raise DataError(f"{path}: {shown}: must hold samples of one shape")
+    if len({(y.dtype.kind, y.shape[1:]) for y in ys}) > 1:
+        shown = ", ".join(f"y{part} is {_show(y)}" for part, y in zip(parts, ys))
+        raise DataError(f"{path}: {shown}: must be of one kind")
     class_names: tuple[str, ...] = ()
     if ys[0].dtype.kind in "US":
         if alone and "classes" not in arrays:
@@ -72,10 +76,12 @@ def read_npz(
                 at = int(y.argmax())
                 raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
+    validation = with_validation(xs, ys, owners)
     x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
     return Dataset(
         name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, class_names=class_names,
         num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
+        validation=validation,
     )  # fmt: skip
 
 

@@ -94,6 +94,9 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         if (data.x_test is None) != (first.x_test is None):
             has, lacks = (entries[0], entry) if data.x_test is None else (entry, entries[0])
             raise DataError(f"{lacks}: has no test set, but {has.name} has one")
+        if (data.validation is None) != (first.validation is None):
+            has, lacks = (entries[0], entry) if data.validation is None else (entry, entries[0])
+            raise DataError(f"{lacks}: has no validation part, but {has.name} has one")
         if data.has_targets != first.has_targets:
             kind = "numbers with decimals" if data.has_targets else "classes"
             raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
@@ -106,6 +109,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         x_test = np.concatenate([data.x_test for data in found if data.x_test is not None])
         y_test = np.concatenate([_renumbered(data, data.y_test, names) for data in found if data.y_test is not None])
         client_test = np.repeat(np.arange(len(found)), [len(data.y_test) for data in found if data.y_test is not None])
+    held = [data.validation for data in found if data.validation is not None]
     return Dataset(
         root.name,
         np.concatenate([data.x_train for data in found]),
@@ -119,6 +123,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         first.vocabulary,
         client_names=tuple(entry.stem for entry in entries),
         feature_names=first.feature_names,
+        validation=np.concatenate(held) if held else None,
         remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
     )
 

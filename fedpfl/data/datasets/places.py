@@ -13,7 +13,7 @@ from ...core.errors import ConfigError, DataError
 from ...core.names import in_short
 from ..settings import DataSettings
 
-TRAIN, TEST = "train", "test"
+PARTS = TRAIN, TEST, _ = "train", "test", "val"
 # What the parts of a data set are called: folders, tables or splits.
 _PART = re.compile(r"(?:(train|training)|(test|testing)|(val|valid|validation))(?:\.csv|\.parquet)?", re.IGNORECASE)
 
@@ -56,15 +56,21 @@ def own_path(settings: DataSettings, what: str) -> Path:
 
 
 class ChosenParts(NamedTuple):
-    """The training and the test part of a data set by their names, and what there is to say of the other parts."""
+    """The parts of a data set by their names, and what there is to say of others."""
 
-    names: tuple[str, ...]  # one, or two with a test part
+    names: tuple[str, ...]  # training, perhaps test, and with that perhaps validation
     remarks: tuple[str, ...]
+
+
+def part_of(name: str) -> str | None:
+    """Return which part of a data set a name such as Training or valid.csv means; None for other names."""
+    found = _PART.fullmatch(name)
+    return PARTS[found.lastindex - 1] if found and found.lastindex else None
 
 
 def is_part(name: str) -> bool:
     """Return whether a name is one of a part of a data set, such as Train."""
-    return _PART.fullmatch(name) is not None
+    return part_of(name) is not None
 
 
 def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = False) -> ChosenParts:
@@ -74,9 +80,9 @@ def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = Fal
     training part is enough.
     """
     names = sorted(names)
-    found = [[name for name in names if (part := _PART.fullmatch(name)) and part.lastindex == at] for at in (1, 2, 3)]
+    found = [[name for name in names if part_of(name) == part] for part in PARTS]
     train, test, validation = found
-    chosen = [*train, *(test or validation)]
+    chosen = [*train, *test, *validation]
     if not train or max(map(len, found)) > 1 or (len(chosen) < 2 and not alone):
         parts = f"one {what} called {TRAIN} and {'perhaps ' * alone}one called {TEST}"
         raise DataError(f"{where}: must have {parts}; it has {in_short(names) or 'none'}")

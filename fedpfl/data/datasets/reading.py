@@ -58,7 +58,7 @@ def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
     if settings.dataset == "npz" or (info.download and path.is_file()):
         arrays = read_arrays(path, ("y", "client"))
-        parts = ("",) if "y" in arrays else ("_train", "_test")
+        parts = ("",) if "y" in arrays else ("_train", "_test", *(["_val"] if "y_val" in arrays else []))
         if any(f"y{part}" not in arrays for part in parts):
             return None  # errors of the file are raised where it is read
         train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)

@@ -24,10 +24,13 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     of a stretch belongs to no sample.
     """
     parts = [windows_of(file, table, settings) for file, table in read_files(path, settings, windows=True)]
-    lengths = [part.x.shape[2] for part in parts]
-    if len(set(lengths)) > 1:
-        first, other = (part.path for part in parts)
-        raise DataError(f"{other}: its windows have {lengths[1]} rows, those of {first.name} {lengths[0]}")
+    first, *others = parts
+    for part in others:
+        if part.x.shape[2] != first.x.shape[2]:
+            length = first.x.shape[2]
+            raise DataError(
+                f"{part.path}: its windows have {part.x.shape[2]} rows, those of {first.path.name} {length}"
+            )
     return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)
 
 

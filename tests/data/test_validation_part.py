@@ -1,0 +1,275 @@
+"""A validation part of the user's own, in every form in which it is handed over; cuts by class and by time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedpfl
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data import FederatedData
+from fedpfl.data.partitioners import cut_share, cut_validation
+from fedpfl.data.settings import DataSettings
+
+N = {"train": 60, "val": 20, "test": 30}
+
+
+def arrays(start=0.0):
+    """Return x and y of each part; the first feature numbers all samples, the second is the label."""
+    found, first = {}, start
+    for part, n in N.items():
+        x = np.stack([first + np.arange(n), np.arange(n) % 2], 1).astype(np.float32)
+        found[part], first = (x, x[:, 1].astype(np.int64)), first + n
+    return found
+
+
+def frames(pandas):
+    return {part: pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "label": y}) for part, (x, y) in arrays().items()}
+
+
+def datasets(pandas):
+    import datasets as hf
+
+    return {part: hf.Dataset.from_pandas(frame) for part, frame in frames(pandas).items()}
+
+
+def torch_sets(pandas):
+    import torch
+    from torch.utils.data import TensorDataset
+
+    return {part: TensorDataset(torch.tensor(x), torch.tensor(y)) for part, (x, y) in arrays().items()}
+
+
+def npz(folder, pandas):
+    np.savez(
+        folder / "a.npz",
+        **{f"{letter}_{part}": of for part, both in arrays().items() for letter, of in zip("xy", both, strict=True)},
+    )
+    return {"dataset": "npz", "data": str(folder / "a.npz")}
+
+
+def tables(folder, pandas):
+    for part, frame in frames(pandas).items():
+        frame.to_csv(folder / f"{'valid' if part == 'val' else part}.csv", index=False)
+    return {"dataset": "table", "data": str(folder)}
+
+
+def split_column(folder, pandas):
+    whole = pandas.concat([frame.assign(split=part) for part, frame in frames(pandas).items()])
+    whole.sample(frac=1, random_state=1).to_csv(folder / "a.csv", index=False)
+    return {"dataset": "table", "data": str(folder / "a.csv")}
+
+
+def saved(folder, pandas):
+    import datasets as hf
+
+    hf.DatasetDict(datasets(pandas)).save_to_disk(folder / "a")
+    return {"dataset": "huggingface", "data": str(folder / "a")}
+
+
+def of_settings(given, clients=2, **more):
+    return FederatedData(DataSettings(**{"partitioner": "iid", "min_samples": 2, **given, **more}), clients, 1)
+
+
+def check(data, numbered=True):
+    held = [data.validation(i).x[:, 0].numpy() for i in range(data.num_clients)]
+    train = [data.train(i).x[:, 0].numpy() for i in range(data.num_clients)]
+    test = [data.test(i).x[:, 0].numpy() for i in range(data.num_clients)]
+    for parts, part, first in ((train, "train", 0), (held, "val", 60), (test, "test", 80)):
+        assert all(len(mine) for mine in parts)
+        assert sorted(np.concatenate(parts).tolist()) == list(range(first, first + N[part])), part
+
+
+@pytest.mark.parametrize("write", [npz, tables, split_column, saved])
+def test_of_files(tmp_path, write):
+    pandas = pytest.importorskip("pandas")
+    if write is saved:
+        pytest.importorskip("datasets")
+    check(of_settings(write(tmp_path, pandas)))
+    # Neither `split` nor `validation-fraction` moves a sample from one part to another.
+    check(of_settings(write(tmp_path, pandas), split="stratified", validation_fraction=0.5))
+
+
+@pytest.mark.parametrize("make", [lambda pandas: arrays(), frames, torch_sets, datasets])
+@pytest.mark.parametrize("word", ["val", "Validation"])
+def test_of_python_objects(make, word):
+    pandas = pytest.importorskip("pandas")
+    if make is datasets:
+        pytest.importorskip("datasets")
+    made = make(pandas)
+    made[word] = made.pop("val")
+    check(loaded(made))
+    several = loaded([made, made])
+    assert [len(several.validation(i).y) for i in (0, 1)] == [20, 20]
+    assert [several.sizes(i) for i in (0, 1)] == [(60, 30)] * 2
+
+
+def loaded(source):
+    from fedpfl.core import custom
+
+    with custom.as_setting("dataset", source) as text:
+        clients = 2
+        return of_settings(
+            {"dataset": text}, clients, **({"partitioner": "natural"} if isinstance(source, list) else {})
+        )
+
+
+def test_of_image_folders(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for part, n in {"train": 8, "valid": 4, "test": 6}.items():
+        for kind in ("cat", "dog"):
+            (tmp_path / part / kind).mkdir(parents=True)
+            for i in range(n):
+                image.new("L", (4, 4), i).save(tmp_path / part / kind / f"{i}.png")
+    data = of_settings({"dataset": "image-folder", "data": str(tmp_path)})
+    assert sum(len(data.train(i).y) for i in (0, 1)) == 16
+    assert sum(len(data.validation(i).y) for i in (0, 1)) == 8
+    assert sum(len(data.test(i).y) for i in (0, 1)) == 12
+
+
+def test_a_run_is_chosen_and_stopped_by_it(tmp_path):
+    x, y = arrays()["train"]
+    parts = {"train": (x, y), "val": (x[:20], y[:20]), "test": (x[:30], y[:30])}
+    few = {"num_clients": 2, "partitioner": "iid", "num_server_rounds": 1, "model": "mlp", "standardize": "client"}
+    run = fedpfl.run(method="fedavg", data=parts, quiet=True, workers=0, output_dir=str(tmp_path), **few)
+    assert run.rounds["validation_accuracy"].notna().all()
+    assert run._folder.task()["samples"] == [[30, 15], [30, 15]]
+
+
+def test_what_is_missing_is_said(tmp_path):
+    (x, y), (x_val, y_val), (x_test, y_test) = arrays().values()
+    with pytest.raises(DataError, match="only one says who owns"):
+        np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, x_val=x_val, y_val=y_val,
+                 client_train=y, client_test=y_test)  # fmt: skip
+        of_settings({"dataset": "npz", "data": str(tmp_path / "a.npz")})
+    with pytest.raises(DataError, match="client 1 has no validation set, and others have one"):
+        loaded([arrays(), {"train": (x, y), "test": (x_test, y_test)}])
+    (tmp_path / "b.csv").write_text("a,label,split\n" + "1,0,train\n1,1,valid\n" * 20)
+    with pytest.raises(DataError, match="rows for validation and none for tests"):
+        of_settings({"dataset": "table", "data": str(tmp_path / "b.csv")})
+
+
+def test_natural_owners_keep_their_validation_samples():
+    (x, y), (x_val, y_val), (x_test, y_test) = arrays().values()
+    both = [np.concatenate([x, x_val]), np.concatenate([y, y_val])]
+    mask = np.arange(80) >= 60
+    owner = np.arange(80) % 2
+    made = fedpfl.Dataset("mine", *both, x_test, y_test, owner, np.arange(30) % 2, validation=mask)
+    data = FederatedData(DataSettings(dataset=_keep(made), min_samples=2), 2, 1)
+    for i in (0, 1):
+        assert data.validation(i).x[:, 0].tolist() == [60 + i + 2 * k for k in range(10)]
+
+
+_held = []
+
+
+def _keep(made):
+    from contextlib import ExitStack
+
+    from fedpfl.core import custom
+
+    stack = ExitStack()
+    _held.append(stack)
+    return stack.enter_context(custom.as_setting("dataset", made))
+
+
+# -- cuts --------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(labels=st.lists(st.integers(0, 4), min_size=4, max_size=60), share=st.floats(0.1, 0.6), seed=st.integers(0, 9))
+def test_a_stratified_cut_has_each_class_s_share(labels, share, seed):
+    y, positions = np.array(labels), np.arange(100, 100 + len(labels))
+    chosen = DataSettings(split="stratified", test_fraction=share, validation_fraction=share)
+    for train, test in (cut_share(positions, chosen, seed, 0, y), cut_validation(positions, chosen, seed, 0, y)):
+        assert sorted([*train, *test]) == positions.tolist() and len(train) and len(test)
+        for label in set(labels):
+            expected = len(test) / len(y) * (y == label).sum()
+            assert abs((y[test - 100] == label).sum() - expected) < 1 + 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(8, 60), length=st.integers(2, 6), step=st.integers(1, 6), share=st.floats(0.1, 0.6))
+def test_a_cut_by_time_shares_no_row_and_tests_the_future(n, length, step, share):
+    chosen = DataSettings(split="time", window_length=length, window_step=step, test_fraction=share)
+    train, test = cut_share(np.arange(n), chosen, 0)
+    assert test.tolist() == list(range(n - len(test), n)) and train.tolist() == list(range(len(train)))
+    if len(train) > 1:
+        assert train[-1] * step + length <= test[0] * step or step >= length
+        assert len(test) + len(train) + -(-length // step) - 1 >= n
+
+
+TIMES = {
+    "iso": lambda k: f"2026-01-{1 + k // 24:02d}T{k % 24:02d}:00",
+    "iso with zones": lambda k: f"2026-01-{1 + k // 24:02d} {k % 24:02d}:00Z",
+    "numbers": lambda k: str(k / 4), "days": lambda k: f"{2000 + k}-03-01",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TIMES)
+@pytest.mark.parametrize("form", ["csv", "frame", "parquet", "huggingface"])
+def test_each_client_is_tested_with_its_last_rows(tmp_path, kind, form):
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(3)
+    order = rng.permutation(40)
+    frame = pandas.DataFrame({
+        "when": [TIMES[kind](int(k)) for k in order], "a": order.astype(float), "label": order % 2,
+        "client": np.where(order % 4 < 2, "ann", "ben"),
+    })  # fmt: skip
+    given_ = {
+        "split": "time",
+        "time_column": "when",
+        "test_fraction": 0.3,
+        "validation_fraction": 0.25,
+        "partitioner": "natural",
+    }
+    if form == "csv":
+        frame.to_csv(tmp_path / "a.csv", index=False)
+        given_ |= {"dataset": "table", "data": str(tmp_path / "a.csv")}
+    elif form == "parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(tmp_path / "a.parquet", index=False)
+        given_ |= {"dataset": "table", "data": str(tmp_path / "a.parquet")}
+    elif form == "huggingface":
+        hf = pytest.importorskip("datasets")
+        given_ |= {"dataset": _keep(hf.Dataset.from_pandas(frame))}
+    else:
+        given_ |= {"dataset": _keep(frame)}
+    data = of_settings(given_)
+    for i, mine in enumerate(([k for k in range(40) if k % 4 < 2], [k for k in range(40) if k % 4 >= 2])):
+        found = [part(i).x[:, 0].tolist() for part in (data.train, data.validation, data.test)]
+        assert [*found[0], *found[1], *found[2]] == mine and len(found[2]) == 6
+
+
+def test_windows_are_of_one_client_in_its_order(tmp_path):
+    rows = ["when,client,a,label"]
+    for k in reversed(range(24)):
+        rows += [f"{k},ann,{k},0", f"{k},ben,{100 + k},0"]
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    given_ = {"dataset": "series", "data": str(tmp_path / "a.csv"), "window_length": 4, "window_step": 2}
+    data = of_settings({**given_, "split": "time", "time_column": "when", "num_classes": 2}, partitioner="natural")
+    train, test = data.train(0).x.numpy(), data.test(0).x.numpy()
+    assert np.array_equal(train[0, 0], [0, 1, 2, 3]) and test[-1, 0, -1] == 23
+    assert train.max() < test.min(), "no row is in windows of both"
+    assert data.train(1).x.min() >= 100
+
+
+def test_a_time_that_is_none_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("when,a,label\n1,2,0\n3.4.2026,2,1\n")
+    with pytest.raises(DataError, match=r"line 3: '3.4.2026' is no time: must be a number or ISO 8601"):
+        of_settings({"dataset": "table", "data": str(tmp_path / "a.csv"), "time_column": "when"})
+    with pytest.raises(DataError, match=r"no column 'time' \(time-column\)"):
+        of_settings({"dataset": "table", "data": str(tmp_path / "a.csv"), "time_column": "time"})
+    x, y = arrays()["train"]
+    with pytest.raises(ConfigError, match=r"split = 'time'.*has a test set: use .given."):
+        np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        of_settings({"dataset": "npz", "data": str(tmp_path / "a.npz"), "split": "time"})
+
+
+def test_class_names_have_no_meaning_for_targets():
+    from fedpfl.setup.config import Config
+
+    with pytest.raises(ConfigError, match="class-names = 'a,b': must be empty with loss = \"mse\""):
+        Config.parse({"loss": "mse", "class-names": "a,b"})

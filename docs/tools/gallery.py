@@ -41,6 +41,8 @@ ORDER = (
 START = """\
 # Gallery
 
+<!-- written by docs/tools/gallery.py from the programs in docs/gallery -->
+
 Small programs that run as they are, on data that need no download. Each needs [fedpfl](install.md) with the extra
 `notebook`. The outputs, pictures and times are from one core of an {processor}.
 """

@@ -28,8 +28,12 @@ from fedpfl.training.settings import TrainingSettings
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REST = "Others"
+# For whoever opens a page to edit it.
+MADE = "<!-- written by docs/tools/method_pages.py from the method's file and docs/tools/methods.toml -->"
 OVERVIEW = """\
 # Methods
+
+{made}
 
 Each method has a page: its equations, when to choose it, its settings, where it differs from the paper, and what was
 measured. To write your own, see [Add a method](adding-a-method.md).
@@ -72,7 +76,7 @@ def pages() -> dict[Path, str]:
 def overview() -> str:
     """Return the page with a table of methods for each group."""
     own = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
-    lines = [OVERVIEW.format(own=own)]
+    lines = [OVERVIEW.format(made=MADE, own=own)]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += ["| method | what it does | what travels |", "|---|---|---|"]
@@ -97,7 +101,8 @@ def page(method: type[Method], group: str, choose: str) -> str:
     }
     rows = [*facts.items(), ("what travels", method.shares)]
     rows += [("in addition", describe(extra)) for extra in method(method.Settings(), TrainingSettings()).extras]
-    lines = [f"# {title_of(method)}", "", first, "", "|  |  |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
+    lines = [f"# {title_of(method)}", "", MADE, "", first, "", "|  |  |", "|---|---|"]
+    lines += [f"| {a} | {b} |" for a, b in rows]
     if choose:
         lines += ["", "## When to choose it", "", choose.replace("](", "](../")]
     lines += ["", "## What it computes", "", inspect.getdoc(method) or ""]

@@ -71,7 +71,7 @@ OWN = MetricKind((CLASSES, TARGETS, LABELS), -LARGEST, LARGEST)
 _TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
 
 
-class Part(NamedTuple):
+class MetricKey(NamedTuple):
     """Which number of a reply belongs to which metric of which tested model."""
 
     model: str
@@ -131,12 +131,12 @@ def each_of(name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def part_of(key: str) -> Part | None:
+def part_of(key: str) -> MetricKey | None:
     """Return which part of a metric a number of a reply is; None if it is none."""
     for ending in (SUM, COUNT):
         if key.endswith(ending):
             model, dash, metric = key[: -len(ending)].partition("-")
-            return Part(model, metric, ending == SUM) if dash and metric else None
+            return MetricKey(model, metric, ending == SUM) if dash and metric else None
     return None
 
 

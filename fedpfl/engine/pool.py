@@ -220,7 +220,7 @@ class WorkerPool:
         asked = list(worker.asked)
         self._workers[number] = self._start(number)
         for place, (clients, _) in enumerate(asked):
-            yield Died(clients, "" if place else _how(worker.process.exitcode))
+            yield Died(clients, "" if place else _exit_words(worker.process.exitcode))
 
 
 def enlarge(end: Connection) -> None:
@@ -230,7 +230,7 @@ def enlarge(end: Connection) -> None:
             fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
-def _how(code: int | None) -> str:
+def _exit_words(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         return f"was ended by {name}" + (", as the system does when memory runs out" * (name == "SIGKILL"))

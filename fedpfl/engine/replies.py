@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem, require_metrics
 from ..core.errors import LayoutError
 from ..core.federation import Client
-from ..core.metrics import COUNT, OWN, SUM, Part, known, part_of
+from ..core.metrics import COUNT, OWN, SUM, MetricKey, known, part_of
 from .transport import EVALUATE, TRAIN
 
 # Numbers that a reply must have: what is computed with here.
@@ -93,7 +93,7 @@ class _Form(NamedTuple):
 
     numbers: list[tuple[str, Bounds, str | None]]  # with the number of the client's samples that limits it
     scores: list[str]  # models of which there is a number of correct predictions
-    parts: list[tuple[str, Part]]  # of metrics
+    parts: list[tuple[str, MetricKey]]  # of metrics
 
 
 @lru_cache(maxsize=64)

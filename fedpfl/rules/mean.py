@@ -15,7 +15,7 @@ from ..core.vectors import without_negative_variances
 from .rule import Rule
 
 # A subclass that overrides one of these gets each reply, and may send each client another vector.
-SEEN_EACH = ("add", "check", "outgoing", "weight")
+NEED_EACH_REPLY = ("add", "check", "outgoing", "weight")
 
 
 class Mean(Rule):
@@ -85,7 +85,7 @@ class Mean(Rule):
 
     @cached_property
     def _looks_at_each(self) -> bool:
-        return any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in SEEN_EACH)
+        return any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in NEED_EACH_REPLY)
 
     def add_sum(self, clients: Sequence[Client], total: np.ndarray) -> None:
         """Add Σ a_i·w_i of some clients."""

@@ -337,7 +337,7 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
                 cells = batch.column(batch.schema.get_field_index(kept[place]))
                 _refuse_empty(path, at, kept[place], cells)
                 for row, cell in enumerate(cells.to_pylist(), at + 1):
-                    coders[role].add(word(cell), row)
+                    coders[role].add(cell_text(cell), row)
             at += batch.num_rows
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a readable parquet file: {' '.join(str(error).split())[:160]}") from error
@@ -364,7 +364,7 @@ def _refuse_empty(path: Path, before: int, name: str, cells: Any, hint: str = ""
         raise DataError(f"{path}, row {row}, column {name!r}: is empty{hint}")
 
 
-def word(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
     """Return a cell of a typed table as it would be in a CSV file."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
@@ -404,7 +404,7 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
         if len(empty):
             raise DataError(f"{name}, row {empty[0] + 1}, column {names[at]!r}: is empty")
         for row, cell in enumerate(cells.tolist(), 1):
-            coder.add(word(cell), row)
+            coder.add(cell_text(cell), row)
         words[role] = coder.words()
     return _in_time(where, Columns(tuple(names[at] for at in roles.features), table, words, "row"))
 

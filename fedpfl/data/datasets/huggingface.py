@@ -20,6 +20,7 @@ from .columns import (
     Coder,
     FileSamples,
     Words,
+    cell_text,
     in_time,
     leave_out,
     listed,
@@ -27,7 +28,6 @@ from .columns import (
     require_ignored,
     require_numbers,
     to_dataset,
-    word,
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
@@ -175,7 +175,7 @@ def _words(path: Path, table: Any, name: str, module: Any) -> Words:
         for row, cell in enumerate(columns[name], start + 1):
             if cell is None:
                 raise DataError(f"{path}, row {row}, column {name!r}: is empty")
-            coder.add(word(cell), row)
+            coder.add(cell_text(cell), row)
     return coder.words()
 
 

@@ -120,6 +120,14 @@ class L1:
         λ.
     selected : callable, str → bool
         Says by name which parameters it is over.
+
+    Examples
+    --------
+    >>> import torch, fedpfl
+    >>> gradient = torch.zeros(2)
+    >>> fedpfl.L1(0.1, lambda name: name == "w").add_gradient(["w"], [torch.tensor([3.0, -2.0])], [gradient])
+    >>> gradient
+    tensor([ 0.1000, -0.1000])
     """
 
     def __init__(self, weight: float, selected: Callable[[str], bool]) -> None:
@@ -144,6 +152,14 @@ class Correction:
     arrays : mapping of str to Tensor
         What is added to the gradient of each parameter, by name and in its shape; those without an entry are left
         alone.
+
+    Examples
+    --------
+    >>> import torch, fedpfl
+    >>> gradient = torch.zeros(2)
+    >>> fedpfl.Correction({"w": torch.tensor([1.0, 2.0])}).add_gradient(["w"], [torch.ones(2)], [gradient])
+    >>> gradient
+    tensor([1., 2.])
     """
 
     def __init__(self, arrays: Mapping[str, Tensor]) -> None:

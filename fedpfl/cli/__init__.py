@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-# Importing a module registers its commands with `app`.
-from . import (  # noqa: F401
-    analyse,
-    doctor,
-    experiment,
-    keys,
-    listing,
-    new,
-    partition,
-    register,
-    report,
-    run,
-    runs,
-    sweep,
-    up,
-    watch,
-)
-from .app import GROUPS, app
+import sys
+from importlib import import_module
+from typing import Any
+
+from .program import GROUPS
 
 __all__ = ["GROUPS", "app", "main"]
+
+# The commands of each file.
+COMMANDS = {
+    "analyse": ("analyse",), "doctor": ("doctor",), "experiment": ("experiment",), "keys": ("keys", "broker"),
+    "listing": ("methods", "datasets", "models", "config"), "new": ("new",), "partition": ("partition",),
+    "register": ("register",), "report": ("report",), "run": ("run",),
+    "runs": ("show", "export", "personalise", "new-clients"), "sweep": ("sweep", "compare"), "up": ("up",),
+    "watch": ("watch",),
+}  # fmt: skip
+
+
+def load(command: str = "") -> Any:
+    """Import the file of a command, or all files if it is none; return the program, which has them then."""
+    for name in [file for file, commands in COMMANDS.items() if command in commands] or COMMANDS:
+        import_module(f"{__name__}.{name}")
+    return import_module(f"{__name__}.program").app
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return load()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:
     """Run the command line (the console script ``fedpfl``)."""
-    app()
+    load(sys.argv[1] if len(sys.argv) > 1 else "")()

@@ -10,9 +10,9 @@ import typer
 
 from ..core.errors import ConfigError
 from ..results.tables import FORMATS
-from .app import app
 from .common import overrides, print_tables, require_one_of, run_folder, write_figures
 from .many import Form
+from .program import app
 
 
 @app.command("analyse")

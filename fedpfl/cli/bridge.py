@@ -18,7 +18,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
-from .app import OneLineErrors
+from .program import OneLineErrors
 
 if TYPE_CHECKING:
     from ..mqtt.account import Account

@@ -119,11 +119,14 @@ def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
     settings of a method that is run.
     """
     from ..methods import find
-    from ..setup.config import owners
+    from ..setup.config import keys_of, owners
 
-    known = owners()
+    used = {key for name in chosen for key in keys_of(name)}
     for text in texts or ():
         file, values = _given(text)
+        if not values.keys() - used:  # so that no other method needs to be imported
+            continue
+        known = owners()
         foreign = {key: known[key] for key in values if key in known and known[key] not in chosen}
         if not foreign:
             continue

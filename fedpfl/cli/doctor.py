@@ -19,8 +19,8 @@ import typer
 
 from ..core.errors import ConfigError
 from ..version import FLOWER
-from .app import app
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
+from .program import app
 
 if TYPE_CHECKING:
     from ..training.settings import TrainingSettings

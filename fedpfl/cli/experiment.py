@@ -9,7 +9,6 @@ import typer
 
 from ..core.errors import ConfigError
 from . import many
-from .app import app
 from .common import (
     RunConfig,
     can_draw,
@@ -21,6 +20,7 @@ from .common import (
     stdout,
     write_figures,
 )  # fmt: skip
+from .program import app
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure

@@ -10,8 +10,8 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
-from .app import app
 from .bridge import host_and_port, server_context
+from .program import app
 
 
 @app.command("keys")

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .app import app
 from .common import AsJson, load_app, print_json, stdout
+from .program import app
 
 
 @app.command("methods")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .program import app
 
 
 @app.command("new")

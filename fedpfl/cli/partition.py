@@ -11,8 +11,8 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from .app import app
 from .common import RunConfig, app_settings, load_app, overrides
+from .program import app
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ import typer
 
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
-from .app import app
+from .program import app
 
 
 @app.command("register")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from .app import app
 from .common import RunConfig, can_draw, load_app, require_one_of, run_folder
 from .experiment import Seeds, plan, tables_and_figures
 from .many import OutputDir, store
+from .program import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,8 +14,8 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..options.after_the_end import PersonaliseSettings
-from .app import app, in_words
 from .common import RunConfig, print_json, require_allowed, stdout
+from .program import app, in_words
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan

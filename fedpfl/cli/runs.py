@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import StateError
-from .app import app
 from .common import (
     AsJson,
     RunConfig,
@@ -24,6 +23,7 @@ from .common import (
     stdout,
 )
 from .many import store
+from .program import app
 
 if TYPE_CHECKING:
     from ..experiments.store import Store

@@ -10,8 +10,8 @@ import typer
 
 from ..core.errors import ConfigError
 from . import many
-from .app import app
 from .common import RunConfig, load_app, overrides, require_allowed, require_one_of, require_used
+from .program import app
 
 if TYPE_CHECKING:
     from ..experiments.store import State

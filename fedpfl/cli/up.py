@@ -13,8 +13,8 @@ import typer
 
 from ..core.errors import ConfigError
 from ..options.virtual_time import VirtualTimeSettings
-from .app import app
 from .common import RunConfig, output_dir, require_allowed
+from .program import app
 from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from .app import app
 from .bridge import DEFAULT_BROKER, Ca, PasswordFile, account, server_context
 from .common import output_dir, print_json, stdout
+from .program import app
 
 if TYPE_CHECKING:
     from ..mqtt.account import Account

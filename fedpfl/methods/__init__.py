@@ -5,10 +5,10 @@ Custom ones (:mod:`fedpfl.core.custom`) are known as soon as a setting has named
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import pkgutil
 from functools import lru_cache
-from typing import Any
+from typing import Any, Sequence
 
 from ..core import custom, settings
 from ..core.errors import ConfigError
@@ -57,14 +57,43 @@ def _is_method(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Method) and "name" in vars(value)
 
 
-def names() -> list[str]:
+class Names(Sequence[str]):
+    """The names and aliases that users may write; whether a text is one needs no other method's file."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (_in_own_file(name) is not None or name in self._all())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._all()[place]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @staticmethod
+    def _all() -> list[str]:
+        own = [word for method in methods().values() for word in (method.name, *method.aliases)]
+        return [*own, *(name for name in custom.entry_point_names("method") if name not in own)]
+
+
+def names() -> Sequence[str]:
     """Return the names and aliases that users may write."""
-    own = [word for method in methods().values() for word in (method.name, *method.aliases)]
-    return [*own, *(name for name in custom.entry_point_names("method") if name not in own)]
+    return Names()
+
+
+@lru_cache(maxsize=64)
+def _in_own_file(name: str) -> type[Method] | None:
+    """Return the method of a file or folder that is called like it; None if there is none, or it may be another's."""
+    file = name.replace("-", "_")
+    if not file.isidentifier() or importlib.util.find_spec(f"{__name__}.{file}") is None:
+        return None
+    found = vars(importlib.import_module(f"{__name__}.{file}")).values()
+    return next((value for value in found if _is_method(value) and value.name == name), None)
 
 
 def find(name: str) -> type[Method]:
     """Return the method called ``name``, or the custom one that it refers to."""
+    if name not in custom.entry_point_names("method") and (method := _in_own_file(name)):
+        return method
     own = [word for method in methods().values() for word in (method.name, *method.aliases)]
     if name in own and name not in custom.entry_point_names("method"):
         return next(method for method in methods().values() if name in (method.name, *method.aliases))

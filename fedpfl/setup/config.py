@@ -353,13 +353,22 @@ def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
         yield numbers, found[3]
 
 
+def _common() -> list[tuple[str, type]]:
+    """Return title and settings class of every part that all methods have."""
+    own = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
+    return [*own, *((option.title, option.Settings) for option in options())]
+
+
+def keys_of(method: str = "") -> list[str]:
+    """Return every key that all methods have, and those of a method of this package."""
+    own = s.keys(find(method).Settings, method) if method in method_names() else []
+    return [*(key for _, cls in _common() for key in s.keys(cls)), *own]
+
+
 def sections() -> list[tuple[str, type, str]]:
     """Return (title, settings class, key prefix) of every part, the methods last."""
-    common: list[tuple[str, type, str]] = [
-        ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
-        *((option.title, option.Settings, "") for option in options()),
-    ]  # fmt: skip
-    return common + [(f"Method {m.name}", m.Settings, m.name) for m in known().values() if s.keys(m.Settings)]
+    of_methods = [(f"Method {m.name}", m.Settings, m.name) for m in known().values() if s.keys(m.Settings)]
+    return [*((title, cls, "") for title, cls in _common()), *of_methods]
 
 
 def known_keys() -> list[str]:
@@ -377,8 +386,9 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
 
     Flower hands over every key that the app has, so that only another value shows that a setting was given.
     """
+    others = set(values) - {*keys_of(method)}
     given: dict[str, list[str]] = {}
-    for other in known().values():
+    for other in known().values() if others else ():
         for key, default in s.items(other.Settings(), other.name):
             if other.name != method and values.get(key, default) != default:
                 given.setdefault(other.name, []).append(key)
@@ -396,6 +406,8 @@ def know_method(values: Mapping[str, Any]) -> None:
 def check_keys(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a key that no part of the program knows, or a method that cannot be found."""
     know_method(values)
+    if not set(values) - {*keys_of()}:  # so that no method needs to be imported for its settings
+        return
     keys = known_keys()
     for key, value in values.items():
         if key not in keys:

@@ -137,3 +137,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _program() -> None:
+    """Make it a program of commands even where only one is loaded."""

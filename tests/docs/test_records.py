@@ -132,7 +132,6 @@ BY_HAND = {
     "results/comparisons.md": {
         "The end of an epoch: `last-batch`": "12 runs", "Compared with PFLlib": "needs its program",
     },
-    "results/factorized-fl.md": {"Factorized-FL, permuted labels, small scale": "12 runs, two hours"},
     "results/feddecomp.md": {
         "FedDecomp's table 1 at the paper's size": "four runs, each hours long",
         "Personalised LoRA": "sizes of arrays, counted", "Images recovered from gradients": "an attack on five runs",

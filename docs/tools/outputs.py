@@ -35,6 +35,10 @@ from fedpfl.core.files import write_atomically
 
 SESSIONS = {
     "readme": ["README.md"],
+    "learn": [
+        f"docs/learn/{name}.md"
+        for name in ("one-model", "yardsticks", "one-round", "partition", "schedule", "aggregation", "own-method", "fair")
+    ],
     "tutorial": [f"docs/tutorial/{name}.md" for name in ("first-run", "own-data", "own-model", "compare")],
     **{
         name: [f"docs/{name}.md"]
@@ -50,7 +54,7 @@ SESSIONS = {
                 "live",
                 "models",
             ),
-            *("mqtt", "one-round", "privacy", "python"),
+            *("mqtt", "privacy", "python"),
         )
     },
 }

@@ -1,7 +1,7 @@
 """Write the overview of all methods and a page for each: ``python docs/tools/method_pages.py``; ``make docs`` runs it.
 
-What a method does, its paper, its equations and settings come from its code, the groups and when to choose it from
-``methods.toml``, and measured values and their pictures from the leaderboard's records.
+What a method does, its paper, its equations and settings come from its code, what teaches (problem, use, tuning) from
+``methods.toml``, and measured values and their pictures from the records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from run_records import LEADERBOARD, leaderboard
+from run_records import LEADERBOARD, leaderboard, one
+from torch import nn
 
 from fedpfl.core.extras import describe
 from fedpfl.core.files import write_atomically
@@ -22,6 +24,7 @@ from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import adapts_itself
 from fedpfl.methods.bases.adapted import AdapterMethod
+from fedpfl.models import BaseHeadModel
 from fedpfl.setup.reference import settings_table
 from fedpfl.training.settings import TrainingSettings
 
@@ -35,28 +38,37 @@ OVERVIEW = """\
 
 {made}
 
-Each method has a page: its equations, when to choose it, its settings, where it differs from the paper, and what was
-measured. To write your own, see [Add a method](adding-a-method.md).
+Each method has a page: problem, when to use it, algorithm, cost, settings, and what was measured. [Learn](learn/index.md)
+explains the families; [Add a method](adding-a-method.md) shows how to write one.
 
-With `tune-epochs=5` each client trains a copy of its model before every test (FedAvg+, FedProx+). Six methods make the
-model that they test in another way, and the setting changes nothing with them: {own}.
+| your situation | try first |
+|---|---|
+| clients have different classes or class shares (label skew) | [FedPer](methods/fedper.md), [FedRep](methods/fedrep.md), [FedPAC](methods/fedpac.md) |
+| the same classes look different (feature skew) | [FedBN](methods/fedbn.md), [FedDBE](methods/feddbe.md), [LG-FedAvg](methods/lg-fedavg.md) |
+| clients have few samples | [pFedFDA](methods/pfedfda.md), FedAvg with `tune-epochs` |
+| clients fall into unknown groups | [Clustered-FL](methods/clustered-fl.md), [FedAMP](methods/fedamp.md) |
+| clients have different architectures | [FedProto](methods/fedproto.md), [FedGH](methods/fedgh.md) |
+| traffic is scarce | [LG-FedAvg](methods/lg-fedavg.md), [pFedPara](methods/pfedpara.md), [Factorized-FL](methods/factorized-fl.md) |
+| a good global model is needed as well | [FedRoD](methods/fedrod.md), [Ditto](methods/ditto.md) |
+| few clients take part in a round | [FedAS](methods/fedas.md), [FedALA](methods/fedala.md) |
+| new clients must start well | [FedBABU](methods/fedbabu.md), [Per-FedAvg](methods/per-fedavg.md) |
 
-If a method's rule is a mean, the server can also take a larger or smaller step towards it, as in FedAvgM, FedAdam and
-FedYogi: [`server-optimizer`](configuration.md#servers-step). Or it takes an estimate that false clients cannot move
-far: [`robust-aggregation`](robustness.md#robust-aggregation).
+In the equations client i has n_i samples and the loss f_i; θ is the base of a model, φ its head, w both. E, B and η are
+`local-epochs`, `batch-size` and `learning-rate`. *Traffic* and *computation* are those of a round with default settings,
+relative to FedAvg's ([how they were measured](performance.md#cost-of-each-method)); accuracies are the leaderboard's.
 
-In the equations client i has n_i samples and the loss f_i. θ is the base of a model, φ its head, w both. E, B and η are
-the settings `local-epochs`, `batch-size` and `learning-rate` ([Settings](configuration.md)). What travels is given for
-the default settings.
-"""
+With `tune-epochs` each client fine-tunes a copy before evaluation (FedAvg+, FedProx+), except with {own}, which adapt in
+their own way. Where the rule is a mean, [`server-optimizer`](configuration.md#servers-step) gives FedAvgM, FedAdam and
+FedYogi, and [`robust-aggregation`](robustness.md#robust-aggregation) limits malicious (Byzantine) clients.
+"""  # noqa: E501
 
 
 @cache
-def groups() -> dict[str, dict[str, str]]:
-    """Return when to choose which method, by group and name; ``about`` is the group's own text."""
-    found: dict[str, dict[str, str]] = tomllib.loads((DOCS / "tools" / "methods.toml").read_text(encoding="utf-8"))
+def groups() -> dict[str, dict[str, Any]]:
+    """Return what teaches on the pages, by group and method; ``about`` is the group's own text."""
+    found: dict[str, dict[str, Any]] = tomllib.loads((DOCS / "tools" / "methods.toml").read_text(encoding="utf-8"))
     new = methods().keys() - {name for texts in found.values() for name in texts}
-    return {**found, REST: {"about": "", **dict.fromkeys(sorted(new), "")}} if new else found
+    return {**found, REST: {"about": "", **{name: {} for name in sorted(new)}}} if new else found
 
 
 def title_of(method: type[Method]) -> str:
@@ -65,8 +77,8 @@ def title_of(method: type[Method]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the overview and the methods' pages, by their files."""
-    made = {DOCS / "methods.md": overview()}
+    """Return the overview, the methods' pages and the pictures, by their files."""
+    made = {DOCS / "methods.md": overview(), DOCS / "learn" / "shared.svg": sharing_drawing()}
     for group, texts in groups().items():
         for name in texts.keys() - {"about"}:
             made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], group, texts[name])
@@ -76,60 +88,94 @@ def pages() -> dict[Path, str]:
 def overview() -> str:
     """Return the page with a table of methods for each group."""
     own = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
+    data = list(leaderboard())
     lines = [OVERVIEW.format(made=MADE, own=own)]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
-        lines += ["| method | what it does | what travels |", "|---|---|---|"]
+        lines += [
+            f"| method | idea | computation | traffic | {' | '.join(data)} |",
+            "|---|---|" + "---:|" * (2 + len(data)),
+        ]
         for name in texts:
             if name != "about":
                 method = methods()[name]
-                does = _about(method)[0].partition(": ")[2]
-                cells = (f"[{title_of(method)}](methods/{name}.md)", f"{does[:1].upper()}{does[1:]}", method.shares)
+                idea = _about(method)[0].partition(": ")[2]
+                known = {} if name in LIKE_FEDAVG else measured().get(name, {})
+                means = [known.get(of, [""])[0].split(" ")[0] for of in data]
+                cells = (
+                    f"[{title_of(method)}](methods/{name}.md)",
+                    f"{idea[:1].upper()}{idea[1:]}",
+                    *cost(name),
+                    *means,
+                )
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def page(method: type[Method], group: str, choose: str) -> str:
+def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
     """Return the page of a method."""
     first, about = _about(method)
-    names = [f'`method = "{name}"`' for name in (method.name, *method.aliases)]
+    name = method.name
+    file = inspect.getfile(method)
+    paper = f"[{method.paper}]({texts['link']})" if "link" in texts else method.paper
+    computation, traffic = (f"{times} × FedAvg" if times else "not measured" for times in cost(name))
     facts = {
-        "paper": method.paper,
-        "group": f"[{group}](../methods.md#{_anchor(group)})",
-        "setting": " or ".join(names),
+        "paper": paper,
+        "setting": " or ".join(f'`method = "{of}"`' for of in (name, *method.aliases)),
+        "Flower strategy": f"[`{strategy_of(method)}`](../from-a-flower-app.md)",
+        "code": f"`{Path(file).relative_to(ROOT)}`",
+        "what travels": method.shares,
+        "cost of a round": f"computation {computation}, traffic {traffic}",
     }
-    rows = [*facts.items(), ("what travels", method.shares)]
-    rows += [("in addition", describe(extra)) for extra in method(method.Settings(), TrainingSettings()).extras]
-    lines = [f"# {title_of(method)}", "", MADE, "", first, "", "|  |  |", "|---|---|"]
-    lines += [f"| {a} | {b} |" for a, b in rows]
-    if choose:
-        lines += ["", "## When to choose it", "", choose.replace("](", "](../")]
-    lines += ["", "## What it computes", "", inspect.getdoc(method) or ""]
-    if method.equations:
-        lines += ["", "```math", *method.equations.split("\n"), "```"]
-    if about:
-        lines += ["", "## The paper, and where this differs", "", about]
-    more = "".join(f' {key}="{value}"' for key, value in settings_of(method).items())
-    lines += [
+    rows = [
+        *facts.items(),
+        *(("in addition", describe(extra)) for extra in method(method.Settings(), TrainingSettings()).extras),
+    ]
+    lines = [
+        f"# {title_of(method)}",
         "",
-        "## Command",
-        "",
-        "```sh",
-        f"fedpfl run -c 'method=\"{method.name}\"{more}'",
-        "```",
-        "",
-        f"As a [Flower strategy](../from-a-flower-app.md): `{strategy_of(method)}`.",
-        "",
-        "## Settings",
+        MADE,
         "",
     ]
+    lines += [first, "", "|  |  |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
+    if texts:
+        like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
+        lines += [
+            "",
+            "## Problem",
+            "",
+            texts["problem"],
+            "",
+            "## When to use it",
+            "",
+            f"**Use it if:** {texts['use']}",
+            "",
+        ]
+        lines += [f"**Not if:** {texts['avoid']}", "", f"**Tuning:** {texts['tune']}", ""]
+        lines += [f"**Compare with** {like}; all of [{group}](../methods.md#{_anchor(group)})."]
+        lines = [line.replace("](results/", "](../results/") for line in lines]
+    lines += ["", "## Algorithm", "", words_beside_equations(method)]
+    if method.equations:
+        lines += ["", "```math", *method.equations.split("\n"), "```"]
+    more = "".join(f' {key}="{value}"' for key, value in settings_of(method).items())
+    lines += ["", "## Settings", "", "```sh", f"fedpfl run -c 'method=\"{name}\"{more}'", "```", ""]
     if dataclasses.fields(method.Settings):
-        lines += settings_table(method.Settings, method.name)
+        lines += settings_table(method.Settings, name)
     else:
         lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
-    lines += _measured(method.name)
-    return re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
+    lines += _measured(name)
+    if about:
+        lines += ["", "## The paper, and where this differs", "", about]
+    return re.sub(r"(?<!`)``(?!`)", "`", re.sub(r"\n{3,}", "\n\n", "\n".join([*lines, ""])))
+
+
+def words_beside_equations(method: type[Method]) -> str:
+    """Return the text of a method's class without sentences of its first paragraph that are equations in a line."""
+    first, mark, rest = (inspect.getdoc(method) or "").partition("\n\n")
+    if method.equations:
+        first = " ".join(of for of in re.split(r"(?<=[.;]) (?=[A-Z])", first) if not re.search("[←Σ]", of))
+    return (first + mark + rest).strip()
 
 
 def strategy_of(method: type[Method]) -> str:
@@ -153,6 +199,52 @@ def _about(method: type[Method]) -> tuple[str, str]:
 
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+# -- what is shared ----------------------------------------------------------------------------------------------------
+
+DRAWN = (
+    "local", "fedavg", "fedper", "fedrod", "lg-fedavg", "fedbn", "feddecomp", "pfedpara", "factorized-fl", "ditto",
+    "fedcp", "fedproto",
+)  # fmt: skip
+LAYERS = ("base.conv1", "base.norm1", "base.conv2", "base.norm2", "head")
+
+
+def sharing_drawing() -> str:
+    """Return a picture of which arrays of a small network each of some methods shares."""
+    parts = [
+        f'<text x="{150 + 62 * at}" y="14" fill="{GREY}">{layer.rpartition(".")[2]}</text>'
+        for at, layer in enumerate(LAYERS)
+    ]
+    parts.append(f'<text x="{150 + 62 * len(LAYERS)}" y="14" fill="{GREY}">added</text>')
+    for row, name in enumerate(DRAWN):
+        made = methods()[name](methods()[name].Settings(), TrainingSettings())
+        base = nn.Sequential()
+        for at, (into, out) in enumerate([(1, 4), (4, 8)], start=1):
+            base.add_module(f"conv{at}", nn.Conv2d(into, out, 3))
+            base.add_module(f"norm{at}", nn.BatchNorm2d(out))
+        base.add_module("flat", nn.Flatten())
+        split = made.sharing(made.build(BaseHeadModel(base, nn.Linear(8 * 24 * 24, 10))))
+        top = 24 + 26 * row
+        parts.append(f'<text x="10" y="{top + 15}" fill="{GREY}">{title_of(methods()[name])}</text>')
+        for at, layer in enumerate((*LAYERS, "")):
+            of = [[array for array in arrays if _layer(array) == layer] for arrays in (split.shared, split.personal)]
+            for half, (arrays, colour) in enumerate(zip(of, (BLUE, LIGHT), strict=True)):
+                if arrays:
+                    wide = 25 if all(of) else 50
+                    left = 150 + 62 * at + (25 * half if all(of) else 0)
+                    parts.append(f'<path d="M{left} {top}h{wide}v20h-{wide}z" fill="{colour}"/>')
+    height = 24 + 26 * len(DRAWN) + 26
+    for left, colour, word in ((150, BLUE, "shared"), (250, LIGHT, "personal")):
+        parts.append(f'<path d="M{left} {height - 22}h20v14h-20z" fill="{colour}"/>')
+        parts.append(f'<text x="{left + 26}" y="{height - 10}" fill="{GREY}">{word}</text>')
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+    return "\n".join([start, *parts, "</svg>", ""])
+
+
+def _layer(array: str) -> str:
+    return next((layer for layer in LAYERS if array.startswith(f"{layer}.")), "")
 
 
 # -- what was measured -------------------------------------------------------------------------------------------------
@@ -208,22 +300,52 @@ def drawing(name: str) -> str:
     return "\n".join([start, *parts, "</svg>", ""])
 
 
+@cache
+def significant(data: str) -> dict[str, str]:
+    """Return, by row, whether it differs significantly from Local on a data set, as the leaderboard remarks."""
+    (text,) = (remark for remark in leaderboard()[data]["remarks"] if remark.startswith("Compared with Local"))
+    found = {}
+    for part in text.partition("): ")[2].split("; "):
+        names, _, kind = part.partition(" are " if " are " in part else " is ")
+        if kind.rstrip(".") in ("higher", "lower"):
+            found |= dict.fromkeys(names.split(", "), f"significantly {kind.rstrip('.')}")
+    return found
+
+
+@cache
+def cost(name: str) -> tuple[str, str]:
+    """Return computation and traffic of a round relative to FedAvg's; "" where it was not measured."""
+    seconds = {of: values["s a round"][0] for of, values in one("figures/methods-cost")["values"].items()}
+    (record,) = (of for data, of in leaderboard().items() if data.startswith("CIFAR-10"))
+    at = record["table"][0].index("MB")
+    labels = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
+    sent = {labels[row[0]]: float(row[at].split()[0]) for row in record["table"][1:]}
+    computation = f"{seconds[name] / seconds['fedavg']:.1f}" if name in seconds else ""
+    return computation, f"{sent[name] / sent['fedavg']:.2f}".rstrip("0").rstrip(".") if name in sent else ""
+
+
 def _measured(name: str) -> list[str]:
     if name not in measured():
         return []
-    headings = {name: f"**{title_of(methods()[name])}**"} | {of: label for of, label in BASELINES.items() if of != name}
-    rows = [
-        f"| {data} | {heading} | {' | '.join(measured()[method][data])} |"
-        for data in measured()[name]
-        for method, heading in headings.items()
+    title, rows = title_of(methods()[name]), []
+    for data, (mean, _, worst) in measured()[name].items():
+        labels = [row[0] for row in leaderboard()[data]["table"][1:]]
+        label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
+        against = "" if name == "local" else significant(data).get(label, "no significant difference")
+        others = [f"{measured()[of][data][0]}" for of in BASELINES]
+        rows.append(
+            f"| {' | '.join([data, mean, f'{labels.index(label) + 1} of {len(labels)}', against, *others, worst])} |"
+        )
+    head = [
+        f"| data | {title} | rank | against Local | Local | FedAvg | worst tenth |",
+        "|---|---:|---:|---|---:|---:|---:|",
     ]
-    head = ["| data | method | mean over clients, % | over Local | worst tenth, % |", "|---|---|---:|---:|---:|"]
     picture = "Accuracy on three data sets, with Local, FedAvg and all other methods"
     notes = [LIKE_FEDAVG[name], ""] if name in LIKE_FEDAVG else []
     return [
-        "", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "",
-        "Mean ± standard deviation over three seeds; each grey tick is another method.", "", *head, *rows, "",
-        "From the [leaderboard](../leaderboard.md), which explains the protocol and lists significant differences.",
+        "", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "", *head, *rows, "",
+        "Mean over clients in percent, ± standard deviation over three seeds, learning rate tuned for each method; "
+        "grey ticks are the other methods ([leaderboard](../leaderboard.md)).",
     ]  # fmt: skip
 
 

@@ -37,7 +37,16 @@ SESSIONS = {
     "readme": ["README.md"],
     "learn": [
         f"docs/learn/{name}.md"
-        for name in ("one-model", "yardsticks", "one-round", "partition", "schedule", "aggregation", "own-method", "fair")
+        for name in (
+            "one-model",
+            "yardsticks",
+            "one-round",
+            "partition",
+            "schedule",
+            "aggregation",
+            "own-method",
+            "fair",
+        )
     ],
     "tutorial": [f"docs/tutorial/{name}.md" for name in ("first-run", "own-data", "own-model", "compare")],
     **{

@@ -40,7 +40,7 @@ from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured, Place
-from fedpfl.experiments.page import anchor, folded, wrapped
+from fedpfl.experiments.page import folded, wrapped
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import analysed, rankings
 from fedpfl.report.draw import Pen
@@ -418,25 +418,27 @@ def rounds(records: Path, words: Sequence[str]) -> str:
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
 
 
+# Columns of the leaderboard that a page leaves out: times of a busy machine, and each row's learning rate.
+NOT_SHOWN = ("s", "chosen")
+
+
 @table
 def ranking(records: Path, words: Sequence[str]) -> str:
-    """Return a column of the leaderboard: table, remarks, picture, and the command of each row: ``COLUMN``."""
+    """Return a column of the leaderboard: table, remarks and picture: ``COLUMN``."""
     (column,) = words
-    found, experiment = leaderboard(records)[column], load(LEADERBOARD)
-    head, *rows = found["table"]
-    anchors = {row: anchor(experiment, row, column) for row in experiment.rows}
-    linked = [[f"[{row}](#{anchors[row]})", *cells] for row, *cells in rows]
-    said = [wrapped(f"- {remark}", "  ") for remark in found["remarks"]]
-    shown = {row for row, *_ in rows}
-    commands = [
-        f'<a id="{name}"></a>{row}: `{found["command"]} --row {shlex.quote(row)}`'
-        for row, name in anchors.items()
-        if row in shown
-    ]
+    found = leaderboard(records)[column]
+    methods = {label: row.settings["method"] for label, row in load(LEADERBOARD).rows.items()}
+    kept = [at for at, head in enumerate(found["table"][0]) if head not in NOT_SHOWN]
+    head, *rows = [[line[at] for at in kept] for line in found["table"]]
+    linked = [[f"[{row}](methods/{methods[row]}.md)", *cells] for row, *cells in rows]
+    remarks = [remark for remark in found["remarks"] if not remark.startswith("Failed: ")]
+    failed = [remark.split(": ")[1].replace(f", {column}", "") for remark in found["remarks"] if remark not in remarks]
+    if failed:
+        remarks.append(f"Diverged, or ended by `update-norm-limit`: {'; '.join(failed)}.")
+    said = [wrapped(f"- {remark}", "  ") for remark in remarks]
     return "\n\n".join([
         markdown(head, linked), "\n".join([*said, f"- Run with: {_ran(found)}"]),
         f"![{column}: accuracy and traffic of each method]({_picture(column)})",
-        folded("The command of each row", commands),
     ])  # fmt: skip
 
 

@@ -31,7 +31,9 @@ PAGES = {page: session for session, pages in outputs.SESSIONS.items() for page i
 # Tutorial and how-to pages, by the site's menu; docs/tools/gallery.py has the outputs of the gallery's programs.
 MENU = {name: entry for part in yaml.safe_load(text_of("mkdocs.yml"))["nav"] for name, entry in part.items()}
 GUIDES = [
-    page for page in leaves([MENU["Learn"], MENU["Tutorial"], MENU["How to"]]) if (ROOT / page).is_file() and page != "docs/gallery.md"
+    page
+    for page in leaves([MENU["Learn"], MENU["Tutorial"], MENU["How to"]])
+    if (ROOT / page).is_file() and page != "docs/gallery.md"
 ]
 
 

@@ -138,14 +138,11 @@ BY_HAND = {
     },
     "results/fedreg.md": {"FedReG's testbed, simulated": "six runs, each half an hour"},
     "performance.md": dict.fromkeys(
-        ("Results", "The MQTT bridge", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
+        ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),
     "flower.md": {"On one machine": "times of the parts of a short run"},
-    "contributing/speed.md": {"Rounds over real SuperNodes": "times before a change that is in now"},
-    "contributing/code.md": {"Measures": "lines of code, counted"},
     "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
     "virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
-    "paper-sizes.md": {"Reading the tables": "`make test-papers` writes it, and records"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.
 NOT_MEASURED = ("api", "configuration.md", "data.md", "deployment.md", "methods")
@@ -258,23 +255,29 @@ def test_a_table_of_a_script_s_numbers(tmp_path):
 
 def test_a_column_of_the_leaderboard(tmp_path):
     command = "fedpfl experiment run leaderboard --scale small --column 'HAR by person'"
-    table = [["", "mean", "MB"], ["Factorized-FL α", "90.0 ± 1.0", "4.0 ± 0.1"], ["Local", "80.0", "0.3"]]
+    table = [
+        ["", "mean", "MB", "s"], ["Factorized-FL α", "90.0 ± 1.0", "4.0 ± 0.1", "1"], ["Local", "80.0", "0.3", "2"],
+    ]  # fmt: skip
     about = {"processor": "P", "commit": "c" * 40, "versions": {"torch": "2"}}
-    found = {"command": command, "table": table, "remarks": ["One.", "Two."], **about}
+    found = {
+        "command": command,
+        "table": table,
+        "remarks": ["One.", "Failed: Local, HAR by person, seed 2: why: more."],
+        **about,
+    }
     records.write("leaderboard/n", found, tmp_path)
-    table, remarks, picture, _, commands, _ = records.ranking(tmp_path, ["HAR by person"]).split("\n\n")
+    table, remarks, picture = records.ranking(tmp_path, ["HAR by person"]).split("\n\n")
     assert table.splitlines() == [
         "|  | mean | MB |",
         "| --- | ---: | ---: |",
-        "| [Factorized-FL α](#har-by-person-23) | 90.0 ± 1.0 | 4.0 ± 0.1 |",
-        "| [Local](#har-by-person-1) | 80.0 | 0.3 |",
+        "| [Factorized-FL α](methods/factorized-fl.md) | 90.0 ± 1.0 | 4.0 ± 0.1 |",
+        "| [Local](methods/local.md) | 80.0 | 0.3 |",
     ]
-    assert remarks == "- One.\n- Two.\n- Run with: P, fedpfl of commit ccccccc, torch 2"
+    assert remarks == (
+        "- One.\n- Diverged, or ended by `update-norm-limit`: Local, seed 2.\n"
+        "- Run with: P, fedpfl of commit ccccccc, torch 2"
+    )
     assert picture.endswith("(leaderboard-har-by-person.svg)")
-    assert commands.splitlines() == [
-        f'- <a id="har-by-person-1"></a>Local: `{command} --row Local`',
-        f"- <a id=\"har-by-person-23\"></a>Factorized-FL α: `{command} --row 'Factorized-FL α'`",
-    ]
     path, drawn = records.picture("HAR by person", found)
     assert path.name == "leaderboard-har-by-person.svg"
     assert drawn.index("Factorized-FL α</text>") < drawn.index("Local</text>")

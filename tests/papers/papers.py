@@ -6,7 +6,7 @@
     python tests/papers/papers.py run                # those that have no record yet, one after the other
     python tests/papers/papers.py run 'fedreg-*'     # of those, some (by key or by the file they are in)
     python tests/papers/papers.py run --cells        # also all other cells of the experiments
-    python tests/papers/papers.py table              # writes docs/paper-sizes.md
+    python tests/papers/papers.py table              # writes tests/papers/README.md
 
 ``make test-papers`` does the same with a test for each. Each trial is a process of its own.
 """
@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # for real_data, where this is 
 import records
 from combinations import ROOT, Combination, combinations, counted, one_for_each_column
 
-PAGE = ROOT / "docs" / "paper-sizes.md"
+PAGE = ROOT / "tests" / "papers" / "README.md"
 BEGIN = "<!-- tables: written by tests/papers/papers.py -->\n"
 # More rounds for those that learn, but not yet more than the labels say.
 ROUNDS, MORE_ROUNDS = 3, 9

@@ -185,7 +185,7 @@ def with_validation(*columns: list[Any]) -> np.ndarray | None:
     for column in columns:
         last = column.pop()
         if (last is None) != (column[0] is None):
-            raise DataError("of the parts for training and for validation only one says who owns its samples")
+            raise DataError("of the parts for training and for validation only one names the owners of its samples")
         column[0] = None if last is None else np.concatenate([column[0], last])
     return np.repeat([False, True], sizes)
 

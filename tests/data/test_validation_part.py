@@ -140,7 +140,7 @@ def test_a_run_is_chosen_and_stopped_by_it(tmp_path):
 
 def test_what_is_missing_is_said(tmp_path):
     (x, y), (x_val, y_val), (x_test, y_test) = arrays().values()
-    with pytest.raises(DataError, match="only one says who owns"):
+    with pytest.raises(DataError, match="only one names the owners"):
         np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, x_val=x_val, y_val=y_val,
                  client_train=y, client_test=y_test)  # fmt: skip
         of_settings({"dataset": "npz", "data": str(tmp_path / "a.npz")})

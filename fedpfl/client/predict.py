@@ -12,6 +12,7 @@ from typing import IO, Any, Dict, Mapping, Sequence
 import numpy as np
 
 from ..core.errors import DataError, FedpflError
+from ..data.datasets.categories import OTHER, SIGN
 from ..data.datasets.columns import lines_of, places
 from ..data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ..data.datasets.npz import read_arrays, samples_of
@@ -78,12 +79,22 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
     return pixels.reshape(1, height, width, channels)
 
 
+def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
+    chosen = f"{name}{SIGN}{cell.strip()}"
+    return [str(int(feature == (chosen if chosen in features else f"{name}{SIGN}{OTHER}"))) for feature in features]
+
+
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
     shape, lines = about["input-shape"], lines_of(path)
     names = next(lines, (1, []))[1]
     for name in ignored:
         if name not in names:
             raise DataError(f"{path}: has no column {name!r}")
+    # Columns of words become features as in training: mode=auto, mode=off.
+    words = {name: [f for f in about["feature-names"] if f.startswith(f"{name}{SIGN}")] for name in names}
+    words = {name: features for name, features in words.items() if features}
+    given = names
+    names = [one for name in names for one in words.get(name, [name])]
     used = [at for at, name in enumerate(names) if name not in ignored]
     # A model of series has names of channels, and a table the values of each at each time.
     if about["feature-names"] and len(shape) == 1:
@@ -93,8 +104,11 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
         raise DataError(f"{path}: has {len(used)} columns of features; the model takes {prod(shape)}")
     rows = []
     for line, cells in lines:
-        if len(cells) != len(names):
-            raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(names)}")
+        if len(cells) != len(given):
+            raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(given)}")
+        if words:
+            cells = [text for name, cell in zip(given, cells)
+                     for text in (_of_word(cell, name, words[name]) if name in words else [cell])]  # fmt: skip
         try:
             rows.append(np.array([float(cells[at]) for at in used], np.float32))
         except ValueError as error:

@@ -35,6 +35,7 @@ _OF_DATASETS = {
     "client-column": _TABLES,
     "split-column": _TABLES,
     "time-column": _TABLES,
+    "category-columns": _TABLES,
     "ignore-columns": _TABLES,
     "class-names": _TABLES,
     "window-column": _SERIES,
@@ -116,6 +117,11 @@ class DataSettings:
     )
     ignore_columns: str = setting(
         "", "Table columns that are not features, such as row numbers and comments, separated by commas."
+    )
+    category_columns: str = setting(
+        "",
+        "Table columns of words, separated by commas: each word becomes a feature, 0 or 1. With a list, mode=on|off, "
+        "the other words are one feature more; devices with their own tables need one.",
     )
     class_names: str = setting(
         "",

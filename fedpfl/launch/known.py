@@ -53,6 +53,7 @@ class CommonSettings(TypedDict, total=False):
     split_column: str
     time_column: str
     ignore_columns: str
+    category_columns: str
     class_names: str
     window_column: str
     window_length: Annotated[int, {'minimum': 0}]

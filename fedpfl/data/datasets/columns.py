@@ -19,6 +19,7 @@ from ...core.errors import DataError
 from ...core.names import MAX_NAMED, difference, in_short
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..settings import DataSettings
+from .categories import SIGN, as_features, categories, with_words
 from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, part_of
 
 SUFFIXES = (".csv", ".parquet")
@@ -26,6 +27,8 @@ SUFFIXES = (".csv", ".parquet")
 MAX_VALUES = 2**30
 # Characters of a line, bytes of which are read before anything can be said of them.
 MAX_CHARACTERS = 2**24
+# What CSV files have for numbers that say whether something is so.
+TRUTH = {"true": 1.0, "false": 0.0}
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
 # Names of columns that most likely say whom a row belongs to.
@@ -92,7 +95,7 @@ def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> C
     columns = (_read_csv if _is_csv(path) else _read_parquet)(path, settings, windows)
     if not len(columns.values):
         raise DataError(f"{path}: no rows below the names of the columns")
-    return _in_time(path, columns)
+    return _finished(path, columns, settings)
 
 
 def column_names(path: Path) -> list[str]:
@@ -101,6 +104,29 @@ def column_names(path: Path) -> list[str]:
     for file in table_files(path):
         names += next(lines_of(file), (1, []))[1] if _is_csv(file) else _parquet(file).schema_arrow.names
     return names
+
+
+def words_in(files: Iterable[Path], column: str) -> Iterator[str]:
+    """Yield the words in a column of tables, some of them more than once; nothing of those without the column."""
+    for file in files:
+        if not _is_csv(file):
+            table = _parquet(file)
+            if column in table.schema_arrow.names:
+                cells = table.read(columns=[column]).column(0).unique().to_pylist()
+                yield from (cell_text(cell) for cell in cells if cell is not None)
+            continue
+        lines = lines_of(file)
+        names = next(lines, (1, []))[1]
+        if column in names:
+            at = names.index(column)
+            yield from (cells[at] for _, cells in lines if at < len(cells))
+
+
+def words_of_frames(frames: Iterable[Any], column: str) -> Iterator[str]:
+    """Yield the words in a column of DataFrames, as :func:`words_in` does."""
+    for frame in frames:
+        if column in frame:
+            yield from map(cell_text, frame[column].dropna().unique())
 
 
 def _is_csv(path: Path) -> bool:
@@ -161,6 +187,10 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
             key = next(f"{role}-column" for role in wanted if wanted[role] == name)
             raise DataError(f"{path}: no column {name!r} ({key}); it has {in_short(names)}{hint}")
     words = {role: place[name] for role, name in wanted.items() if name in place}
+    for one in categories(settings):
+        if one.column not in place:
+            raise DataError(f"{path}: no column {one.column!r} (category-columns); it has {in_short(names)}{hint}")
+        words[SIGN + one.column] = place[one.column]
     others = {*words.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
     features = [at for at in range(len(names)) if at not in others]
     person = next((names[at] for at in features if _PERSON.fullmatch(names[at])), None)
@@ -169,7 +199,7 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
             f'{path}: column {person!r} seems to name the owner of each row: client-column = "{person}" makes each '
             f'owner a client, ignore-columns leaves the column out, and client-column = "" uses it as a feature'
         )
-    if not features:
+    if not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
     return _Roles(features, words)
 
@@ -249,18 +279,24 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
         try:
             values.extend([float(cells[at] if cells[at].strip() else empty) for at in roles.features])
         except ValueError:
-            _complain_of_numbers(path, line, names, roles.features, cells, settings)
+            said = [str(TRUTH.get(cells[at].strip().lower(), cells[at].strip() or empty)) for at in roles.features]
+            if all(map(_is_number, said)):
+                values.extend(map(float, said))
+            else:
+                _complain_of_numbers(path, line, names, roles.features, cells, settings)
         for role, at in roles.words.items():
             cell = cells[at].strip()
-            if not cell:
+            if not cell and not (empty and role[0] == SIGN):
                 raise DataError(f"{path}, line {line}, column {names[at]!r}: is empty")
             coders[role].add(cell, line)
         if len(values) > MAX_VALUES:
             raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-    table = np.frombuffer(values, np.float32).reshape(-1, len(roles.features)) if values else np.empty((0, 1))
+    words = {role: coder.words() for role, coder in coders.items()}
+    rows = len(words["label"].codes)
+    numbers = np.frombuffer(values, np.float32) if values else np.empty(0, np.float32)
+    table = numbers.reshape(rows, len(roles.features))
     if not _allowed(table, settings).all():
         _complain_of_infinity(path, table, [names[at] for at in roles.features], settings)
-    words = {role: coder.words() for role, coder in coders.items()}
     return Columns(tuple(names[at] for at in roles.features), table, words, "line")
 
 
@@ -270,7 +306,8 @@ def _complain_of_numbers(
     texts = [place for place in at if cells[place].strip() and not _is_number(cells[place])]
     bad = texts[0] if texts else next(place for place in at if not cells[place].strip())
     what = (
-        f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text"
+        f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text, "
+        "category-columns makes features of words"
         if texts
         else 'is empty; impute = "mean" fills empty cells'
     )
@@ -335,9 +372,10 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
                     table[at : at + len(cells), place] = cells.to_numpy(zero_copy_only=False).astype(np.float32)
             for role, place in roles.words.items():
                 cells = batch.column(batch.schema.get_field_index(kept[place]))
-                _refuse_empty(path, at, kept[place], cells)
+                if role[0] != SIGN or settings.impute != "mean":
+                    _refuse_empty(path, at, kept[place], cells)
                 for row, cell in enumerate(cells.to_pylist(), at + 1):
-                    coders[role].add(cell_text(cell), row)
+                    coders[role].add("" if cell is None else cell_text(cell), row)
             at += batch.num_rows
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a readable parquet file: {' '.join(str(error).split())[:160]}") from error
@@ -401,12 +439,12 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     for role, at in roles.words.items():
         coder, cells = Coder(), frame.iloc[:, at]
         empty = np.flatnonzero(cells.isna().to_numpy())
-        if len(empty):
+        if len(empty) and not (role[0] == SIGN and settings.impute == "mean"):
             raise DataError(f"{name}, row {empty[0] + 1}, column {names[at]!r}: is empty")
-        for row, cell in enumerate(cells.tolist(), 1):
-            coder.add(cell_text(cell), row)
+        for row, (cell, gone) in enumerate(zip(cells.tolist(), cells.isna()), 1):
+            coder.add("" if gone else cell_text(cell), row)
         words[role] = coder.words()
-    return _in_time(where, Columns(tuple(names[at] for at in roles.features), table, words, "row"))
+    return _finished(where, Columns(tuple(names[at] for at in roles.features), table, words, "row"), settings)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -422,7 +460,7 @@ class FileSamples(NamedTuple):
     features: tuple[str, ...] = ()
 
 
-def in_time(samples: FileSamples) -> FileSamples:
+def _in_time(samples: FileSamples) -> FileSamples:
     """Put each client's samples into the order of their times, if they have any, and forget the times."""
     if "time" not in samples.words:
         return samples
@@ -438,9 +476,26 @@ def in_time(samples: FileSamples) -> FileSamples:
     return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()})
 
 
-def _in_time(path: Path, table: Columns) -> Columns:
-    found = in_time(FileSamples(path, table.values, table.words, table.row))
-    return table._replace(values=found.x, words=found.words)
+def _finished(path: Path, table: Columns, settings: DataSettings) -> Columns:
+    found = finished(FileSamples(path, table.values, table.words, table.row, table.features), settings)
+    return Columns(found.features, found.x, found.words, table.row)
+
+
+def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
+    """Put samples into the order of time, with the features of their columns of words behind those of numbers."""
+    known = categories(settings)
+    if not known:
+        return _in_time(samples)
+    if samples.x.ndim != 2:
+        raise DataError(f"{samples.path}: category-columns is for tables of numbers; its samples are others")
+    words = dict(samples.words)
+    columns = [(words.pop(SIGN + one.column), one) for one in known]
+    wide = len(samples.features) + sum(len(one.features) for one in known)
+    if len(samples.x) * wide > MAX_VALUES:
+        raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
+    x = np.concatenate([samples.x, *(as_features(of.names, one)[of.codes] for of, one in columns)], axis=1)
+    features = (*samples.features, *(name for one in known for name in one.features))
+    return _in_time(samples._replace(x=x, words=words, features=features))
 
 
 def _seconds(word: str) -> float:
@@ -459,7 +514,9 @@ def _seconds(word: str) -> float:
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[tuple[Path, Columns]]:
     """Read the table, or those of a folder with ``train`` and ``test``, with the features in the order of the first."""
     require_ignored(settings, column_names(path), path)
-    (first, own), *others = ((file, read_columns(file, settings, windows=windows)) for file in table_files(path))
+    files = table_files(path)
+    settings = with_words(settings, lambda column: words_in(files, column), path)
+    (first, own), *others = ((file, read_columns(file, settings, windows=windows)) for file in files)
     found = [(first, own)]
     for file, table in others:
         if table.features != own.features:

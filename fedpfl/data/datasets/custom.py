@@ -15,7 +15,8 @@ from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset, array, with_validation
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
-from .columns import FileSamples, listed, places, read_frame, require_ignored, to_dataset
+from .categories import with_words
+from .columns import FileSamples, listed, places, read_frame, require_ignored, to_dataset, words_of_frames
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .places import PARTS
@@ -311,6 +312,7 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
     first = [str(label) for label in clients[0].train.columns if str(label) not in ignored]
     if owned:
         settings = replace(settings, client_column=column)
+    settings = with_words(settings, lambda label: words_of_frames(given, label), name)
     parts = []
     for word in PARTS:
         frames = []

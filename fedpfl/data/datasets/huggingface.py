@@ -15,13 +15,14 @@ from ...core.names import in_short
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
+from .categories import SIGN, categories, with_words
 from .columns import (
     MAX_VALUES,
     Coder,
     FileSamples,
     Words,
     cell_text,
-    in_time,
+    finished,
     leave_out,
     listed,
     places,
@@ -110,6 +111,7 @@ def tables_to_dataset(
     tables.update({part: tables[part].select_columns(tables[first].column_names) for part in others})
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
+    settings = with_words(settings, lambda column: _all_words(tables, column), path, alone)
     parts = [_samples(path / part, table, label, settings, module) for part, table in tables.items()]
     for part in parts[1:]:
         if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
@@ -142,6 +144,10 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     roles = {"label": label}
     named = {"client": settings.client_column, "split": settings.split_column, "time": settings.time_column}
     roles.update({role: name for role, name in named.items() if name in table.features and name != label})
+    for one in categories(settings):
+        if one.column not in table.features:
+            raise DataError(f"{path}: no column {one.column!r} (category-columns)")
+        roles[SIGN + one.column] = one.column
     if settings.time_column and "time" not in roles:
         raise DataError(f"{path}: no column {settings.time_column!r} (time-column)")
     if not len(table):
@@ -153,11 +159,13 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")
     if pictures:
-        return in_time(FileSamples(path, _images(path, table, pictures[0], module, settings.image_size), words, "row"))
+        return finished(
+            FileSamples(path, _images(path, table, pictures[0], module, settings.image_size), words, "row"), settings
+        )
     kinds = {name: kind.dtype for name, kind in inputs.items() if isinstance(kind, module.Value)}
     require_numbers(path, kinds, lambda kind: kind.startswith(("int", "uint", "float", "bool")), settings)
     x, names = _numbers(path, table, inputs, settings)
-    return in_time(FileSamples(path, x, words, "row", names))
+    return finished(FileSamples(path, x, words, "row", names), settings)
 
 
 def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:
@@ -165,6 +173,12 @@ def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tup
     chosen = table.select_columns(list(names)).with_format(form)
     for start in range(0, len(table), BATCH):
         yield start, chosen[start : start + BATCH]
+
+
+def _all_words(tables: dict[str, Any], column: str) -> Iterator[str]:
+    for table in tables.values():
+        if column in table.column_names:
+            yield from (cell_text(cell) for cell in table.unique(column) if cell is not None)
 
 
 def _words(path: Path, table: Any, name: str, module: Any) -> Words:

@@ -11,7 +11,8 @@ from ...core.errors import DataError
 from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import SUFFIXES, column_names, holds_tables, listed, places, require_ignored
+from .categories import with_words
+from .columns import SUFFIXES, column_names, holds_tables, listed, places, require_ignored, table_files, words_in
 from .folder import read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
@@ -44,6 +45,7 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
         here = set(column_names(path))
         ignored = ",".join(name for name in listed(settings.ignore_columns) if name in here)
         settings = replace(settings, ignore_columns=ignored)
+        settings = with_words(settings, lambda column: words_in(table_files(path), column), path, alone)
         read = read_series if _holds_series(path, settings) else read_table
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
@@ -81,6 +83,8 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
             raise DataError(f"{entry}: is not a client's file, which {allowed}")
     if settings.ignore_columns and all(map(holds_tables, entries)):
         require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
+    tables = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
+    settings = with_words(settings, lambda column: words_in(tables, column), root)
     found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
     if any(data.is_image and data.x_train.shape[3] == COLOURS for data in found):
         found = [_in_colour(data) for data in found]

@@ -1,0 +1,106 @@
+"""Columns of words: the same features for all clients, whatever words each of them has and in which order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpfl.client.predict import _read_table as read_for_model
+from fedpfl.core import custom
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data import FederatedData
+from fedpfl.data.datasets.reading import load
+from fedpfl.data.settings import DataSettings
+
+ROWS = [("auto", 1.5, "ann", 0), ("manual", 2.5, "ann", 1), ("auto", 3.5, "ben", 0), ("off", 4.5, "ben", 1)]
+pandas = pytest.importorskip("pandas")
+
+
+def frame():
+    return pandas.DataFrame(ROWS, columns=["mode", "speed", "client", "label"])
+
+
+def expected(words):
+    rows = frame().itertuples(index=False)
+    return np.array([[row.speed, *(row.mode == word for word in words), row.mode not in words] for row in rows], "f4")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "huggingface", "saved"])
+@pytest.mark.parametrize("listed", [(), ("manual", "auto")])
+def test_each_word_is_a_feature(tmp_path, form, listed):
+    columns = "mode" + ("=" + "|".join(listed) if listed else "")
+    words = listed or ("auto", "manual", "off")
+    if form == "csv":
+        frame().to_csv(tmp_path / "a.csv", index=False)
+        given_ = {"dataset": "table", "data": str(tmp_path / "a.csv")}
+    elif form == "parquet":
+        pytest.importorskip("pyarrow")
+        frame().to_parquet(tmp_path / "a.parquet")
+        given_ = {"dataset": "table", "data": str(tmp_path / "a.parquet")}
+    elif form == "saved":
+        pytest.importorskip("datasets").Dataset.from_pandas(frame()).save_to_disk(tmp_path / "a")
+        given_ = {"dataset": "huggingface", "data": str(tmp_path / "a")}
+    else:
+        source = frame() if form == "frame" else pytest.importorskip("datasets").Dataset.from_pandas(frame())
+        with custom.as_setting("dataset", source) as text:
+            data = load(DataSettings(dataset=text, category_columns=columns))
+        given_ = {}
+    if given_:
+        data = load(DataSettings(category_columns=columns, **given_))
+    assert data.feature_names == ("speed", *(f"mode={word}" for word in words), "mode=other")
+    assert np.array_equal(data.x_train, expected(words))
+
+
+def test_clients_with_other_words_have_the_same_features(tmp_path):
+    for name, rows in frame().groupby("client"):
+        rows.drop(columns="client").iloc[::-1].to_csv(tmp_path / f"{name}.csv", index=False)
+    data = load(DataSettings(dataset="clients", data=str(tmp_path), category_columns="mode"))
+    assert data.feature_names == ("speed", "mode=auto", "mode=manual", "mode=off", "mode=other")
+    assert data.x_train.tolist() == [[2.5, 0, 1, 0, 0], [1.5, 1, 0, 0, 0], [4.5, 0, 0, 1, 0], [3.5, 1, 0, 0, 0]]
+
+
+def test_a_device_needs_the_list_and_then_agrees(tmp_path):
+    frame().iloc[:2].drop(columns="client").to_csv(tmp_path / "a.csv", index=False)
+    given_ = DataSettings(dataset="table", category_columns="mode", min_samples=2)
+    with pytest.raises(ConfigError, match="must list the words where devices have their own tables"):
+        FederatedData.own(given_, str(tmp_path / "a.csv"), 0, 1)
+    listed = DataSettings(dataset="table", category_columns="mode=off|auto", min_samples=2)
+    data = FederatedData.own(listed, str(tmp_path / "a.csv"), 0, 1)
+    assert data.feature_names == ("speed", "mode=off", "mode=auto", "mode=other")
+
+
+def test_a_model_takes_the_words_themselves(tmp_path):
+    frame().drop(columns=["client", "label"]).to_csv(tmp_path / "a.csv", index=False)
+    about = {"input-shape": [4], "feature-names": ["speed", "mode=manual", "mode=auto", "mode=other"]}
+    assert np.array_equal(read_for_model(tmp_path / "a.csv", about, ()), expected(("manual", "auto")))
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "error", "words"),
+    [
+        ("a,label\nx,0\n", {"category_columns": "b"}, DataError, r"no column 'b' \(category-columns\)"),
+        ("a,label\nx,0\n", {"category_columns": "a=x|x"}, ConfigError, "lists a word twice"),
+        ("a,label\nx|y,0\n", {"category_columns": "a"}, DataError, r"'x\|y' has a , or \|"),
+        ("a,b,label\n,1,0\n", {"category_columns": "a=x"}, DataError, "line 2, column 'a': is empty"),
+        ("a,label\nx,0\n", {}, DataError, "'x' is not a number; .* category-columns makes features of words"),
+        ("a,label\n" + "".join(f"w{i},0\n" for i in range(1001)), {"category_columns": "a"}, DataError, "1001 diff"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(tmp_path, text, more, error, words):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(error, match=words):
+        load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), **more))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["true", "False", "TRUE", "0.5", "1", ""]), min_size=1, max_size=8))
+def test_true_and_false_are_numbers(tmp_path_factory, cells):
+    path = tmp_path_factory.mktemp("truth") / "a.csv"
+    path.write_text("a,b,label\n" + "".join(f"{cell},2,{i % 2}\n" for i, cell in enumerate(cells)))
+    data = load(DataSettings(dataset="table", data=str(path), impute="mean"))
+    meant = {"true": 1, "false": 0, "": np.nan}
+    wanted = np.array([meant.get(cell.lower(), cell) for cell in cells], np.float32)
+    assert np.array_equal(data.x_train[:, 0], wanted, equal_nan=True)
+    assert (data.x_train[:, 1] == 2).all() and data.y_train.tolist() == [i % 2 for i in range(len(cells))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -37,6 +38,32 @@ LAYERS = [
     ["cli"],
     ["fedpfl"],  # the package's own __init__.py, which hands on names
 ]
+# What a round needs: the files of the core, by package. It knows none of the others; options are a list to it.
+CORE = {
+    "core": "", "rules": "rule mean averages", "methods": "base",
+    "training": "batched batches device loop losses metrics optim phase schedule settings steps",
+    "client": "engine number state",
+    "engine": "agreement attendance federation listener listeners listeners.recorder replies rounds server sums "
+    "transport",
+    "setup": "assembly config", "results": "history line record run summary",
+    "data": "dataset federation partitioners registry settings", "models": "build parts registry",
+}  # fmt: skip
+# Imports of the core that are still there: they may only get fewer.
+STILL = {
+    "client.engine": "client.device_model client.personalise client.policy client.privacy options.after_the_end "
+    "options.diagnostics options.privacy setup.mean_model training.augment",
+    "client.state": "client.policy",
+    "data.federation": "data.datasets data.division_file",
+    "engine.rounds": "engine.own_rule",
+    "models.build": "models.external",
+    "setup.assembly": "models",
+    "setup.config": "methods models",
+    "training.batched": "training.augment training.merge",
+    "training.loop": "training.augment",
+    "training.settings": "training.augment",
+}
+# Modules and lines of fedpfl that a plain `fedpfl run` may import.
+PLAIN_RUN = (163, 22_800)
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 
 
@@ -74,6 +101,54 @@ def test_dependencies_point_downwards(module):
             assert RANK[part_of(other)] < RANK[part], f"{module} imports {other}"
         if not ours and part in {*DEVICE_PACKAGES, "mqtt", "results", "engine"}:
             assert other.split(".")[0] != "flwr", f"{module} imports flwr"
+
+
+def core_modules():
+    """Return the modules of the core."""
+    named = {f"fedpfl.{part}.{name}" for part, names in CORE.items() for name in names.split()}
+    return named | {module for module in MODULES if f"{module}.".startswith("fedpfl.core.")}
+
+
+def edges():
+    """Return the modules outside the core that files of the core import, by file."""
+    core, bare = core_modules(), {f"fedpfl.{part}" for part in ("data", "engine", "rules")}
+    found = {module: {*imports(module)} & MODULES.keys() - core - bare - {"fedpfl.version"} for module in core}
+    return {module: others for module, others in found.items() if others}
+
+
+def plain_run(folder):
+    """Return the modules of fedpfl that a run of FedAvg with its defaults imports, without a round's result."""
+    code = (
+        "import sys; from fedpfl.cli import main\n"
+        "given = [word for pair in sys.argv[1:] for word in ('-c', pair)]\n"
+        "sys.argv = ['fedpfl', 'run', '-q', '--workers', '0', *given]\n"
+        "try: main()\n"
+        "finally: print(*(name for name in sys.modules if name.partition('.')[0] == 'fedpfl'), file=sys.stderr)"
+    )
+    places = [f'{key}="{folder}"' for key in ("output-dir", "state-dir")]
+    given = ['method="fedavg"', "num-server-rounds=1", "local-epochs=1", *places]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return sorted({*done.stderr.split("\n")[-2].split()} & MODULES.keys())
+
+
+def lines_of(modules):
+    """Return how many lines modules have together."""
+    return sum(MODULES[module].read_text(encoding="utf-8").count("\n") for module in modules)
+
+
+def test_the_core_knows_no_option():
+    assert core_modules() <= MODULES.keys()
+    allowed = {f"fedpfl.{module}": {f"fedpfl.{name}" for name in names.split()} for module, names in STILL.items()}
+    assert edges() == allowed
+
+
+def test_a_plain_run_imports_little(tmp_path):
+    loaded = plain_run(tmp_path)
+    assert "fedpfl.methods.fedavg" in loaded and "fedpfl.methods.fedfac" not in loaded
+    assert (len(loaded), lines_of(loaded)) <= PLAIN_RUN and lines_of(loaded) <= PLAIN_RUN[1]
 
 
 def test_no_module_imports_itself_through_others():

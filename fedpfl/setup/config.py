@@ -361,7 +361,7 @@ def _common() -> list[tuple[str, type]]:
 
 def keys_of(method: str = "") -> list[str]:
     """Return every key that all methods have, and those of a method of this package."""
-    own = s.keys(find(method).Settings, method) if method in method_names() else []
+    own = s.keys(find(method).Settings, method) if method and method in method_names() else []
     return [*(key for _, cls in _common() for key in s.keys(cls)), *own]
 
 

@@ -59,7 +59,10 @@ def test_help_imports_nothing_slow():
         (["run", "-c", "learning-rte=1"], "learning-rte = 1: there is no such setting; did you mean learning-rate"),
         (["run", "-c", "learning-rate=-1.0"], "learning-rate = -1.0: must be > 0"),
         (["run", "-c", "method='fedpr'"], "method = 'fedpr': must be one of"),
-        (["run", "-c", "split='mixd'"], "split = 'mixd': must be one of mixed, given, stratified, time; did you mean mixed?"),
+        (
+            ["run", "-c", "split='mixd'"],
+            "split = 'mixd': must be one of mixed, given, stratified, time; did you mean mixed?",
+        ),
         (["compare", "fedavg", "fedper", "-c", "batch-size=1.5"], "batch-size = 1.5: must be a whole number"),
         (["sweep", "-c", "local-epochs=0", "--seeds", "2"], "local-epochs = 0: must be at least 1"),
         (["sweep", "--grid", "learning-rte=0.1,0.2"], "learning-rte = '0.1,0.2': there is no such setting; did you"),

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "tests" / "papers" / "equations.md").read_text(encoding="utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| paper ")
 ]
 
@@ -26,7 +26,7 @@ def test_files_and_tests_of_a_row_are_there(row: list[str]) -> None:
 
 
 def test_every_equation_of_the_four_papers_has_a_row() -> None:
-    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    page = (ROOT / "tests" / "papers" / "equations.md").read_text(encoding="utf-8")
     for section, equations in zip(page.split("\n## ")[1:], (7, 6, 7, 7), strict=True):
         named: set[int] = set()
         for first, last in re.findall(r"^\| eq\. (\d+)(?:(?:, | to )(\d+))? \|", section, re.MULTILINE):

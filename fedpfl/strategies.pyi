@@ -55,7 +55,7 @@ class FedALA(MethodStrategy):
     """Client i starts from Θ_i + (Θ − Θ_i) ⊙ W_i, 0 ≤ W_i ≤ 1, in the higher layers, then trains as in FedAvg."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: int = ..., samples: float = ..., weight_learning_rate: float = ..., epochs: int = ..., first_epochs: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: int = ..., samples: float = ..., weight_learning_rate: float = ..., first_epochs: int = ..., **settings: Any,
     ) -> None: ...
 
 class FedAMP(MethodStrategy):
@@ -188,7 +188,7 @@ class FedReG(MethodStrategy):
     """Base and head_G are shared, head_P is personal; clients predict with the sum of both heads."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., threshold: Literal["average", "median", "max", "second-min"] = ..., augmentation: Literal["simple", "auto", "none"] = ..., max_growth: float = ..., redraw: bool = ..., order: Literal["sequential", "interleaved"] = ..., head_layers: int = ..., personal_start: Literal["generic", "random"] = ..., variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., threshold: Literal["average", "median", "max", "second-min"] = ..., augmentation: Literal["simple", "auto", "none"] = ..., max_growth: float = ..., order: Literal["sequential", "interleaved"] = ..., head_layers: int = ..., personal_start: Literal["generic", "random"] = ..., variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedRep(MethodStrategy):
@@ -286,7 +286,7 @@ class PFedGate(MethodStrategy):
     """The dense model is averaged; the gate stays (Algorithm 1)."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., gate_learning_rate: float = ..., clip_norm: float = ..., opened: float = ..., blocks: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., gate_learning_rate: float = ..., clip_norm: float = ..., blocks: int = ..., **settings: Any,
     ) -> None: ...
 
 class PFedMe(MethodStrategy):

@@ -15,9 +15,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
+from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from .errors import ConfigError, did_you_mean
+from .removed import REMOVED
 
 # Settings that are places on the machine that uses them.
 PLACES = ("output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights", "devices-model")
@@ -162,6 +163,18 @@ def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     if complaint:
         raise ConfigError(key, value, complaint)
     return cast(Value, typed)
+
+
+def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:
+    """Raise ``ConfigError`` for a key that is none of ``keys``; a removed setting may have the default that it had."""
+    for key, value in values.items():
+        removed = REMOVED.get(key)
+        if key in keys or (removed is not None and value == removed.default):
+            continue
+        if removed is not None:
+            raise ConfigError(key, value, f"this setting was removed: {removed.instead}")
+        hint = did_you_mean(key, sorted(keys)) or "; `fedpfl config` lists all keys"
+        raise ConfigError(key, value, "there is no such setting" + hint)
 
 
 def is_word(text: str) -> bool:

@@ -29,6 +29,7 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
+from ..core.removed import REMOVED
 from ..core.settings import absolute_places, items
 from ..core.stored import read_json, to_toml
 from ..results.run import RunFolder, find_run
@@ -100,6 +101,10 @@ def plan(
     defaults = {key: default for _, part, prefix in sections() for key, default in items(part(), prefix)}
     same = {key for key in ADDED_LATER & named.keys() if named[key] == defaults[key]}
     counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
+    # Runs are found that the version before has made.
+    method = config.method.name
+    had = {key: removed.default for key, removed in REMOVED.items() if key.startswith(f"{method}-")}
+    counted = dict(sorted({**had, **counted}.items()))
     if code := custom.fingerprint(flat):
         counted["parts"] = code  # other custom code makes another run
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]

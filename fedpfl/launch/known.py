@@ -164,7 +164,6 @@ class CommonSettings(TypedDict, total=False):
     fedala_layers: Annotated[int, {'minimum': 0}]
     fedala_samples: Annotated[float, {'above': 0, 'maximum': 1}]
     fedala_weight_learning_rate: Annotated[float, {'above': 0}]
-    fedala_epochs: Annotated[int, {'minimum': 1}]
     fedala_first_epochs: Annotated[int, {'minimum': 1}]
     fedamp_alpha: Annotated[float, {'minimum': 0}]
     fedamp_sigma: Annotated[float, {'above': 0}]
@@ -221,7 +220,6 @@ class CommonSettings(TypedDict, total=False):
     fedreg_threshold: Literal["average", "median", "max", "second-min"]
     fedreg_augmentation: Literal["simple", "auto", "none"]
     fedreg_max_growth: Annotated[float, {'minimum': 1, 'maximum': 10000}]
-    fedreg_redraw: bool
     fedreg_order: Literal["sequential", "interleaved"]
     fedreg_head_layers: Annotated[int, {'minimum': 1}]
     fedreg_personal_start: Literal["generic", "random"]
@@ -258,7 +256,6 @@ class CommonSettings(TypedDict, total=False):
     pfedgate_share: Annotated[float, {'above': 0, 'maximum': 1}]
     pfedgate_gate_learning_rate: Annotated[float, {'above': 0}]
     pfedgate_clip_norm: Annotated[float, {'above': 0}]
-    pfedgate_opened: Annotated[float, {'above': 0, 'maximum': 0.999}]
     pfedgate_blocks: Annotated[int, {'minimum': 1}]
     pfedme_pull: Annotated[float, {'minimum': 0}]
     pfedme_steps: Annotated[int, {'minimum': 1}]

@@ -13,7 +13,8 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import private_folder
-from ..core.settings import Value, absolute_places
+from ..core.removed import REMOVED
+from ..core.settings import Value, absolute_places, require_keys
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
@@ -138,7 +139,10 @@ def _continued(continued: str | None, values: Mapping[str, Any], given: Mapping[
 
 
 def _find(run: str, values: Mapping[str, Any]) -> RunFolder:
-    return find_run(run, Path(str(values.get("output-dir", RunSettings.output_dir))))
+    found = find_run(run, Path(str(values.get("output-dir", RunSettings.output_dir))))
+    # Its rounds cannot go on as they were.
+    require_keys({key: value for key, value in found.config().items() if key in REMOVED}, ())
+    return found
 
 
 def _with_clients(values: Mapping[str, Any], stored: RunFolder) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ..core import custom
-from ..core.errors import ConfigError, did_you_mean
-from ..core.settings import checked, setting
+from ..core.removed import REMOVED
+from ..core.settings import checked, require_keys, setting
 from .known import Arguments, Settings
 
 
@@ -27,10 +27,7 @@ def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, 
     if isinstance(method, str) and custom.is_custom("method", method):
         return  # whose settings are known once it is imported
     known = _limits()
-    for key, value in {**named, **given}.items():
-        if key not in known and key not in app:
-            hint = did_you_mean(key, sorted({*known, *app})) or "; `fedpfl config` lists all keys"
-            raise ConfigError(key, value, "there is no such setting" + hint)
+    require_keys({**named, **given}, {*known, *app} - REMOVED.keys())
     for key, value in given.items():
         if key in known:
             kind, limits = known[key]

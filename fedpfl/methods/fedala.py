@@ -37,7 +37,6 @@ class FedALASettings:
     )
     samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
     weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
-    epochs: int = setting(1, "Epochs over these samples in which W is learned.", minimum=1)
     first_epochs: int = setting(10, "Epochs in which W is learned while all its entries are still 1.", minimum=1)
 
 
@@ -115,7 +114,7 @@ class FedALA(Method):
         return [
             Phase(
                 train=lambda name: name.startswith(WEIGHTS + "."),
-                epochs=self.settings.first_epochs if first else self.settings.epochs,
+                epochs=self.settings.first_epochs if first else 1,
                 data=local.draw(count, "samples that learn to mix"),
                 loss=loss, project=keep_in_unit, during=mixing_at_the_end, move_statistics=False,
                 learning_rate=self.settings.weight_learning_rate, **PLAIN_SGD,

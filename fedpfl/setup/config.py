@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, TypeVar
 
 from ..core import custom
 from ..core import settings as s
-from ..core.errors import ConfigError, did_you_mean
+from ..core.errors import ConfigError
 from ..core.extras import Extra
 from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
@@ -408,8 +408,4 @@ def check_keys(values: Mapping[str, Any]) -> None:
     know_method(values)
     if not set(values) - {*keys_of()}:  # so that no method needs to be imported for its settings
         return
-    keys = known_keys()
-    for key, value in values.items():
-        if key not in keys:
-            hint = did_you_mean(key, keys) or "; `fedpfl config` lists all keys"
-            raise ConfigError(key, value, "there is no such setting" + hint)
+    s.require_keys(values, known_keys())

@@ -9,7 +9,9 @@ import pytest
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import Task
+from fedpfl.core.removed import REMOVED
 from fedpfl.core.settings import require_absolute
+from fedpfl.launch import quick
 from fedpfl.setup import reference
 from fedpfl.setup.config import Config, check_keys, known_keys, unused
 
@@ -113,6 +115,21 @@ def test_unknown_keys_are_named_with_the_nearest_known():
     with pytest.raises(ConfigError, match="did you mean learning-rate"):
         check_keys({"learning-rates": 0.1})
     check_keys(Config.parse({}).flat())
+
+
+def test_the_number_of_settings_does_not_grow():
+    # `fedpfl config | grep -c ' = '` prints it. A new setting takes the place of one that nobody needs.
+    assert len(known_keys()) <= 259
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_removed_setting_names_what_is_there_instead(key):
+    check_keys({key: REMOVED[key].default})
+    with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
+        check_keys({key: "another"})
+    with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
+        quick.check({key: "another"}, {key: REMOVED[key].default})
+    assert key not in known_keys()
 
 
 def test_whole_numbers_are_accepted_where_a_number_is_expected():

@@ -65,7 +65,6 @@ class FedReGSettings:
         minimum=1,
         maximum=10_000,
     )
-    redraw: bool = setting(False, "Draw a new rebalanced set in every round; the paper draws it once (Algorithm 1).")
     order: str = setting(
         "sequential",
         "sequential: E epochs on the original data, then E on the rebalanced data. interleaved: one epoch of each, "
@@ -194,13 +193,11 @@ class FedReG(Method):
             return None
         size = self._quota(local)
 
-        def draw(number: int) -> Samples:
-            rng = generator(local.seed, "rebalanced set", local.client, number)
+        def draw() -> Samples:
+            rng = generator(local.seed, "rebalanced set", local.client, 0)
             return rebalance(local.samples, size, self.settings.augmentation, rng, local.normalize)
 
-        if self.settings.redraw:
-            return draw(local.round)
-        return self._rebalanced_sets.get((local.client, size), lambda: draw(0))
+        return self._rebalanced_sets.get((local.client, size), draw)
 
     def _quota(self, local: LocalRound) -> int:
         threshold, growth = _threshold(local), self.settings.max_growth

@@ -54,6 +54,7 @@ STILL = {
     "options.diagnostics options.privacy setup.mean_model training.augment",
     "client.state": "client.policy",
     "data.federation": "data.datasets data.division_file",
+    "data.partitioners": "data.flower_datasets",
     "engine.rounds": "engine.own_rule",
     "models.build": "models.external",
     "setup.assembly": "models",

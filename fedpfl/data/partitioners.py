@@ -21,8 +21,9 @@ import numpy as np
 
 from ..core.errors import ConfigError, DataError
 from ..core.rng import generator
+from . import flower_datasets
 from .dataset import Dataset
-from .registry import AUTO, PARTITIONERS, partitioner
+from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, partitioner
 from .settings import DataSettings
 
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
@@ -319,7 +320,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     _check(data, settings, num_clients, seed)
     if data.has_targets:
         data = _as_one_class(data, settings)
-    chosen = PARTITIONERS[settings.partitioner]
+    chosen = _entry(settings)
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
@@ -359,6 +360,12 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
                   for share, mine in zip(shares, validation)]  # fmt: skip
     _check_shares(shares, settings, data)
     return shares
+
+
+def _entry(settings: DataSettings) -> PartitionerEntry:
+    if is_flower(settings.partitioner):
+        return PartitionerEntry(flower_datasets.deal, draws=False, cuts=False, tasks=None)
+    return PARTITIONERS[settings.partitioner]
 
 
 def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
@@ -413,7 +420,7 @@ def _cut(
 
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
     """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
-    tasks = PARTITIONERS[settings.partitioner].tasks
+    tasks = _entry(settings).tasks
     return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
 
 
@@ -471,14 +478,14 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("num-clients", num_clients, "must be at least 1")
     if seed < 0:
         raise ConfigError("seed", seed, "must be at least 0")
-    if settings.partitioner not in PARTITIONERS:
+    if settings.partitioner not in PARTITIONERS and not is_flower(settings.partitioner):
         raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(PARTITIONERS))
     if settings.split == "time" and data.y_test is not None:
         allowed = f'cuts the last samples of each client off for tests, but {data.name} has a test set: use "given"'
         raise ConfigError("split", "time", allowed)
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no separate test set, use "mixed"')
-    if settings.split == "given" and PARTITIONERS[settings.partitioner].cuts:
+    if settings.split == "given" and _entry(settings).cuts:
         allowed = f'must be "mixed" for partitioner = "{settings.partitioner}", which takes one pool of samples'
         raise ConfigError("split", "given", allowed)
 

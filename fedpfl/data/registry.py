@@ -74,6 +74,15 @@ def table() -> list[DatasetInfo]:
 
 # Chooses among the partitioners by the data.
 AUTO = "auto"
+# Begins the name of a partitioner of flwr-datasets, and what errors call its form.
+FLOWER, FLOWER_FORM = "flwr:", "flwr:NAME(OPTION=VALUE, …) for one of flwr-datasets"
+
+
+def is_flower(text: str) -> bool:
+    """Return whether a partitioner is one of ``flwr-datasets``."""
+    return text.startswith(FLOWER)
+
+
 # (samples to divide, number of clients, settings, seed) → the positions of each client's samples, or its training and
 # its test samples.
 Partitioner = Callable[[Any, int, Any, int], List[Any]]

@@ -11,7 +11,7 @@ from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, TARGETS
 from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, items, parse, setting
-from .registry import AUTO, PARTITIONERS, dataset_names
+from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
 
 # Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
@@ -158,6 +158,7 @@ class DataSettings:
         "How data are divided among clients. auto: natural if the data name the owner of each sample, otherwise "
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
+        open_to={FLOWER_FORM: is_flower},
     )
     division_file: str = setting(
         "",

@@ -59,7 +59,7 @@ class CommonSettings(TypedDict, total=False):
     window_length: Annotated[int, {'minimum': 0}]
     window_step: Annotated[int, {'minimum': 0}]
     num_classes: Annotated[int, {'minimum': 0}]
-    partitioner: Literal["auto", "iid", "dirichlet", "dirichlet-client", "pathological", "natural", "domains", "pfllib-dirichlet", "pfllib-pathological"]
+    partitioner: str
     division_file: str
     partition_seed: Annotated[int, {'minimum': 0}]
     dirichlet_alpha: Annotated[float, {'above': 0}]

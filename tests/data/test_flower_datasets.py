@@ -1,0 +1,57 @@
+"""Divisions of flwr-datasets' partitioners are theirs, sample by sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpfl.core.errors import ConfigError
+from fedpfl.data import FederatedData
+from fedpfl.data.datasets.reading import load
+from fedpfl.data.settings import DataSettings
+
+theirs = pytest.importorskip("flwr_datasets.partitioner")
+datasets = pytest.importorskip("datasets")
+
+
+def ours(partitioner, clients=5):
+    given = DataSettings(partitioner=partitioner, min_samples=2, partition_seed=7)
+    data = FederatedData(given, clients, 1)
+    return [np.sort(np.concatenate(data.share(i))).tolist() for i in range(clients)]
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("DirichletPartitioner(alpha=0.5)", lambda n: theirs.DirichletPartitioner(5, "label", 0.5, seed=7)),
+        ("PathologicalPartitioner(num_classes_per_partition=3)",
+         lambda n: theirs.PathologicalPartitioner(5, "label", 3, seed=7)),
+        ("ShardPartitioner(num_shards_per_partition=2)", lambda n: theirs.ShardPartitioner(5, "label", 2, seed=7)),
+        ("InnerDirichletPartitioner(alpha=1.0)",
+         lambda n: theirs.InnerDirichletPartitioner([n // 5] * 5, "label", 1.0, seed=7)),
+        ("LinearPartitioner", lambda n: theirs.LinearPartitioner(5)),
+        ("ExponentialPartitioner()", lambda n: theirs.ExponentialPartitioner(5)),
+    ],
+)  # fmt: skip
+def test_each_client_has_their_samples(text, made):
+    data = load(DataSettings())
+    labels = data.y_train if data.y_test is None else np.concatenate([data.y_train, data.y_test])
+    expected = made(len(labels))
+    expected.dataset = datasets.Dataset.from_dict({"label": labels, "place": np.arange(len(labels))})
+    assert ours(f"flwr:{text}") == [sorted(expected.load_partition(i)["place"]) for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("flwr:Dirichlet", "must be flwr: and one of ContinuousPartitioner, DirichletPartitioner"),
+        ("flwr:DirichletPartitioner(0.5)", "must be flwr: and one of"),
+        ("flwr:DirichletPartitioner(alpha=", "must have the form flwr:NAME"),
+        ("flwr:DirichletPartitioner(alpha=open('x'))", "must have the form flwr:NAME"),
+        ("flwr:DirichletPartitioner(beta=1)", "flwr-datasets says TypeError"),
+        ("flwr:DirichletPartitioner(alpha=0.5, num_partitions=3)", "num-clients = 5: .* makes 3 parts"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(text, words):
+    with pytest.raises(ConfigError, match=words):
+        ours(text)

@@ -9,14 +9,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
-from .store import PlannedRun, State, Store
+from .store import PlannedRun, State, Store, unique
 from .warm import WarmProcess
 
 POLL_SECONDS = 0.1
@@ -232,15 +232,6 @@ class Process:
         log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         last = log[-1].removeprefix("error: ") if log else f"ended without an outcome, exit code {code}"
         return {"status": "failed", "error": last, "trained": self._trained}
-
-
-def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Return each run once, with everything that is to be measured after it."""
-    found: dict[str, PlannedRun] = {}
-    for run in runs:
-        modes = {*run.modes, *(found[run.name].modes if run.name in found else ())}
-        found[run.name] = replace(run, modes=tuple(sorted(modes)))
-    return list(found.values())
 
 
 def _shares(jobs: int) -> list[Resources]:

@@ -12,7 +12,7 @@ from ..core.settings import parse
 from ..results.run import RunFolder
 from . import metrics
 from .description import Cell, Experiment
-from .store import PlannedRun, State, Store, plan
+from .store import PlannedRun, State, Store, plan, unique
 
 GENERATED = "{generated}"
 
@@ -100,7 +100,7 @@ class Measured:
 
     def _once(self, tried: Collection[Place]) -> list[PlannedRun]:
         trials = [run for place, of in self.trials.items() if place in tried for _, run in of]
-        return list({run.name: run for run in (*trials, *self.runs.values())}.values())
+        return unique([*trials, *self.runs.values()])
 
     @property
     def undecided(self) -> int:

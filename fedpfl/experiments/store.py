@@ -19,9 +19,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,15 @@ class PlannedRun:
     rounds: int
     modes: tuple[str, ...] = ()  # of fedpfl new-clients to measure after it
     generate: tuple[str, ...] = ()  # script and arguments that make its data first; empty: none
+
+
+def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return each run once, with everything that is to be measured after it."""
+    found: dict[str, PlannedRun] = {}
+    for run in runs:
+        modes = {*run.modes, *(found[run.name].modes if run.name in found else ())}
+        found[run.name] = replace(run, modes=tuple(sorted(modes)))
+    return list(found.values())
 
 
 def plan(

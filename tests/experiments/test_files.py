@@ -28,6 +28,13 @@ def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> Non
         assert measured.cells, scale
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_rows_want_of_one_run_is_all_measured_after_it(path: Path, tmp_path: Path) -> None:
+    measured = Measured(load(path), "smoke", Store(tmp_path))
+    planned = {run.name: run for run in measured.planned()}
+    assert all(set(run.modes) <= set(planned[run.name].modes) for run in measured.runs.values())
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_page_says_how_many_runs_there_are(scale: str, tmp_path: Path) -> None:
     page = (FOLDER.parent / "docs" / "experiments.md").read_text(encoding="utf-8")

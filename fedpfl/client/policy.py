@@ -7,7 +7,6 @@ the server; this file and the environment are the device's own. docs/what-leaves
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sysconfig
@@ -18,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
 
 from ..core import custom
-from ..core.errors import FedpflError, did_you_mean
+from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extras import SERVER
+from ..core.files import read_regular
 from ..core.settings import Value
+from ..core.stored import MAX_TOML, parse_toml
 from ..options.evaluate_global import EvaluateGlobalSettings
 from ..options.privacy import PrivacySettings
 from . import protocol
@@ -190,8 +191,8 @@ _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 @lru_cache(maxsize=None)
 def _read(path: Path) -> Policy:
     try:
-        content = _toml().loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor TOML
+        content = parse_toml(read_regular(path, MAX_TOML).decode())
+    except (OSError, ValueError, RecursionError, StateError) as error:  # ValueError: neither UTF-8 nor TOML
         raise PolicyError(f"the policy {path} cannot be read: {error}") from error
     values: dict[str, Any] = {}
     for key, value in content.items():
@@ -202,14 +203,6 @@ def _read(path: Path) -> Policy:
             raise PolicyError(f"{path}: {key} = {value!r}: {words}")
         values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return Policy(**values)
-
-
-def _toml() -> Any:
-    """Return what reads TOML: a module of Python since 3.11, and before that the same code as a package."""
-    for name in ("tomllib", "tomli"):
-        with suppress(ImportError):
-            return importlib.import_module(name)
-    raise PolicyError(f"{VARIABLE}: this Python needs the package tomli to read a policy: pip install tomli")
 
 
 # -- what a run asks for ---------------------------------------------------------------------------------------------

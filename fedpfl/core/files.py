@@ -6,9 +6,12 @@ import json
 import os
 import re
 import secrets
+import stat
 import threading
 from pathlib import Path
 from typing import IO, Any
+
+from .errors import DamagedFile
 
 # Held while a file is written: a process that ends another way than by its main program waits for it.
 writing = threading.RLock()
@@ -49,6 +52,31 @@ def _write(path: Path, content: bytes, private: bool, durable: bool, executable:
         if isinstance(error, OSError) and error.filename is None:  # a full disk: say what there was no room for
             error.filename = str(path)
         raise
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read it; ``DamagedFile`` if it is no regular file: a pipe or a device may never give its end."""
+    try:
+        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+    except IsADirectoryError:
+        raise DamagedFile(path, "it is a folder") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise DamagedFile(path, "it is no regular file")
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes; ``DamagedFile`` for others."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise DamagedFile(path, f"it has more than {most} bytes")
+    return content
 
 
 def private_folder(path: Path) -> None:
@@ -125,7 +153,8 @@ class Rounds:
         for line in complete.splitlines():
             try:
                 found.append(json.loads(line))
-            except ValueError:  # a line's end: the file was shortened and has grown past where we were
+            # A line's end: the file was shortened and has grown past where we were.
+            except (ValueError, RecursionError):
                 continue
         for one in found:
             one.pop("sha256", None)

@@ -9,8 +9,10 @@ or cut makes a file look like one of those.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Iterable, Mapping
 
@@ -19,8 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .errors import DamagedFile, StateError
-from .files import write_atomically
+from .files import read_regular, write_atomically
 
+# Of a file of settings, and of a JSON file.
+MAX_TOML, MAX_JSON = 2**20, 2**26
 _NAME = "sha256"
 _FIRST_LINE = re.compile(rb"# sha256 ([0-9a-f]{64})\n")
 _FIRST_ENTRY = re.compile(rb'\{"sha256": "([0-9a-f]{64})", ')
@@ -93,17 +97,25 @@ def write_toml(path: Path, text: str) -> None:
     write_atomically(path, f"# sha256 {_sha256(text.encode())}\n{text}".encode(), private=True)
 
 
-def read_toml(path: Path) -> str:
-    """Return the text of a TOML file without its checksum, which must fit it (``DamagedFile``)."""
-    content = path.read_bytes()
+def read_toml(path: Path) -> Stored:
+    """Return the values of a TOML file, whose checksum must fit it (``DamagedFile``)."""
+    content = read_regular(path, MAX_TOML)
     found = _FIRST_LINE.match(content)
     text = content[found.end() :] if found else content
     if text.startswith(b"#") or (found and found[1].decode() != _sha256(text)):
         raise DamagedFile(path, "delete its first line to use it without this check")
     try:
-        return text.decode()
-    except UnicodeDecodeError as error:
+        return Stored(path, parse_toml(text.decode()).items())
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(path, str(error)) from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a TOML text; raise what Python's reader does, or ``StateError`` if there is none."""
+    for name in ("tomllib", "tomli"):  # in Python since 3.11, and before that the same code as a package
+        with suppress(ImportError):
+            return importlib.import_module(name).loads(text)  # type: ignore[no-any-return]
+    raise StateError("this Python needs the package tomli to read TOML: pip install tomli")
 
 
 def json_line(values: Mapping[str, Any]) -> str:
@@ -123,15 +135,15 @@ def from_json_line(line: bytes, path: Path, first: str) -> Stored:
         raise DamagedFile(path)
     try:
         return json.loads(text, object_pairs_hook=lambda pairs: Stored(path, pairs))  # type: ignore[no-any-return]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(path, str(error)) from error
 
 
 def read_json(path: Path) -> Stored:
     """Return the object of a JSON file that carries no checksum; ``DamagedFile`` if it holds none."""
     try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
+        found = json.loads(read_regular(path, MAX_JSON))
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(path, str(error)) from error
     if not isinstance(found, dict):
         raise DamagedFile(path)

@@ -34,6 +34,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..core.errors import ConfigError, FedpflError
 from ..mqtt import topics
@@ -48,6 +49,8 @@ LOOPBACK, PORT = "127.0.0.1", 8078
 # Of warnings and errors of a bench, the last ones are shown.
 LOG_LINES = 200
 MAX_CONNECTIONS = 64
+# A connection that has sent no whole request for so long is closed.
+REQUEST_SECONDS = 10.0
 # A bench's telemetry comes every 30 s.
 SILENT_SECONDS = 90.0
 # The run and the clients come first.
@@ -126,7 +129,7 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
     board = None if page.account is None else LiveBoard()
     app = application(page, board)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
+        app, http=_Timely, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
         limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=1,
         ssl_certfile=page.tls and page.tls[0], ssl_keyfile=page.tls and page.tls[1],
     )  # fmt: skip
@@ -150,6 +153,20 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
     finally:
         server.should_exit = True
         thread.join()
+
+
+class _Timely(H11Protocol):
+    """Closes connections that hold a place and send no request, which uvicorn would keep."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle)
+
+    def _close_unless_after(self, last: Any) -> None:
+        if self.cycle is last and (last is None or last.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle)
 
 
 @contextmanager
@@ -229,7 +246,11 @@ def application(page: LivePage, board: LiveBoard | None = None) -> Guard:
 
     routes = [Route(path, file) for path in FILES]
     routes += [Route(f"/api/{endpoint.__name__}", endpoint) for endpoint in (runs, run, bench)]
-    errors: dict[Any, Callable[[Request, Exception], Response]] = {ConfigError: _missing, FedpflError: _unreadable}
+    errors: dict[Any, Callable[[Request, Exception], Response]] = {
+        ConfigError: _missing,
+        FedpflError: _unreadable,
+        OSError: _unreadable,
+    }
     return Guard(Starlette(routes=routes, exception_handlers=errors), page)
 
 

@@ -10,12 +10,13 @@ import json
 import logging
 import threading
 import time
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.files import Rounds
+from ..core.errors import FedpflError, printable
+from ..core.files import Rounds, open_regular
+from ..core.stored import read_toml
 from . import telemetry, topics
 from .publisher import Message, Publisher
 
@@ -90,7 +91,7 @@ class RunFollower:
         while not stopping.wait(FOLLOW_SECONDS):
             try:
                 self.look()
-            except (OSError, ValueError, KeyError) as error:
+            except (FedpflError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 logger.warning("%s cannot be followed: %s", self._run or self._runs, error)
                 stopping.wait(10 * FOLLOW_SECONDS)
 
@@ -102,7 +103,7 @@ class RunFollower:
         if newest.parent != self._run:
             self._run, self._last = newest.parent, None
             self._rounds = Rounds(self._run / "metrics.jsonl", from_start=True)
-            self._config = tomllib.loads(newest.read_text(encoding="utf-8"))
+            self._config = read_toml(newest)
         assert self._run is not None and self._rounds is not None
         at = self._last[1] if self._last else 0
         for line in self._rounds.new():
@@ -123,15 +124,17 @@ def state_of(run: Path) -> dict[str, str]:
     if _is_running(run / ".lock"):
         return {"state": "running"}
     try:
-        return {"state": "failed", "error": (run / "failed.txt").read_text(encoding="utf-8").strip()[:MAX_LOG_LENGTH]}
+        with open_regular(run / "failed.txt") as file:
+            error = file.read(4 * MAX_LOG_LENGTH).decode("utf-8", "replace").strip()
     except FileNotFoundError:  # its server was killed, or told to end
         return {"state": "stopped"}
+    return {"state": "failed", "error": printable(error, MAX_LOG_LENGTH)}
 
 
 def _is_running(lock: Path) -> bool:
     """Return whether a server holds the run's lock, will hold it in a moment, or may hold it."""
     try:
-        with lock.open("rb") as file:
+        with open_regular(lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True

@@ -25,7 +25,6 @@ import os
 import re
 import secrets
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,10 +36,11 @@ from ..client.state import ClientState
 from ..core import custom
 from ..core.errors import ConfigError, DamagedFile, DataError, StateError, did_you_mean, printable
 from ..core.federation import Client
-from ..core.files import locked, private_folder, write_atomically
+from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import other_than
 from ..core.stored import (
+    MAX_JSON,
     Stored,
     from_json_line,
     json_line,
@@ -310,13 +310,11 @@ class RunFolder:
         """Return the stored settings."""
         path = self.path / "config.toml"
         try:
-            return Stored(path, tomllib.loads(read_toml(path)).items())
+            return read_toml(path)
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
-        except ValueError as error:  # of a version that wrote no checksum, or edited
-            raise DamagedFile(path, str(error)) from error
 
     def described(self) -> Stored:
         """Return :meth:`task` of a run whose clients are found."""
@@ -334,7 +332,7 @@ class RunFolder:
         """
         path = self.path / "task.json"
         try:
-            return from_json_line(path.read_bytes(), path, "state_key")
+            return from_json_line(read_regular(path, MAX_JSON), path, "state_key")
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
 

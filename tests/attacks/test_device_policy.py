@@ -22,7 +22,7 @@ from fedpfl.client import policy, protocol
 from fedpfl.client.engine import handle
 from fedpfl.client.forward import forward
 from fedpfl.client.policy import PolicyError
-from fedpfl.core import custom
+from fedpfl.core import custom, stored
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
@@ -466,7 +466,7 @@ def test_a_python_that_reads_no_toml_says_what_it_needs(values, allow, monkeypat
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(policy.importlib, "import_module", missing)
+    monkeypatch.setattr(stored.importlib, "import_module", missing)
     allow()
-    with pytest.raises(PolicyError, match="needs the package tomli to read a policy"):
+    with pytest.raises(PolicyError, match="needs the package tomli to read TOML"):
         policy._read.__wrapped__(Path(os.environ[policy.VARIABLE]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
+import httpx
 import pytest
-from live.live_parts import add_round, make_run, round_line
+from live.live_parts import add_round, make_run, round_line, served
+from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, DamagedFile
 from fedpfl.core.files import locked, write_atomically
@@ -104,7 +107,7 @@ def test_the_last_line_is_found_however_long_lines_are(tmp_path, monkeypatch, ro
     make_run(tmp_path, "one", rounds=rounds)
     for tail in (1, 100, len(round_line(1)), 2**16):
         monkeypatch.setattr(runs, "TAIL", tail)
-        runs._last.cache_clear()
+        runs._read_once.cache_clear()
         assert [run["round"] for run in list_runs(tmp_path)] == [rounds]
 
 
@@ -154,6 +157,78 @@ def test_damaged_runs_are_named_and_the_others_listed(tmp_path):
     assert listed[whole.name]["round"] == 1
     with pytest.raises(DamagedFile):
         read_run(tmp_path, "damaged")
+
+
+DEEP = "[" * 100_000
+UNFIT = {
+    "deep TOML": ("config.toml", f"a = {DEEP}"), "a date": ("config.toml", "a = 2026-11-26"),
+    "NaN": ("config.toml", "seed = nan"), "a table as a text": ("config.toml", "[method]"),
+    "no TOML": ("config.toml", "\0"), "too many settings": ("config.toml", "a = 1\n" * 200_000),
+    "deep JSON": ("metrics.jsonl", f'{{"round": {DEEP}\n'),
+    "a round that is a text": ("metrics.jsonl", '{"round": "1"}\n'),
+    "a round beyond numbers": ("metrics.jsonl", '{"round": 1e999}\n'),
+    "clients that are a number": ("metrics.jsonl", '{"round": 1, "clients": 7}\n'),
+    "accuracies that are a list": ("metrics.jsonl", '{"round": 1, "clients": [], "personalised": [1]}\n'),
+    "an accuracy that is a text": (
+        "metrics.jsonl", '{"round": 1, "clients": [], "personalised": {"each": {"0": "1"}, "accuracy": "1"}}\n'
+    ),
+    "a client without a number": (
+        "metrics.jsonl", '{"round": 1, "clients": [], "personalised": {"each": {"a": 1}, "accuracy": 1}}\n'
+    ),
+    "samples that are a number": ("task.json", '{"state_key": "a", "samples": 7}'),
+    "a deep task": ("task.json", f'{{"state_key": {DEEP}'),
+    "NaN in a task": ("task.json", '{"state_key": "a", "remarks": [NaN]}'),
+    "remarks that are a text": ("task.json", '{"state_key": "a", "remarks": "x"}'),
+}  # fmt: skip
+FILES = ("config.toml", "metrics.jsonl", "task.json", "failed.txt", ".lock")
+
+
+def put_in_place(path, kind):
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.symlink_to(path.name)
+
+
+def test_a_run_that_cannot_be_told_hides_no_other(tmp_path, caplog):
+    make_run(tmp_path, "whole", rounds=1)
+    for what, (name, content) in UNFIT.items():
+        (make_run(tmp_path, what, rounds=1) / name).write_text(content)
+    kinds = [f"{name} {kind}" for name in FILES for kind in ("pipe", "folder", "device", "loop")]
+    for what in kinds:
+        folder = make_run(tmp_path, what, rounds=1)
+        (folder / ".lock").touch()
+        put_in_place(folder / what.partition(" ")[0], what.partition(" ")[2])
+    make_run(tmp_path, os.fsdecode(b"r\xff"), rounds=1)
+    with served(tmp_path) as page:
+        where = page.address().partition("/#")[0]
+        known = {"Authorization": f"Bearer {page.token}"}
+        with httpx.Client(base_url=where, headers=known, timeout=HANG_SECONDS) as web:
+            listed = {run["name"]: run for run in web.get("/api/runs").json()["runs"]}
+            one = {name: web.get("/api/run", params={"name": name}) for name in ["whole", *UNFIT, *kinds]}
+    assert listed["whole"]["round"] == 1
+    assert listed["r?"]["state"] == "unreadable"
+    for what, (name, content) in UNFIT.items():
+        # The list reads settings and the last round's accuracy; what else is damaged shows in the run alone.
+        if name == "config.toml" or 'accuracy": "' in content or "a round" in what or "deep JSON" in what:
+            assert listed[what]["state"] == "unreadable", what
+        assert one[what].status_code == 422, what
+        assert len(one[what].json()["error"].splitlines()) == 1
+    for what in kinds:
+        assert one[what].status_code in (200, 404, 422), what
+    assert one["whole"].status_code == 200
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("since", ["9" * 5000, "-", "1-" + "9" * 5000, "٣-٣", "1-2-3", "-1--1", "\0"])
+def test_a_place_that_no_answer_gave_is_the_beginning(tmp_path, since):
+    make_run(tmp_path, "one", rounds=2)
+    assert read_run(tmp_path, "one", since)["rounds"] == [1, 2]
 
 
 def test_reading_changes_nothing_and_needs_no_torch(tmp_path):

@@ -21,6 +21,7 @@ from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
+from fedpfl.live import server
 from fedpfl.live.server import FILES, LiveBoard, LivePage, beside, listen
 from fedpfl.mqtt import topics
 from fedpfl.mqtt.publisher import Message
@@ -174,6 +175,17 @@ def test_a_browser_that_looks_on_sees_how_the_run_has_ended(tmp_path):
         (folder / "summary.md").touch()
     looking.result()
     assert seen[-1] == "finished"
+
+
+def test_connections_that_send_no_request_keep_nobody_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    make_run(tmp_path, "one")
+    with served(tmp_path) as page, contextlib.ExitStack() as stack, client(page) as web:
+        assert web.get("/api/runs").status_code == 200
+        for number in range(server.MAX_CONNECTIONS + 10):
+            slow = stack.enter_context(socket.create_connection(page.listening.getsockname()))
+            slow.sendall(b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * (number % 2) + b"GET / HT")
+        wait_until(lambda: httpx.get(page.address().partition("#")[0]).status_code == 200)
 
 
 def connects(port):

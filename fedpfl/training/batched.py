@@ -12,9 +12,12 @@ the clients as they were. They then run it one after the other, with ``run_phase
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections import Counter
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
+from logging import getLogger
 from typing import Any, Callable, Iterator, Mapping, Sequence, Union, cast
 
 import numpy as np
@@ -32,13 +35,17 @@ from .device import step_precision
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, summed
 from .losses import class_weights, weighing_with
 from .merge import CannotStack, Merged
-from .optim import TorchOptimizer, clip
+from .optim import SGD, TorchOptimizer, clip
 from .phase import Batch, Phase, loss_of
 from .schedule import rate_factor
 from .settings import TrainingSettings
 
+logger = getLogger("fedpfl.training")
+
 # Places of clients in a batch: neighbours, of which a slice is a view, or any.
 Rows = Union[slice, Tensor]
+# As many steps of one shape must follow for their capture to pay.
+_STEPS_OF_A_GRAPH = 8
 # What dropout layers call; a mask of ones tells what each does to its input.
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
@@ -219,24 +226,42 @@ class _Run:
         self.precision = step_precision(settings)
         self.holder = _Holder(turns.model)
         self.draws = _Draws(turns.modules, [m.draws for m in members], params[0].device)
-        batches = _Batches(self.samples, self.sizes, self.epoch, [m.generator(self.place) for m in members])
-        batches.augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, self.normalize)
+        augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, self.normalize)
+        generators = [m.generator(self.place) for m in members]
+        batches = _Batches(self.samples, self.sizes, self.epoch, generators, augment)
         losses = params[0].new_zeros(len(members), len(self.sizes[0]))
+        groups = [list(self._groups(tick)) for tick in range(len(self.sizes[0]))]
+        alike = Counter(self._shape(tick, rows) for tick, found in enumerate(groups) for _, rows in found)
+        with_graphs = params[0].is_cuda and _may_be_captured(parts, settings)
+        captured: dict[Any, _Captured] = {}
         with ExitStack() as stack:
             norms = stack.enter_context(statistics_of(turns.modules, phase.move_statistics))
-            for tick in range(len(self.sizes[0])):
+            for tick, found in enumerate(groups):
                 done: list[Part] = []
-                for clients, rows in self._groups(tick):
+                for clients, rows in found:
+                    shape = self._shape(tick, rows)
+                    batch, masks = batches.next(clients, tick), None
+                    if shape in captured:
+                        masks = self._masks(clients, rows, batch)
+                        losses[rows, tick] = captured[shape].replay(batch, masks)
+                        continue
                     done = [_part(part, rows) for part in parts]
                     if settings.learning_rate_over == "steps":
                         rate = rate_factor(settings, tick + 1, len(self.sizes[clients[0]]))
                         for part, full in zip(done, rates):
                             part.optimizer.learning_rate = full * rate
-                    batch = batches.next(clients, tick)
                     lone = batch.y.shape[1] == 1 and bool(norms)
                     if lone:  # as in run_phase
                         set_mode(norms, False)
-                    losses[rows, tick] = self._step(clients, rows, batch, done)
+                    masks = self._masks(clients, rows, batch)
+                    losses[rows, tick] = self._step(rows, batch, masks, done)
+                    alike[shape] -= 1
+                    # The first step of a shape runs as it is; what libraries set up for it is no part of a graph.
+                    if with_graphs and shape is not None and alike[shape] >= _STEPS_OF_A_GRAPH:
+                        made = _Captured(partial(self._step, rows, parts=done), batch, masks)
+                        with_graphs = made.worked
+                        if with_graphs:
+                            captured[shape] = made
                     if lone:
                         set_mode(norms, True)
                     for part, whole in zip(done, parts):
@@ -244,6 +269,10 @@ class _Run:
                 for part, whole in zip(done, parts):  # how many steps there were, say
                     vars(whole.optimizer).update({k: v for k, v in vars(part.optimizer).items() if type(v) is int})
         return self._end(losses)
+
+    def _shape(self, tick: int, rows: Rows) -> Any:
+        """Return what steps have in common that can be one graph: the same clients with as many samples, or None."""
+        return (rows.start, rows.stop, self.sizes[rows.start][tick]) if isinstance(rows, slice) else None
 
     def _groups(self, tick: int) -> Iterator[tuple[list[int], Rows]]:
         """Yield the clients that step together: with batches of one size and, if rates follow it, as many steps."""
@@ -260,14 +289,24 @@ class _Run:
             else:
                 yield clients, torch.tensor(clients, device=self.stacked[self.names[0]].device)
 
-    def _step(self, clients: list[int], rows: Rows, batch: Batch, parts: Sequence[Part]) -> Tensor:
+    def _masks(self, clients: list[int], rows: Rows, batch: Batch) -> list[Tensor]:
+        """Draw the masks of dropout for clients' next step."""
+
+        def probe(layers: _Layers) -> None:
+            copies = {name: array[rows].clone() for name, array in self.stacked.items()}
+            trained = {name: copies.pop(name) for name in self.names}
+            with torch.no_grad():
+                self._losses(trained, copies, [leaf[rows].clone() for leaf in self.merged.leaves], batch, (), layers)
+
+        return self.draws.masks(clients, probe, batch.y.shape[1])
+
+    def _step(self, rows: Rows, batch: Batch, masks: Sequence[Tensor], parts: Sequence[Part]) -> Tensor:
         """Let clients make their next step; return the loss of each."""
         phase, settings, size = self.phase, self.settings, batch.y.shape[1]
         arrays = {name: array[rows] for name, array in self.stacked.items()}
         trained = {name: arrays.pop(name).requires_grad_() for name in self.names}
         leaves = [leaf[rows] for leaf in self.merged.leaves]
         versions = [leaf._version for leaf in leaves]
-        masks = self.draws.masks(clients, lambda layers: self._probe(trained, arrays, leaves, batch, layers), size)
 
         losses = self._losses(trained, arrays, leaves, batch, masks)
         weight = settings.loss_weight(size)
@@ -317,15 +356,6 @@ class _Run:
         finally:
             self.turns.reset()
         return found
-
-    def _probe(
-        self, trained: Mapping[str, Tensor], others: Mapping[str, Tensor], leaves: Sequence[Tensor], batch: Batch,
-        layers: _Layers,
-    ) -> None:  # fmt: skip
-        """Run the loss on copies of what it may change, to see what it draws."""
-        copies = {name: array.clone() for name, array in others.items()}
-        with torch.no_grad():
-            self._losses(trained, copies, [leaf.clone() for leaf in leaves], batch, (), layers)
 
     def _adjust(self, made: Any, arrays: Mapping[str, Tensor], grads: list[Tensor], limits: Sequence[Part]) -> None:
         _, penalty, *_ = made.value
@@ -403,18 +433,54 @@ class _Holder(nn.Module):
         return found
 
 
+class _Captured:
+    """A step as a CUDA graph: its kernels are started by one call, on other samples each time.
+
+    ``worked`` tells whether it could be captured. Nothing has been computed then.
+    """
+
+    def __init__(self, step: Callable[..., Tensor], batch: Batch, masks: Sequence[Tensor]) -> None:
+        self._inputs = [tensor.clone() for tensor in (*batch, *masks)]
+        self._graph = torch.cuda.CUDAGraph()
+        stream, now = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(now)
+        self.worked = True
+        with torch.cuda.stream(stream):
+            self._graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self._losses = step(batch=Batch(*self._inputs[:3]), masks=self._inputs[3:])
+            except RuntimeError as error:
+                self.worked = False
+                logger.info("steps run without CUDA graphs: %s", in_one_line(error))
+            finally:
+                with nullcontext() if self.worked else suppress(RuntimeError):
+                    self._graph.capture_end()
+        now.wait_stream(stream)
+
+    def replay(self, batch: Batch, masks: Sequence[Tensor]) -> Tensor:
+        """Make the step with these samples; return the loss of each client, until the next replay."""
+        for mine, given in zip(self._inputs, (*batch, *masks)):
+            mine.copy_(given)
+        self._graph.replay()
+        return self._losses
+
+
+def _may_be_captured(parts: Sequence[Part], settings: TrainingSettings) -> bool:
+    """Return whether all steps of a phase run the same kernels with the same numbers: Adam counts its steps."""
+    return settings.learning_rate_over != "steps" and all(type(part.optimizer) is SGD for part in parts)
+
+
 class _Batches:
     """The batches of many clients, each in its own order.
 
     ``augment`` changes the samples of a client with the numbers of its own generator.
     """
 
-    augment: Callable[[Tensor, Any], Tensor] | None = None
-
     def __init__(
         self, samples: Sequence[Samples], sizes: Sequence[Sequence[int]], epoch: Sequence[int],
-        generators: Sequence[np.random.Generator],
+        generators: Sequence[np.random.Generator], augment: Callable[[Tensor, Any], Tensor] | None,
     ) -> None:  # fmt: skip
+        self.augment = augment
         # As run_phase does: rows of images are contiguous in channels_last.
         self._images = samples[0].x.dim() == 4
         rows = [x.permute(0, 2, 3, 1) if self._images else x for x, _ in samples]

@@ -1,4 +1,4 @@
-"""What the peers' scripts have in common: the work to do, the models, what they say. Knows nothing of fedpfl."""
+"""What the peers' scripts have in common: the work to do, the models, what they say. Of fedpfl it only has ResNet-8."""
 
 from __future__ import annotations
 
@@ -53,6 +53,10 @@ def model(name: str) -> nn.Sequential:
         return nn.Sequential(
             nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
         )
+    if name == "resnet8":  # the same module, so that all compute the same
+        from fedpfl.models.build import build
+
+        return nn.Sequential(build(name, (3, 32, 32), 10)).to(memory_format=torch.channels_last)
     return nn.Sequential(
         nn.Conv2d(1, 32, 5), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(32, 64, 5), nn.MaxPool2d(2), nn.ReLU(),

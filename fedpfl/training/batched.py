@@ -12,7 +12,7 @@ the clients as they were. They then run it one after the other, with ``run_phase
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -231,6 +231,8 @@ class _Run:
         batches = _Batches(self.samples, self.sizes, self.epoch, generators, augment)
         losses = params[0].new_zeros(len(members), len(self.sizes[0]))
         groups = [list(self._groups(tick)) for tick in range(len(self.sizes[0]))]
+        if augment is None:
+            batches.plan([(clients, tick) for tick, found in enumerate(groups) for clients, _ in found])
         alike = Counter(self._shape(tick, rows) for tick, found in enumerate(groups) for _, rows in found)
         with_graphs = params[0].is_cuda and _may_be_captured(parts, settings)
         captured: dict[Any, _Captured] = {}
@@ -490,9 +492,21 @@ class _Batches:
         self._sizes, self._epoch, self._generators = sizes, epoch, generators
         self._orders = [np.zeros(0, np.int64)] * len(samples)
         self._at = [0] * len(samples)
+        self._planned: deque[tuple[Tensor, Tensor]] = deque()
 
-    def next(self, clients: Sequence[int], tick: int) -> Batch:
-        """Return the next batches of clients, which have one size."""
+    def plan(self, steps: Sequence[tuple[Sequence[int], int]]) -> None:
+        """Bring the order of the samples of all steps to where they are at once: else each step would wait for its."""
+        places = [self._places(clients, tick) for clients, tick in steps]
+        rows = [of_step + self._starts[list(clients)][:, None] for of_step, (clients, _) in zip(places, steps)]
+        sizes = [of_step.size for of_step in places]
+        both = [
+            torch.from_numpy(np.concatenate([of_step.reshape(-1) for of_step in one])).to(self._y.device)
+            for one in (places, rows)
+        ]
+        self._planned = deque(zip(torch.split(both[0], sizes), torch.split(both[1], sizes)))
+
+    def _places(self, clients: Sequence[int], tick: int) -> Any:
+        """Return which samples clients take next, clients × size of the batch."""
         size = self._sizes[clients[0]][tick]
         places = np.empty((len(clients), size), np.int64)
         for row, client in zip(places, clients):
@@ -502,15 +516,21 @@ class _Batches:
             at = self._at[client]
             row[:] = self._orders[client][at : at + size]
             self._at[client] = at + size
-        positions = torch.from_numpy(places)
-        rows = torch.from_numpy((places + self._starts[list(clients)][:, None]).reshape(-1)).to(self._y.device)
+        return places
+
+    def next(self, clients: Sequence[int], tick: int) -> Batch:
+        """Return the next batches of clients, which have one size."""
+        if not self._planned:
+            self.plan([(clients, tick)])
+        positions, rows = self._planned.popleft()
+        size = self._sizes[clients[0]][tick]
         x, y = self._x.index_select(0, rows), self._y.index_select(0, rows)
         if self._images:
             x = x.permute(0, 3, 1, 2)
         if self.augment is not None:
             x = self._augmented(x, clients, size)
         shape = (len(clients), size)
-        return Batch(x.reshape(*shape, *x.shape[1:]), y.reshape(*shape, *y.shape[1:]), positions.to(self._y.device))
+        return Batch(x.reshape(*shape, *x.shape[1:]), y.reshape(*shape, *y.shape[1:]), positions.reshape(shape))
 
     def _augmented(self, x: Tensor, clients: Sequence[int], size: int) -> Tensor:
         assert self.augment is not None
@@ -588,6 +608,8 @@ class _Layers(TorchFunctionMode):
             return func(args[0])
         if func is F.adaptive_avg_pool2d and _size(*args, **kwargs) in (1, (1, 1), [1, 1]):
             return args[0].mean((-2, -1), keepdim=True)  # what it computes, without a loop over clients
+        if func is F.batch_norm:
+            return _BatchNorm.apply(*_norm(*args, **kwargs))
         if func not in _DROPOUTS:
             return func(*args, **kwargs)
         x, p, training = _dropout(*args, **kwargs)
@@ -600,6 +622,40 @@ class _Layers(TorchFunctionMode):
         if mask is None:
             raise CannotStack("dropout outside of a layer for it")
         return x * mask
+
+
+class _BatchNorm(torch.autograd.Function):
+    """BatchNorm of clients: that of one client with the channels of all, as vmap has none on a GPU."""
+
+    @staticmethod
+    def forward(*given: Any) -> Tensor:
+        """Normalise."""
+        return F.batch_norm(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Do nothing: outside of vmap this is never used."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor, *given: Any) -> tuple[Tensor, int]:
+        """Normalise the samples of all clients."""
+        count = info.batch_size
+        x = x.expand(count, *x.shape).transpose(0, 1) if dims[0] is None else x.movedim(dims[0], 1)
+        arrays = [
+            array.expand(count, -1).reshape(-1) if dim is None else array.movedim(dim, 0).flatten()
+            for array, dim in zip(given[:4], dims[1:5]) if array is not None
+        ]  # fmt: skip
+        found = iter(arrays)
+        merged = [None if array is None else next(found) for array in given[:4]]
+        out = F.batch_norm(x.flatten(1, 2), *merged, *given[4:])
+        return out.reshape(len(out), count, -1, *out.shape[2:]), 1
+
+
+def _norm(
+    input: Tensor, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> tuple[Any, ...]:  # fmt: skip
+    return input, running_mean, running_var, weight, bias, training, momentum, eps
 
 
 def _size(input: Tensor, output_size: Any) -> Any:

@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from logging import getLogger
-from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple, TypeVar, cast
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -27,6 +27,7 @@ from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
+from ..core.sharing import Given, Received, Sharing
 from ..data.federation import FederatedData, federated_data, own_data
 from ..methods.base import LocalRound, Method, common_model, require_returned, tests_more_than_arrays
 from ..options.after_the_end import PersonaliseSettings
@@ -60,6 +61,8 @@ EARLY_HOOKS = (
 FIRST = "first/"
 # In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
 MOMENTUM = "momentum/"
+# Of a GPU's free memory, for the samples that stay there.
+SHARE_OF_SAMPLES = 0.3
 # Training samples with which a client's written model is compared with the tested one.
 COMPARED = 64
 # Momentum of each phase, by parameter.
@@ -76,6 +79,44 @@ class Training(NamedTuple):
     first: Mapping[str, np.ndarray]
     momentum: Momentum | None
     started: float
+    given: Given | None = None
+
+
+class Later(LocalRound):
+    """A round whose model is loaded when it is first asked for: most methods only need it while it trains."""
+
+    def wait_for(self, load: Callable[[], None]) -> None:
+        """Have the model loaded by ``load`` when it is next asked for."""
+        vars(self)["load"] = load
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model has been asked for."""
+        return "load" not in vars(self)
+
+    @property
+    def model(self) -> nn.Module:  # type: ignore[override]
+        """The model, loaded."""
+        load = vars(self).pop("load", None)
+        if load is not None:
+            load()
+        found: nn.Module = vars(self)["_model"]
+        return found
+
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        vars(self)["_model"] = model
+
+
+_Round = TypeVar("_Round", bound=LocalRound)
+
+
+class Taken(NamedTuple):
+    """What a client's training has led to: personal arrays by name, the shared vector, whether all are finite."""
+
+    personal: Mapping[str, np.ndarray]
+    shared: np.ndarray
+    finite: bool
 
 
 class Engine:
@@ -109,6 +150,10 @@ class Engine:
         self._made: dict[str, tuple[Any, ...]] = {}
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
+        # Samples that stay on a GPU, and the bytes that more of them may take there.
+        self._kept: dict[tuple[str, int], Samples] = {}
+        on_gpu = config.training.device == "cuda"
+        self._room_for_samples = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0]) if on_gpu else 0
         self.use_model_of(client)
 
     def use_model_of(self, client: int) -> None:
@@ -171,10 +216,24 @@ class Engine:
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
 
-    def begin_training(self, client: int, message: Payload, method: Method) -> Training:
-        """Load a client's model and have its method prepare the phases of a round."""
+    def begin_training(
+        self, client: int, message: Payload, method: Method, later: bool = False
+    ) -> Training:  # fmt: skip
+        """Load a client's model and have its method prepare the phases of a round.
+
+        With ``later`` the model is loaded when the method asks for it, if nothing else needs it.
+        """
         started = time.perf_counter()
-        state, local = self.load(client, message)
+        self.use_model_of(client)
+        given = None
+        local: LocalRound
+        if not later or self.needs_model:
+            state, local = self.load(client, message)
+        else:
+            state, local, given = self.read(client, message, Later)
+            local.wait_for(given.load)
+            if self._may_draw_early:
+                self.seed(local, "prepare")
         method.prepare(local)
         first = self._first_personal_part(state, local)
         momentum = self._momentum(state, local)
@@ -182,17 +241,27 @@ class Engine:
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
-        return Training(state, local, method, phases, first, momentum, started)
+        return Training(state, local, method, phases, first, momentum, started, given)
 
-    def end_training(self, training: Training, losses: Sequence[float]) -> Payload:
-        """Store what the client keeps of its trained model, and return its reply."""
-        state, local, method, _, first, momentum, started = training
+    def end_training(
+        self, training: Training, losses: Sequence[float], taken: Callable[[], Taken | None] = lambda: None
+    ) -> Payload:  # fmt: skip
+        """Store what the client keeps of its trained model, and return its reply.
+
+        ``taken`` is asked, after the method, for arrays that need not be copied out of the model.
+        """
+        state, local, method, _, first, momentum, started, _ = training
         message = local.message
         extra = method.conclude(local)
         require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
-        personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
+        found = taken()
+        if found is None:
+            personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
+            finite = _are_finite([shared, *personal.values()])
+        else:
+            personal, shared, finite = dict(found.personal), found.shared, found.finite
         # Neither sent nor kept: the client's last good state is where its next round starts.
-        _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
+        _require(finite and _are_finite(extra.arrays.values()), local)
         rule = method.aggregation.rule
         if not rule.takes_shared:
             shared = self.sharing.layout.unpack(message.arrays)
@@ -389,6 +458,19 @@ class Engine:
         stored = self._stored_personal(state, local.message, local.client)
         return {name[len(prefix) :]: array for name, array in stored.items() if name.startswith(prefix)}
 
+    @property
+    def draws_at_the_end(self) -> bool:
+        """Whether a method may draw random numbers after the training."""
+        return type(self.config.method).conclude is not Method.conclude
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether more than the method asks for a client's model in a round of training."""
+        run = self.config.run
+        return bool(
+            type(self.sharing) is not Sharing or run.diagnostics or run.evaluate_trained or self._mean_model.size
+        )
+
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return how far the personal part has moved since."""
         if not first:
@@ -440,6 +522,23 @@ class Engine:
 
         Many clients are tested in turn with the same vector; ``to_test`` says that it need not be loaded again.
         """
+        state, local, given = self.read(client, message, LocalRound)
+        vector = self.sharing.layout.unpack(message.arrays)
+        same = to_test and self._tested is not None and self._tested[0] is self.model and self._tested[1]() is vector
+        self._fill(None if same else vector, given.personal)
+        if self._may_draw_early:
+            self.seed(local, "prepare")
+        return state, local
+
+    def _fill(self, vector: np.ndarray | None, personal: Mapping[str, np.ndarray]) -> None:
+        if vector is not None:
+            self.sharing.set_shared(vector)
+        self._tested = None
+        if self.sharing.personal:
+            self.sharing.set_personal(personal)
+
+    def read(self, client: int, message: Payload, kind: type[_Round]) -> tuple[ClientState, _Round, Given]:
+        """Return what :meth:`load` does, and the arrays that it loads."""
         self.use_model_of(client)
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
@@ -447,29 +546,30 @@ class Engine:
         if layout != self.sharing.layout.to_text():
             self.sharing.layout.require(Layout.from_text(layout))
         vector = self.sharing.layout.unpack(message.arrays)
-        same = to_test and self._tested is not None and self._tested[0] is self.model and self._tested[1]() is vector
-        if not same:
-            self.sharing.set_shared(vector)
-        self._tested = None
         state = self.state_of(str(message.config["state-key"]), client)
+        personal: Mapping[str, np.ndarray] = {}
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
             personal = self._stored_personal(state, message, client) if trained else self._first_personal
-            self.sharing.set_personal(personal)
         place = self._place(client)
-        local = LocalRound(
+        received = self.sharing.received(vector)
+        local = kind(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
-            self.sharing.received(vector), message,
-            train_data=lambda: self._on_device(self.data.train(place)),
+            received, message,
+            train_data=lambda: self._on_device("train", place),
             train_labels=lambda: self.data.labels(place),
             layout=self.sharing.layout,
             extras=extras,
             validation_data=lambda: self.validation_samples(client),
             normalize=self.config.data.normalize,
         )  # fmt: skip
-        if self._may_draw_early:
-            self.seed(local, "prepare")
-        return state, local
+
+        def load() -> None:
+            self.use_model_of(client)
+            self.sharing.accept(extras)
+            self._fill(vector, personal)
+
+        return state, local, Given(cast(Received, received), personal, load)
 
     def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
         """Return the arrays that a message names: of this run, or of the one that it continues."""
@@ -479,11 +579,11 @@ class Engine:
 
     def test_samples(self, client: int) -> Samples:
         """Return a client's test samples where the model computes."""
-        return self._on_device(self.data.test(self._place(client)))
+        return self._on_device("test", self._place(client))
 
     def validation_samples(self, client: int) -> Samples:
         """Return a client's validation samples where the model computes."""
-        return self._on_device(self.data.validation(self._place(client)))
+        return self._on_device("validation", self._place(client))
 
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
         """Test a forward pass; what it draws from global generators does not depend on what was drawn before."""
@@ -498,8 +598,18 @@ class Engine:
     def _place(self, client: int) -> int:
         return 0 if self.own else client
 
-    def _on_device(self, samples: Samples) -> Samples:
-        return Samples(*(tensor.to(self.config.training.device) for tensor in samples))
+    def _on_device(self, part: str, place: int) -> Samples:
+        """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
+        if (part, place) in self._kept:
+            return self._kept[part, place]
+        samples: Samples = getattr(self.data, part)(place)
+        if self.config.training.device != "cuda":
+            return samples
+        moved = Samples(*(tensor.to("cuda") for tensor in samples))
+        self._room_for_samples -= sum(tensor.nbytes for tensor in moved)
+        if self._room_for_samples >= 0:
+            self._kept[part, place] = moved
+        return moved
 
 
 Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
@@ -606,8 +716,16 @@ def _is_plain(model: nn.Module) -> bool:
 
 
 def _require_finite(local: LocalRound, arrays: Iterable[np.ndarray]) -> None:
-    if not all(np.isfinite(array).all() for array in arrays):
+    _require(_are_finite(arrays), local)
+
+
+def _require(finite: bool, local: LocalRound) -> None:
+    if not finite:
         raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+
+
+def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
+    return all(np.isfinite(array).all() for array in arrays)
 
 
 def _available_threads() -> int:

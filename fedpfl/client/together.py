@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from logging import getLogger
 from typing import Callable, Iterable, Iterator, List, Sequence, Union, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.payload import Payload
 from ..core.rng import generator
+from ..core.sharing import Sharing
 from ..training.batched import Member, Turns, kind_of, run_phase_of_many
 from ..training.merge import CannotStack
 from ..training.phase import Phase
 from ..training.settings import TrainingSettings
-from .engine import Engine, Training
+from .engine import Engine, Later, Taken, Training
 
 logger = getLogger("fedpfl.client")
 
@@ -120,17 +122,23 @@ class Together:
         """Load a client, have its method make its phases, and take its model out of the engine's."""
         engine, begun = self._engine, time.perf_counter()
         # A method may leave something in itself that it needs when the client's round ends.
-        training = engine.begin_training(client, message, copy.copy(engine.config.method))
+        training = engine.begin_training(client, message, copy.copy(engine.config.method), later=True)
         local = training.local
         phases = [phase for phase in training.phases if phase.epochs]
-        if phases:
-            engine.seed(local, "batches")
+        loaded = not isinstance(local, Later) or local.is_loaded
+
+        def draws() -> Tensor:
+            if phases:
+                engine.seed(local, "batches")
+            return _draws(engine.config.training.device)
+
         member = Member(
             local.samples, lambda place: generator(local.seed, "batches", local.client, local.round, place),
-            _draws(engine.config.training.device), training.momentum,
+            # What the method has drawn before counts if there is no phase.
+            draws if phases else draws(), None if loaded else training.given, training.momentum,
         )  # fmt: skip
-        turns = self._turns_of(engine)
-        turns.take(member)
+        if loaded:
+            self._turns_of(engine).take(member)
         found = _Client(training, phases, member)
         found.kind = f"{engine.config.run.model} {kind_of(phases)}"
         found.seconds = time.perf_counter() - begun
@@ -151,9 +159,11 @@ class Together:
             if not there:
                 break
             self._run_phase(turns, there, place, factor)
+        taken = _taken(engine.sharing, [client.member for client in clients])
         share = (time.perf_counter() - begun) / len(clients)
-        for client in clients:
-            answers[client.number] = client.error or self._end(turns, client, share)
+        for place, client in enumerate(clients):
+            found = None if taken is None or client.member.given is not None else taken[place]
+            answers[client.number] = client.error or self._end(turns, client, share, found)
 
     def _run_phase(self, turns: Turns, clients: Sequence[_Client], place: int, factor: float) -> None:
         """Run a phase of clients as one batch; as two where the memory is too small, or else one after the other."""
@@ -179,29 +189,42 @@ class Together:
 
     def _alone(self, turns: Turns, client: _Client, place: int, factor: float) -> None:
         """Run a phase of one client."""
-        training, member = client.training, client.member
+        training, member, device = client.training, client.member, self._engine.config.training.device
         try:
             with turns.of(member):
-                _set_draws(member.draws, self._engine.config.training.device)
+                _set_draws(member.draws() if callable(member.draws) else member.draws, device)
                 loss = self._engine.run_phase(
                     client.phases[place], training.local, "batches", place, factor, training.momentum
                 )
-                member.draws = _draws(self._engine.config.training.device)
+                member.draws = _draws(device)
             client.losses.append(loss)
         except Exception as error:  # noqa: BLE001  one client's: the others continue
             turns.reset()
             client.error = error
 
-    def _end(self, turns: Turns, client: _Client, share: float) -> Answer:
-        engine, begun = self._engine, time.perf_counter()
+    def _end(self, turns: Turns, client: _Client, share: float, taken: Taken | None) -> Answer:
+        engine, begun, local, member = self._engine, time.perf_counter(), client.training.local, client.member
+
+        def load() -> None:
+            turns.put(member)
+            engine.sharing.accept(local.extras)
+
         try:
-            turns.put(client.member)
-            engine.sharing.accept(client.training.local.extras)
-            _set_draws(client.member.draws, engine.config.training.device)
-            started = begun - client.seconds - share
-            reply = engine.end_training(client.training._replace(started=started), client.losses)
-            # The next client's round ends in the same model, of which these may be views.
-            reply.arrays = {name: array.copy() for name, array in reply.arrays.items()}
+            later = local if isinstance(local, Later) and taken is not None else None
+            if later:
+                later.wait_for(load)
+            else:
+                load()
+            if not callable(member.draws) or engine.draws_at_the_end:
+                _set_draws(member.draws() if callable(member.draws) else member.draws, engine.config.training.device)
+            training = client.training._replace(started=begun - client.seconds - share)
+            reply = engine.end_training(
+                training, client.losses, lambda: None if later is None or later.is_loaded else taken
+            )
+            if (
+                later is None or later.is_loaded
+            ):  # the next client's round ends in the same model, of which these may be views
+                reply.arrays = {name: array.copy() for name, array in reply.arrays.items()}
             return reply
         except Exception as error:  # noqa: BLE001  one client's: the others continue
             return error
@@ -213,6 +236,29 @@ class Together:
         if (name, place, reason) not in self.alone:
             self.alone.add((name, place, reason))
             logger.info("%s: clients run phase %d one after the other: %s", name, place + 1, reason)
+
+
+def _taken(sharing: Sharing, members: Sequence[Member]) -> list[Taken] | None:
+    """Copy what clients have trained from where it was computed, all at once; None where arrays are split."""
+    if type(sharing) is not Sharing or any(member.given is not None for member in members):
+        return None
+
+    def together(names: Sequence[str]) -> dict[str, Tensor]:
+        return {name: torch.stack([member.arrays[name] for member in members]) for name in names}
+
+    count = len(members)
+    shared = [array.reshape(count, -1).float() for array in together(sharing.shared).values()]
+    vectors = torch.cat(shared, 1) if shared else torch.zeros(count, 0)
+    personal = together(sharing.personal)
+    finite = torch.isfinite(vectors).all(1).cpu()
+    for array in personal.values():
+        finite &= torch.isfinite(array.reshape(count, -1)).all(1).cpu()
+    own = {name: array.cpu().numpy() for name, array in personal.items()}
+    rows = vectors.cpu().numpy()
+    return [
+        Taken({name: np.asarray(array[at]) for name, array in own.items()}, rows[at], bool(finite[at]))
+        for at in range(count)
+    ]
 
 
 class _Client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -155,6 +155,14 @@ class Received(Mapping[str, Tensor]):
     def __len__(self) -> int:
         """Return the number of arrays."""
         return len(self._arrays)
+
+
+class Given(NamedTuple):
+    """The arrays with which a client's round begins, and what loads them into the model."""
+
+    shared: Received
+    personal: Mapping[str, np.ndarray]
+    load: Callable[[], None]
 
 
 def stored_array(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[Shape]) -> np.ndarray:

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.errors import in_one_line
 from ..core.frozen import frozen
 from ..core.samples import Samples
+from ..core.sharing import UNUSED_BUFFER, Given
 from .augment import find as find_augmentation
 from .augment import flip_crop
 from .device import step_precision
@@ -55,12 +56,14 @@ class Member:
     """A client of a batch, as it is between two phases.
 
     ``arrays`` are those of the model, by name, and ``attributes`` what else its modules have for this client alone, by
-    module and name. ``generator`` makes the source of a phase's random choices; ``draws`` is the state of torch's own.
+    module and name. ``generator`` makes the source of a phase's random choices; ``draws`` is the state of torch's own,
+    or makes it. While ``given`` is there, the arrays are these, and the model has not held them yet.
     """
 
     samples: Samples
     generator: Callable[[int], np.random.Generator]
-    draws: Tensor | None
+    draws: Callable[[], Tensor] | Tensor
+    given: Given | None
     velocity: dict[int, dict[str, Tensor]] | None
     arrays: dict[str, Tensor] = field(default_factory=dict)
     attributes: dict[tuple[int, str], Any] = field(default_factory=dict)
@@ -82,6 +85,7 @@ class Turns:
 
     def take(self, member: Member) -> None:
         """Take a client's arrays and attributes out of the model."""
+        member.given = None
         member.arrays = {name: array.detach().clone() for name, array in self.arrays.items()}
         member.attributes = {}
         for place, (module, before) in enumerate(zip(self.modules, self._attributes)):
@@ -93,9 +97,32 @@ class Turns:
     @torch.no_grad()
     def put(self, member: Member) -> None:
         """Put a client's arrays and attributes into the model."""
-        for name, array in self.arrays.items():
-            array.copy_(member.arrays[name])
+        if member.given is not None:
+            member.given.load()
+        else:
+            for name, array in self.arrays.items():
+                array.copy_(member.arrays[name])
         self.set(member.attributes)
+
+    def stacked(self, members: Sequence[Member]) -> dict[str, Tensor]:
+        """Return the arrays of clients, one behind the other."""
+        given = [member.given for member in members]
+        first = given[0]
+        if first is None or any(one is None or not first.shared.same_as([one.shared]) for one in given):
+            for member in members:
+                if member.given is not None:
+                    self.put(member)
+                    self.take(member)
+            return {name: torch.stack([member.arrays[name] for member in members]) for name in self.arrays}
+        found = {}
+        for name, like in self.arrays.items():
+            if name not in first.shared and not name.endswith(UNUSED_BUFFER):
+                own = torch.from_numpy(np.stack([cast(Given, one).personal[name] for one in given]))
+                found[name] = own.reshape(len(given), *like.shape).to(like.device, like.dtype)
+            else:
+                array = first.shared[name] if name in first.shared else like.detach()
+                found[name] = array.expand(len(given), *like.shape).contiguous()
+        return found
 
     def set(self, attributes: Mapping[tuple[int, str], Any]) -> None:
         """Give modules attributes of a client."""
@@ -131,7 +158,7 @@ def run_phase_of_many(
     CannotStack
         The phases cannot run as one. The clients are as they were.
     """
-    before = [(member.arrays, member.attributes, member.draws) for member in members]
+    before = [(member.arrays, member.attributes, member.draws, member.given) for member in members]
     try:
         with _during(turns, phases, members), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # a loop over clients in one operation
@@ -146,10 +173,10 @@ def run_phase_of_many(
         raise CannotStack(in_one_line(error)) from error
 
 
-def _go_back(turns: Turns, members: Sequence[Member], before: Sequence[tuple[Any, Any, Any]]) -> None:
+def _go_back(turns: Turns, members: Sequence[Member], before: Sequence[tuple[Any, ...]]) -> None:
     turns.reset()
-    for member, (arrays, attributes, draws) in zip(members, before):
-        member.arrays, member.attributes, member.draws = arrays, attributes, draws
+    for member, was in zip(members, before):
+        member.arrays, member.attributes, member.draws, member.given = was
 
 
 @contextmanager
@@ -202,7 +229,7 @@ class _Run:
             return [0.0] * len(self.all_members)
         turns, settings, phase, members = self.turns, self.settings, self.phase, self.members
         set_training(turns.model, turns.modules)
-        self.stacked = {name: torch.stack([m.arrays[name] for m in members]) for name in turns.arrays}
+        self.stacked = turns.stacked(members)
         params = [self.stacked[name] for name in self.names]
         weighted = settings.class_weights != "none"
         own_loss = phase.loss is not None
@@ -405,7 +432,7 @@ class _Run:
         means = {}
         moves = bool(self.settings.optimizer == "sgd" and self.settings.momentum and self.phase.learning_rate != 0)
         for at, (member, sizes) in enumerate(zip(self.members, self.sizes)):
-            member.arrays = {name: array[at] for name, array in self.stacked.items()}
+            member.given, member.arrays = None, {name: array[at] for name, array in self.stacked.items()}
             self.merged.write_back(at, self.changed)
             if moves and member.velocity is not None and self.velocity:
                 member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
@@ -557,7 +584,9 @@ class _Joined:
 class _Draws:
     """The masks of dropout: each client's from the state of torch's generator that it has alone."""
 
-    def __init__(self, modules: Sequence[nn.Module], states: Sequence[Tensor | None], device: torch.device) -> None:
+    def __init__(
+        self, modules: Sequence[nn.Module], states: Sequence[Callable[[], Tensor] | Tensor], device: torch.device
+    ) -> None:  # fmt: skip
         self.states = list(states)
         self._device = device
         self._drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in modules)
@@ -574,7 +603,8 @@ class _Draws:
         drawn: list[list[Tensor]] = [[] for _ in self._seen[size]]
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             for client in clients:
-                self._set(self.states[client])
+                state = self.states[client]
+                self._set(state() if callable(state) else state)
                 for masks, (function, shape, p, dtype) in zip(drawn, self._seen[size]):
                     # In the memory order of the input, in which alone a client draws.
                     order = torch.channels_last if len(shape) == 4 else torch.contiguous_format
@@ -583,8 +613,7 @@ class _Draws:
                 self.states[client] = self._get()
         return [torch.stack(of_one) for of_one in drawn]
 
-    def _set(self, state: Tensor | None) -> None:
-        assert state is not None
+    def _set(self, state: Tensor) -> None:
         if self._device.type == "cuda":
             torch.cuda.set_rng_state(state, self._device)
         else:
@@ -646,7 +675,7 @@ class _BatchNorm(torch.autograd.Function):
             for array, dim in zip(given[:4], dims[1:5]) if array is not None
         ]  # fmt: skip
         found = iter(arrays)
-        merged = [None if array is None else next(found) for array in given[:4]]
+        merged: list[Any] = [None if array is None else next(found) for array in given[:4]]
         out = F.batch_norm(x.flatten(1, 2), *merged, *given[4:])
         return out.reshape(len(out), count, -1, *out.shape[2:]), 1
 

@@ -230,8 +230,9 @@ class Engine:
         if not later or self.needs_model:
             state, local = self.load(client, message)
         else:
-            state, local, given = self.read(client, message, Later)
-            local.wait_for(given.load)
+            state, waiting, given = self.read(client, message, Later)
+            waiting.wait_for(given.load)
+            local = waiting
             if self._may_draw_early:
                 self.seed(local, "prepare")
         method.prepare(local)

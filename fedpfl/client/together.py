@@ -209,21 +209,21 @@ class Together:
             turns.put(member)
             engine.sharing.accept(local.extras)
 
+        def is_loaded() -> bool:
+            return later is None or later.is_loaded
+
+        later: Later | None = None
         try:
-            later = local if isinstance(local, Later) and taken is not None else None
-            if later:
+            if isinstance(local, Later) and taken is not None:
+                later = local
                 later.wait_for(load)
             else:
                 load()
             if not callable(member.draws) or engine.draws_at_the_end:
                 _set_draws(member.draws() if callable(member.draws) else member.draws, engine.config.training.device)
             training = client.training._replace(started=begun - client.seconds - share)
-            reply = engine.end_training(
-                training, client.losses, lambda: None if later is None or later.is_loaded else taken
-            )
-            if (
-                later is None or later.is_loaded
-            ):  # the next client's round ends in the same model, of which these may be views
+            reply = engine.end_training(training, client.losses, lambda: None if is_loaded() else taken)
+            if is_loaded():  # the next client's round ends in the same model, of which these may be views
                 reply.arrays = {name: array.copy() for name, array in reply.arrays.items()}
             return reply
         except Exception as error:  # noqa: BLE001  one client's: the others continue
@@ -256,8 +256,8 @@ def _taken(sharing: Sharing, members: Sequence[Member]) -> list[Taken] | None:
     own = {name: array.cpu().numpy() for name, array in personal.items()}
     rows = vectors.cpu().numpy()
     return [
-        Taken({name: np.asarray(array[at]) for name, array in own.items()}, rows[at], bool(finite[at]))
-        for at in range(count)
+        Taken({name: np.asarray(array[at]) for name, array in own.items()}, rows[at], is_finite)
+        for at, is_finite in enumerate(finite.tolist())
     ]
 
 

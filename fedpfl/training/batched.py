@@ -417,6 +417,8 @@ class _Run:
 
     def _velocity(self) -> dict[str, Tensor] | None:
         """Return the momentum that clients have kept, stacked."""
+        if not self.settings.momentum:
+            return None
         kept = [None if m.velocity is None else m.velocity.get(self.place, {}) for m in self.members]
         zeros = {name: torch.zeros_like(array[0]) for name, array in self.stacked.items() if name in set(self.names)}
         return {

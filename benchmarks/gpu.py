@@ -1,9 +1,10 @@
 """What a GPU gives: all methods on it and on the CPU, and three works beside loops and pfl-research.
 
-The works are FedAvg's heavy one (``round.py``), its light one (``light_clients.py``), and a hundred clients of ResNet-8.
+The works are those of ``round.py`` (heavy) and of ``light_clients.py`` (light), and ResNet-8 at a hundred clients.
 Images are random: speed does not depend on them, and a machine without a network needs no data. Each work is done by
 fedpfl with clients as one batch and one after the other, by a straight PyTorch loop, by that loop with CUDA graphs, by
-stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl-research where it can be imported.
+stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl-research where it can be imported. On
+a GPU all compute products in TF32 unless it is said.
 
 ``--needs`` lists what the machine must have. Packages that it lacks can be carried as wheels and installed with
 ``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. Parts that do not fit into
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,10 @@ NEEDS = {
     "torch": "PyTorch 2.1 or newer, with CUDA for --device cuda", "numpy": "NumPy", "safetensors": "safetensors",
     "pfl": "pfl-research (optional), with dp-accounting, multiprocess, dill, prv-accountant, dm-tree and immutabledict",
 }  # fmt: skip
-PARTS = ("works", "growth", "prices", "methods")
-PEER_SECONDS = 120.0
+PARTS = ("works", "methods", "growth", "prices")
+PEER_SECONDS = 60.0
 # Rounds before those that count.
-WARM_UP = 2
+WARM_UP = 1
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,9 @@ class Work:
         return self.epochs * -(-self.samples // self.batch)
 
 
-HEAVY = Work("heavy: fedavg-cnn", "fedavg-cnn", (1, 28, 28), 20, 4, 2850, 50, 5, 20, 3)
-LIGHT = Work("light: mlp", "mlp", (1, 28, 28), 1000, 1000, 57, 13, 1, 20, 4)
-RESNET = Work("resnet8", "resnet8", (3, 32, 32), 100, 20, 500, 20, 5, 50, 3)
-SMALL = {"rounds": 1}
+HEAVY = Work("heavy: fedavg-cnn", "fedavg-cnn", (1, 28, 28), 20, 4, 2850, 50, 5, 20, 2)
+LIGHT = Work("light: mlp", "mlp", (1, 28, 28), 1000, 1000, 57, 13, 1, 20, 2)
+RESNET = Work("resnet8", "resnet8", (3, 32, 32), 100, 20, 500, 20, 5, 50, 2)
 
 
 def works(small: bool) -> list[Work]:
@@ -186,7 +187,7 @@ def settings_of(work: Work, options: argparse.Namespace, **more: Any) -> dict[st
         "method": "fedavg", "model": work.model, "fraction-train": work.chosen / work.clients, "seed": options.seed,
         "num-server-rounds": work.rounds + WARM_UP, "evaluate-every": 0, "local-epochs": work.epochs,
         "batch-size": work.batch, "optimizer": "sgd", "learning-rate": 0.01, "momentum": 0.0, "weight-decay": 0.0,
-        "device": options.device, **more,
+        "device": options.device, "precision": "tf32" if options.device == "cuda" else "float32", **more,
     }  # fmt: skip
 
 
@@ -209,7 +210,8 @@ class Loop:
 
     def __init__(self, work: Work, data: Sequence[tuple[np.ndarray, ...]], options: argparse.Namespace) -> None:
         self.work, self.seed, self.device = work, options.seed, torch.device(options.device)
-        config = Config.parse({**settings_of(work, options), "device": "cpu"})
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        config = Config.parse({**settings_of(work, options), "device": "cpu", "precision": "float32"})
         model, _ = assemble(config, work.shape, 10)
         self.model = model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
@@ -249,7 +251,7 @@ class Loop:
     @torch.no_grad()
     def load(self) -> None:
         """Put the round's weights into the model."""
-        for param, start in zip(self.params, self.start):
+        for param, start in zip(self.params, self.start, strict=True):
             param.copy_(start)
 
     def round(self, number: int) -> None:
@@ -293,7 +295,7 @@ class Graphs:
             self._made[key] = held, graph
         else:
             held, graph = self._made[key]
-            for mine, given in zip(held, inputs):
+            for mine, given in zip(held, inputs, strict=True):
                 mine.copy_(given)
             graph.replay()
 
@@ -318,13 +320,17 @@ class StackedLoop(Loop):
         self.stacked = [torch.stack([start] * work.chosen) for start in self.start]
         buffers = {name: torch.stack([b] * work.chosen) for name, b in self.model.named_buffers() if b.dim()}
 
+        for module in list(self.model.modules()):
+            if isinstance(module, nn.BatchNorm2d):
+                module.forward = partial(_normalised, module)  # vmap has no batch_norm on a GPU
+
         def loss(params: dict[str, Tensor], own: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             outputs = torch.func.functional_call(self.model, {**params, **own}, (x,))
             return nn.functional.cross_entropy(outputs, y)
 
         def step(x: Tensor, y: Tensor) -> None:
             params = [array.detach().requires_grad_() for array in self.stacked]
-            losses = torch.vmap(loss)(dict(zip(self.names, params)), buffers, x, y)
+            losses = torch.vmap(loss)(dict(zip(self.names, params, strict=True)), buffers, x, y)
             grads = torch.autograd.grad(losses.sum(), params)
             with torch.no_grad():
                 torch._foreach_add_(self.stacked, list(grads), alpha=-0.01)
@@ -333,7 +339,7 @@ class StackedLoop(Loop):
 
     @torch.no_grad()
     def _load(self) -> None:
-        for stacked, start in zip(self.stacked, self.start):
+        for stacked, start in zip(self.stacked, self.start, strict=True):
             stacked.copy_(start.expand_as(stacked))
 
     def round(self, number: int) -> None:
@@ -343,6 +349,12 @@ class StackedLoop(Loop):
         for rows in torch.split(orders, self.sizes(), dim=1):
             self._graphs(self.x[clients, rows], self.y[clients, rows])
         self.start = [stacked.mean(0) for stacked in self.stacked]
+
+
+def _normalised(module: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+    scale = torch.rsqrt(variance + module.eps) * module.weight
+    return x * scale[:, None, None] + (module.bias - mean * scale)[:, None, None]
 
 
 def pfl_seconds(work: Work, data: Sequence[tuple[np.ndarray, ...]], options: argparse.Namespace) -> list[float]:
@@ -364,11 +376,15 @@ def pfl_seconds(work: Work, data: Sequence[tuple[np.ndarray, ...]], options: arg
         (Path(name) / "work.json").write_text(json.dumps(told), encoding="utf-8")
         env = {**os.environ, "PFL_PYTORCH_DEVICE": options.device, "WANDB_MODE": "disabled"}
         words = [sys.executable, str(Path(__file__).parent / "peers" / "pfl_run.py"), name]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PEER_SECONDS, check=False)
-    if done.returncode:
-        raise RuntimeError(reason(done.stderr))
-    lines = [json.loads(line.removeprefix("round ")) for line in done.stdout.splitlines() if line.startswith("round ")]
-    return [line["train"] for line in lines][WARM_UP:]
+        try:
+            done = subprocess.run(words, env=env, capture_output=True, timeout=PEER_SECONDS, check=False)
+            said, failed = done.stdout, done.stderr if done.returncode else b""
+        except subprocess.TimeoutExpired as error:  # the rounds until then count
+            said, failed = error.stdout or b"", b"no second round within the time"
+    lines = [line.removeprefix("round ") for line in said.decode().splitlines() if line.startswith("round ")]
+    if len(lines) <= WARM_UP:
+        raise RuntimeError(reason(failed.decode()) or "it told of no round")
+    return [json.loads(line)["train"] for line in lines][WARM_UP:]
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------
@@ -382,8 +398,8 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
     def told(seconds: Sequence[float], **more: Any) -> dict[str, Any]:
         middle = statistics.median(seconds)
         return {
-            "seconds": [round(one, 4) for one in seconds], "median": round(middle, 4), "clients/s": work.chosen / middle,
-            "samples/s": trained / middle, "steps/s": steps / middle, **more,
+            "seconds": [round(one, 4) for one in seconds], "median": round(middle, 4),
+            "clients/s": work.chosen / middle, "samples/s": trained / middle, "steps/s": steps / middle, **more,
         }  # fmt: skip
 
     def ours(**more: Any) -> Callable[[], dict[str, Any]]:
@@ -394,11 +410,17 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
         return run
 
     name, at_once = work.name, {} if options.device == "cuda" else {"clients-at-once": work.chosen}
+    if options.device == "cuda":
+        record.part(f"{name} | fedpfl, one batch, float32", ours(precision="float32"), 20)
+        record.part(f"{name} | fedpfl, one batch, bf16", ours(precision="bf16"), 20)
     record.part(f"{name} | fedpfl, one batch", ours(**at_once), 20)
     record.part(f"{name} | fedpfl, one batch, tested after each round", ours(**at_once, **{"evaluate-every": 1}), 20)
-    for title, loop in (
-        ("stacked by hand, CUDA graphs", StackedLoop), ("straight loop, CUDA graphs", GraphLoop), ("straight loop", Loop)
-    ):  # fmt: skip
+    loops = {
+        "stacked by hand, CUDA graphs": StackedLoop,
+        "straight loop, CUDA graphs": GraphLoop,
+        "straight loop": Loop,
+    }
+    for title, loop in loops.items():
         record.part(f"{name} | {title}", lambda loop=loop: told(loop(work, data, options).seconds()), 20)
     record.part(f"{name} | pfl-research", lambda: told(pfl_seconds(work, data, options)), 45)
     record.part(f"{name} | fedpfl, one after the other", ours(**{"clients-at-once": 1}), 40)
@@ -414,7 +436,7 @@ def idle(work: Work, data: Sequence[Any], options: argparse.Namespace) -> dict[s
         def round_ended(self, rule: Any, done: Any, state: Any) -> bool:
             torch.cuda.synchronize()
             if done.number == WARM_UP:
-                self.profiler = profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU])
+                self.profiler = profile(activities=[ProfilerActivity.CUDA])
                 self.profiler.__enter__()
                 self.begun = time.perf_counter()
             elif done.number == WARM_UP + 1:
@@ -431,12 +453,10 @@ def idle(work: Work, data: Sequence[Any], options: argparse.Namespace) -> dict[s
             run_federation(transport, config, [watch])
     averages = watch.profiler.key_averages()
     kernels = sorted(averages, key=lambda one: -one.self_device_time_total)[:12]
-    calls = sorted(averages, key=lambda one: -one.self_cpu_time_total)[:12]
     busy = sum(one.self_device_time_total for one in averages) / 1e6
     return {
         "seconds": watch.seconds, "busy": busy, "idle share": 1 - busy / watch.seconds,
         "device": [[one.key[:100], one.count, one.self_device_time_total / 1e6] for one in kernels],
-        "cpu": [[one.key[:100], one.count, one.self_cpu_time_total / 1e6] for one in calls],
     }  # fmt: skip
 
 
@@ -444,9 +464,10 @@ def growth(options: argparse.Namespace, small: bool) -> list[dict[str, Any]]:
     """Measure how light clients and ResNet-8 grow with the number of clients at once."""
     found = []
     sizes = (2, 4) if small else (10, 30, 100, 300, 1000)
-    for base, counts in ((LIGHT, sizes), (replace(RESNET, samples=100, epochs=1, tests=4), sizes[:-2] if not small else ())):
+    deep = replace(RESNET, samples=100, epochs=1, tests=4)
+    for base, counts in ((LIGHT, sizes), (deep, () if small else sizes[:3])):
         for number in counts:
-            work = replace(base, clients=number, chosen=number, rounds=1 if small else 3)
+            work = replace(base, clients=number, chosen=number, rounds=1 if small else 2)
             values = settings_of(work, options, **{"clients-at-once": number})
             run = fedpfl_rounds(values, federation(work, options.seed))
             middle = statistics.median(run["seconds"][WARM_UP:])
@@ -490,7 +511,10 @@ def prices(options: argparse.Namespace, small: bool) -> dict[str, Any]:
                  "seed": options.seed, "evaluate-every": 1, **more, **values}, data
             )  # fmt: skip
             found[f"{name}: {method}"] = {
-                "clients": len(data), "seconds": run["seconds"][1:], "peak GiB": run["peak GiB"], "alone": run["alone"]
+                "clients": len(data),
+                "seconds": run["seconds"][1:],
+                "peak GiB": run["peak GiB"],
+                "alone": run["alone"],
             }
     return found
 
@@ -510,7 +534,7 @@ def compare_methods(options: argparse.Namespace, small: bool) -> dict[str, Any]:
     for name in names[:: 12 if small else 1]:
         values: dict[str, Any] = {
             "method": name, "model": "small-cnn", "num-server-rounds": 2, "evaluate-every": 1, "seed": options.seed,
-            "local-epochs": 1, "batch-size": 20, "learning-rate": 0.02,
+            "local-epochs": 4, "batch-size": 10, "learning-rate": 0.1,
         }  # fmt: skip
         if issubclass(methods().get(name), AdapterMethod):
             values["trainable"] = "lora"
@@ -552,14 +576,19 @@ def show(found: dict[str, Any], options: argparse.Namespace) -> None:
         for key, value in found.items():
             if key.startswith(f"{work.name} | ") and "median" in value:
                 ratio = f"{value['median'] / mine['median']:.2f}" if mine else ""
-                rows.append([key, f"{value['median']:.3f}", f"{value['clients/s']:,.1f}", f"{value['steps/s']:,.0f}", ratio])
+                rows.append(
+                    [key, f"{value['median']:.3f}", f"{value['clients/s']:,.1f}", f"{value['steps/s']:,.0f}", ratio]
+                )
     if rows:
         print(table(["work", "s a round", "clients/s", "steps/s", "times fedpfl's"], rows), end="\n\n")
     for key, value in found.items():
         if key.endswith("| idle"):
             print(f"{key}: {value['idle share']:.0%} of {value['seconds']:.3f} s")
     if found.get("growth"):
-        body = [[row["work"], str(row["clients"]), f"{row['seconds']:.3f}", f"{row['clients/s']:,.0f}"] for row in found["growth"]]
+        body = [
+            [row["work"], str(row["clients"]), f"{row['seconds']:.3f}", f"{row['clients/s']:,.0f}"]
+            for row in found["growth"]
+        ]
         print(table(["work", "clients at once", "s a round", "clients/s"], body), end="\n\n")
     if found.get("prices"):
         body = [[name, f"{statistics.median(row['seconds']):.2f}"] for name, row in found["prices"].items()]
@@ -591,12 +620,12 @@ def measure(options: argparse.Namespace) -> None:
     if "works" in options.parts:
         for work in works(options.small):
             measure_work(work, options, record)
+    if "methods" in options.parts:
+        record.part("methods", lambda: compare_methods(options, options.small), 60)
     if "growth" in options.parts:
         record.part("growth", lambda: growth(options, options.small), 30)
     if "prices" in options.parts:
         record.part("prices", lambda: prices(options, options.small), 60)
-    if "methods" in options.parts:
-        record.part("methods", lambda: compare_methods(options, options.small), 60)
     show(record.found, options)
 
 

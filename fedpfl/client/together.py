@@ -254,7 +254,9 @@ def _taken(sharing: Sharing, members: Sequence[Member]) -> list[Taken] | None:
     for array in personal.values():
         finite &= torch.isfinite(array.reshape(count, -1)).all(1).cpu()
     own = {name: array.cpu().numpy() for name, array in personal.items()}
-    rows = vectors.cpu().numpy()
+    # Into memory that the GPU can write to by itself: many times as fast.
+    room = torch.empty(vectors.shape, pin_memory=vectors.is_cuda)
+    rows = room.copy_(vectors).numpy()
     return [
         Taken({name: np.asarray(array[at]) for name, array in own.items()}, rows[at], is_finite)
         for at, is_finite in enumerate(finite.tolist())

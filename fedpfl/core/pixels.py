@@ -26,7 +26,7 @@ def scale(pixels: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
     """Return images n × channels × height × width of uint8 as models take them: (v/255 − mean) / deviation."""
     import torch
 
-    mean, deviation = _of_channels(normalize)
+    mean, deviation = (tensor.to(pixels.device) for tensor in _of_channels(normalize))
     x = pixels.to(torch.float32).div_(255).sub_(mean).div_(deviation)
     return x.contiguous(memory_format=torch.channels_last)
 

@@ -261,7 +261,9 @@ class _Run:
         if augment is None:
             batches.plan([(clients, tick) for tick, found in enumerate(groups) for clients, _ in found])
         alike = Counter(self._shape(tick, rows) for tick, found in enumerate(groups) for _, rows in found)
-        with_graphs = params[0].is_cuda and _may_be_captured(parts, settings)
+        # A graph repeats what happens on the GPU, and nothing else.
+        on_gpu = all(tensor.is_cuda for tensor in (params[0], *self.merged.leaves))
+        with_graphs = on_gpu and _may_be_captured(parts, settings)
         captured: dict[Any, _Captured] = {}
         with ExitStack() as stack:
             norms = stack.enter_context(statistics_of(turns.modules, phase.move_statistics))

@@ -166,7 +166,8 @@ class Correction:
         self.arrays = arrays
         self._sums = {name: torch.zeros_like(array) for name, array in arrays.items()}
         # A tensor, so that clients which train as one batch each have their own.
-        self._steps = torch.zeros(())
+        device = next((array.device for array in arrays.values()), None)
+        self._steps = torch.zeros((), device=device)
 
     @torch.no_grad()
     def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:

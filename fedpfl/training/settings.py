@@ -122,9 +122,10 @@ class TrainingSettings:
     device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"))
     precision: str = setting(
         "float32",
-        "Number type of the forward and backward pass in training. float32, or bf16: bfloat16 where PyTorch's "
-        "autocast allows it. Weights, gradients, optimiser state and all tests stay float32.",
-        choices=("float32", "bf16"),
+        "Number type of the forward and backward pass in training. float32; tf32: on a GPU, products of float32 "
+        "numbers with 10 bits of their fractions, in tests as well; bf16: bfloat16 where PyTorch's autocast allows "
+        "it. Weights, gradients, optimiser state and the server's sums stay float32.",
+        choices=("float32", "tf32", "bf16"),
     )
     clients_at_once: int = setting(
         0,

@@ -159,7 +159,7 @@ def test_clients_of_any_size_train_together_as_alone(tmp_path, noise, counts):
 def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     begin = Engine.begin_training
 
-    def failing(engine, client, message, method, later):
+    def failing(engine, client, message, method, later=False):
         if client == 1:
             raise ValueError("this one")
         return begin(engine, client, message, method, later)

@@ -1,10 +1,10 @@
-"""What a GPU gives: all methods on it and on the CPU, and three works beside loops and pfl-research.
+"""What a GPU gives: all methods on it and on the CPU, and three works beside loops, pfl-research and fluke.
 
-The works are those of ``round.py`` (heavy) and of ``light_clients.py`` (light), and ResNet-8 at a hundred clients.
+The works are FedAvg's heavy one (``round.py``), its light one (``light_clients.py``), and 100 clients of ResNet-8.
 Images are random: speed does not depend on them, and a machine without a network needs no data. Each work is done by
 fedpfl with clients as one batch and one after the other, by a straight PyTorch loop, by that loop with CUDA graphs, by
-stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl-research where it can be imported. On
-a GPU all compute products in TF32 unless it is said.
+stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl-research and fluke where they can be
+imported. On a GPU all compute products in TF32 unless it is said.
 
 ``--needs`` lists what the machine must have. Packages that it lacks can be carried as wheels and installed with
 ``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. Parts that do not fit into
@@ -14,6 +14,7 @@ a GPU all compute products in TF32 unless it is said.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -33,11 +34,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import count, main, note, reason, table
+from common import GIB, BenchmarkError, count, main, note, reason, table
 from torch import Tensor, nn
 
 from fedpfl.core import custom
-from fedpfl.core.rng import generator
 from fedpfl.engine.federation import run_federation
 from fedpfl.engine.listener import Listener
 from fedpfl.engine.local import LocalTransport
@@ -49,8 +49,11 @@ from fedpfl.setup.config import Config
 NEEDS = {
     "torch": "PyTorch 2.1 or newer, with CUDA for --device cuda", "numpy": "NumPy", "safetensors": "safetensors",
     "pfl": "pfl-research (optional), with dp-accounting, multiprocess, dill, prv-accountant, dm-tree and immutabledict",
+    "fluke": "fluke-fl (optional), with all that it asks for",
 }  # fmt: skip
 PARTS = ("works", "methods", "growth", "prices")
+# Those that can be imported by this name take part, each with a script in benchmarks/peers.
+PEERS = {"pfl-research": ("pfl", "pfl_run.py"), "fluke": ("fluke", "fluke_run.py")}
 PEER_SECONDS = 60.0
 # Rounds before those that count.
 WARM_UP = 1
@@ -101,34 +104,35 @@ class Record:
 
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self._path, self._begun, self._budget = path, time.monotonic(), options.budget
-        cuda = options.device == "cuda"
+        self._cuda = cuda = options.device == "cuda"
         self.found: dict[str, Any] = {
             "command": shlex.join(["benchmarks/gpu.py", *sys.argv[1:]]), "python": platform.python_version(),
             "torch": torch.__version__, "cpu": _cpu(), "cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d"),
             "card": torch.cuda.get_device_name() if cuda else None, "driver": _driver() if cuda else None,
-            "errors": {},
+            "seed": options.seed, "parts": {}, "errors": {}, "took": {},
         }  # fmt: skip
 
-    def part(self, name: str, make: Callable[[], Any], seconds: float = 0.0) -> Any:
+    def part(self, name: str, make: Callable[[], dict[str, Any]], seconds: float = 0.0) -> None:
         """Measure a part and write the record; what fails or does not fit into the time is written down as that."""
         left = self._budget - (time.monotonic() - self._begun)
         if left < seconds:
             self.found["errors"][name] = f"left out: {left:.0f} s were left of {self._budget:.0f}"
-            result = None
         else:
             note(name)
+            if self._cuda:  # what the part before has left
+                gc.collect()
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            begun = time.monotonic()
             try:
-                result = make()
+                self.found["parts"][name] = make()
             except Exception as error:  # noqa: BLE001  one part's: the others are worth having
                 self.found["errors"][name] = f"{type(error).__name__}: {error}"[:1000]
                 note(f"{name} failed: {error}")
-                result = None
-            else:
-                self.found[name] = result
+            self.found["took"][name] = round(time.monotonic() - begun, 1)
         self.found["seconds"] = round(time.monotonic() - self._begun, 1)
         if self._path:
             self._path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
-        return result
 
 
 def _cpu() -> str:
@@ -161,24 +165,24 @@ class Marks(Listener):
         return False
 
 
-def fedpfl_rounds(
-    values: dict[str, Any], data: Sequence[Any], workers: int = 0, look: Callable[[], Any] | None = None
-) -> dict[str, Any]:
+def fedpfl_rounds(values: dict[str, Any], data: Sequence[Any], marks: Marks | None = None) -> dict[str, Any]:
     """Run a federation in this process; return the seconds of its rounds, its lines and its shared arrays."""
-    marks = Marks()
+    marks = marks or Marks()
     with tempfile.TemporaryDirectory(prefix="fedpfl-gpu-") as name, custom.as_setting("dataset", list(data)) as dataset:
         places = {"output-dir": f"{name}/runs", "state-dir": f"{name}/state", "run-name": "run", "dataset": dataset}
         config = Config.parse({"num-clients": len(data), "min-samples": 2, "last-batch": "keep", **values, **places})
-        if values.get("device") == "cuda":
-            torch.cuda.reset_peak_memory_stats()
         begun = time.perf_counter()
-        with LocalTransport(config, workers) as transport:
+        with LocalTransport(config, 0) as transport:
             folder = run_federation(transport, config, [marks])
             alone = sorted({reason for *_, reason in transport._together.alone}) if transport._together else []
         lines, arrays = folder.metrics(), folder.checkpoint()[1]
     seconds = np.diff([begun, *marks.times]).tolist()
-    peak = torch.cuda.max_memory_allocated() / 2**30 if values.get("device") == "cuda" else None
-    return {"seconds": seconds, "lines": lines, "arrays": arrays, "alone": alone, "peak GiB": peak}
+    return {"seconds": seconds, "lines": lines, "arrays": arrays, "alone": alone}
+
+
+def peak() -> float | None:
+    """Return the most memory that was in use on the card at once since the part began, in GiB."""
+    return round(torch.cuda.max_memory_allocated() / GIB, 3) if torch.cuda.is_initialized() else None
 
 
 def settings_of(work: Work, options: argparse.Namespace, **more: Any) -> dict[str, Any]:
@@ -223,14 +227,11 @@ class Loop:
             self.x = self.x.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
         self.start = [p.detach().clone() for p in self.params]
 
-    def orders(self, number: int) -> list[Tensor]:
-        """Return each client's order of samples in a round, epoch by epoch."""
-        work = self.work
-        found = []
-        for client in range(work.chosen):
-            rng = generator(self.seed, "benchmark", client, number)
-            found.append(np.concatenate([rng.permutation(work.samples) for _ in range(work.epochs)]))
-        return list(torch.from_numpy(np.stack(found)).to(self.device))
+    def orders(self, number: int) -> Tensor:
+        """Return each client's order of samples in a round, epoch by epoch: (clients, samples), drawn on the device."""
+        work, rng = self.work, torch.Generator(self.device).manual_seed(1000 * self.seed + number)
+        drawn = torch.rand(work.chosen, work.epochs, work.samples, generator=rng, device=self.device)
+        return drawn.argsort(2).flatten(1)
 
     def sizes(self) -> list[int]:
         """Return the sizes of a client's batches in a round."""
@@ -320,7 +321,7 @@ class StackedLoop(Loop):
         self.stacked = [torch.stack([start] * work.chosen) for start in self.start]
         buffers = {name: torch.stack([b] * work.chosen) for name, b in self.model.named_buffers() if b.dim()}
 
-        for module in list(self.model.modules()):
+        for module in self.model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.forward = partial(_normalised, module)  # vmap has no batch_norm on a GPU
 
@@ -345,7 +346,7 @@ class StackedLoop(Loop):
     def round(self, number: int) -> None:
         """Train all clients of a round and take their mean."""
         self._load()
-        orders, clients = torch.stack(self.orders(number)), torch.arange(self.work.chosen, device=self.device)[:, None]
+        orders, clients = self.orders(number), torch.arange(self.work.chosen, device=self.device)[:, None]
         for rows in torch.split(orders, self.sizes(), dim=1):
             self._graphs(self.x[clients, rows], self.y[clients, rows])
         self.start = [stacked.mean(0) for stacked in self.stacked]
@@ -357,10 +358,13 @@ def _normalised(module: nn.BatchNorm2d, x: Tensor) -> Tensor:
     return x * scale[:, None, None] + (module.bias - mean * scale)[:, None, None]
 
 
-def pfl_seconds(work: Work, data: Sequence[tuple[np.ndarray, ...]], options: argparse.Namespace) -> list[float]:
-    """Return the seconds of pfl-research's rounds, by the script that ``peers.py`` has for it."""
-    if importlib.util.find_spec("pfl") is None:
-        raise RuntimeError("pfl-research is not installed")
+def peer_seconds(
+    peer: str, work: Work, data: Sequence[tuple[np.ndarray, ...]], options: argparse.Namespace
+) -> list[float]:
+    """Return the seconds of a peer's rounds, by the script that ``peers.py`` has for it."""
+    module, script = PEERS[peer]
+    if importlib.util.find_spec(module) is None:
+        raise BenchmarkError(f"{peer} is not installed")
     with tempfile.TemporaryDirectory(prefix="fedpfl-gpu-") as name:
         arrays: dict[str, np.ndarray] = {}
         for at, part in ((0, "train"), (2, "test")):
@@ -371,23 +375,29 @@ def pfl_seconds(work: Work, data: Sequence[tuple[np.ndarray, ...]], options: arg
         np.savez(Path(name) / "work.npz", **arrays)
         told = {
             "model": work.model, "chosen": work.chosen, "epochs": work.epochs, "rounds": work.rounds + WARM_UP,
-            "seed": options.seed, "batch-size": work.batch, "learning-rate": 0.01,
+            "seed": options.seed, "batch-size": work.batch, "learning-rate": 0.01, "device": options.device,
         }  # fmt: skip
         (Path(name) / "work.json").write_text(json.dumps(told), encoding="utf-8")
         env = {**os.environ, "PFL_PYTORCH_DEVICE": options.device, "WANDB_MODE": "disabled"}
-        words = [sys.executable, str(Path(__file__).parent / "peers" / "pfl_run.py"), name]
+        words = [sys.executable, str(Path(__file__).parent / "peers" / script), name]
         try:
             done = subprocess.run(words, env=env, capture_output=True, timeout=PEER_SECONDS, check=False)
-            said, failed = done.stdout, done.stderr if done.returncode else b""
+            said, failed = done.stdout, done.stderr.decode() if done.returncode else "it told of no round"
         except subprocess.TimeoutExpired as error:  # the rounds until then count
-            said, failed = error.stdout or b"", b"no second round within the time"
+            said, failed = error.stdout or b"", f"no second round within {PEER_SECONDS:.0f} s"
     lines = [line.removeprefix("round ") for line in said.decode().splitlines() if line.startswith("round ")]
     if len(lines) <= WARM_UP:
-        raise RuntimeError(reason(failed.decode()) or "it told of no round")
+        raise BenchmarkError(reason(failed))
     return [json.loads(line)["train"] for line in lines][WARM_UP:]
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------
+
+
+def measure_works(options: argparse.Namespace, record: Record) -> None:
+    """Measure each work by everything that does it."""
+    for work in works(options.small):
+        measure_work(work, options, record)
 
 
 def measure_work(work: Work, options: argparse.Namespace, record: Record) -> None:
@@ -399,87 +409,105 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
         middle = statistics.median(seconds)
         return {
             "seconds": [round(one, 4) for one in seconds], "median": round(middle, 4),
-            "clients/s": work.chosen / middle, "samples/s": trained / middle, "steps/s": steps / middle, **more,
+            "clients/s": work.chosen / middle, "samples/s": trained / middle, "steps/s": steps / middle,
+            "peak GiB": peak(), **more,
         }  # fmt: skip
 
     def ours(**more: Any) -> Callable[[], dict[str, Any]]:
         def run() -> dict[str, Any]:
             found = fedpfl_rounds(settings_of(work, options, **more), data)
-            return told(found["seconds"][WARM_UP:], **{"peak GiB": found["peak GiB"], "alone": found["alone"]})
+            return told(found["seconds"][WARM_UP:], alone=found["alone"])
 
         return run
 
     name, at_once = work.name, {} if options.device == "cuda" else {"clients-at-once": work.chosen}
+    record.part(f"{name} | fedpfl, one batch", ours(**at_once), 20)
     if options.device == "cuda":
         record.part(f"{name} | fedpfl, one batch, float32", ours(precision="float32"), 20)
         record.part(f"{name} | fedpfl, one batch, bf16", ours(precision="bf16"), 20)
-    record.part(f"{name} | fedpfl, one batch", ours(**at_once), 20)
     record.part(f"{name} | fedpfl, one batch, tested after each round", ours(**at_once, **{"evaluate-every": 1}), 20)
     loops = {
-        "stacked by hand, CUDA graphs": StackedLoop,
-        "straight loop, CUDA graphs": GraphLoop,
-        "straight loop": Loop,
-    }
+        "stacked by hand, CUDA graphs": StackedLoop, "straight loop, CUDA graphs": GraphLoop, "straight loop": Loop,
+    }  # fmt: skip
     for title, loop in loops.items():
         record.part(f"{name} | {title}", lambda loop=loop: told(loop(work, data, options).seconds()), 20)
-    record.part(f"{name} | pfl-research", lambda: told(pfl_seconds(work, data, options)), 45)
+    for peer in PEERS:
+        record.part(
+            f"{name} | {peer}",
+            lambda peer=peer: told(peer_seconds(peer, work, data, options), **{"peak GiB": None}),
+            45,
+        )
     record.part(f"{name} | fedpfl, one after the other", ours(**{"clients-at-once": 1}), 40)
     if options.device == "cuda":
         record.part(f"{name} | idle", lambda: idle(work, data, options), 20)
 
 
 def idle(work: Work, data: Sequence[Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the share of a round's time in which the card does nothing, and what takes the most time."""
+    """Return the share of a round's time in which the card does nothing, and what takes the most time.
+
+    The seconds of the card's work are the profiler's, those of the round are those of the round before, without it.
+    """
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
-    class Watch(Listener):
+    profiler = profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU])
+
+    class Watch(Marks):
         def round_ended(self, rule: Any, done: Any, state: Any) -> bool:
             torch.cuda.synchronize()
-            if done.number == WARM_UP:
-                self.profiler = profile(activities=[ProfilerActivity.CUDA])
-                self.profiler.__enter__()
-                self.begun = time.perf_counter()
-            elif done.number == WARM_UP + 1:
-                self.seconds = time.perf_counter() - self.begun
-                self.profiler.__exit__(None, None, None)
+            super().round_ended(rule, done, state)
+            if done.number == WARM_UP + 1:
+                profiler.__enter__()
+            elif done.number == WARM_UP + 2:
+                profiler.__exit__(None, None, None)
             return False
 
-    watch = Watch()
-    values = {**settings_of(work, options), "num-server-rounds": WARM_UP + 1}
-    with tempfile.TemporaryDirectory(prefix="fedpfl-gpu-") as name, custom.as_setting("dataset", list(data)) as dataset:
-        places = {"output-dir": f"{name}/runs", "state-dir": f"{name}/state", "run-name": "run", "dataset": dataset}
-        config = Config.parse({"num-clients": len(data), "min-samples": 2, "last-batch": "keep", **values, **places})
-        with LocalTransport(config, 0) as transport:
-            run_federation(transport, config, [watch])
-    averages = watch.profiler.key_averages()
+    values = {**settings_of(work, options), "num-server-rounds": WARM_UP + 2}
+    seconds = fedpfl_rounds(values, data, Watch())["seconds"][WARM_UP]
+    on_card = [one for one in profiler.events() if one.device_type == DeviceType.CUDA and not one.is_user_annotation]
+    busy = covered([(one.time_range.start, one.time_range.end) for one in on_card]) / 1e6
+    averages = profiler.key_averages()
     kernels = sorted(averages, key=lambda one: -one.self_device_time_total)[:12]
-    busy = sum(one.self_device_time_total for one in averages) / 1e6
+    calls = sorted(averages, key=lambda one: -one.self_cpu_time_total)[:12]
     return {
-        "seconds": watch.seconds, "busy": busy, "idle share": 1 - busy / watch.seconds,
+        "seconds": seconds, "busy": busy, "idle share": max(0.0, 1 - busy / seconds),
         "device": [[one.key[:100], one.count, one.self_device_time_total / 1e6] for one in kernels],
+        "cpu": [[one.key[:100], one.count, one.self_cpu_time_total / 1e6] for one in calls],
     }  # fmt: skip
 
 
-def growth(options: argparse.Namespace, small: bool) -> list[dict[str, Any]]:
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Return the length of the union of spans: kernels of several streams may overlap."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def measure_growth(options: argparse.Namespace, record: Record) -> None:
     """Measure how light clients and ResNet-8 grow with the number of clients at once."""
-    found = []
-    sizes = (2, 4) if small else (10, 30, 100, 300, 1000)
-    deep = replace(RESNET, samples=100, epochs=1, tests=4)
-    for base, counts in ((LIGHT, sizes), (deep, () if small else sizes[:3])):
+    sizes = (2, 4) if options.small else (10, 30, 100, 300, 1000)
+    resnet = replace(RESNET, samples=100, epochs=1, tests=4)
+    for base, counts in ((LIGHT, sizes), (resnet, sizes[:1] if options.small else sizes[:4])):
         for number in counts:
-            work = replace(base, clients=number, chosen=number, rounds=1 if small else 2)
-            values = settings_of(work, options, **{"clients-at-once": number})
-            run = fedpfl_rounds(values, federation(work, options.seed))
-            middle = statistics.median(run["seconds"][WARM_UP:])
-            found.append({
-                "work": base.name, "clients": number, "seconds": middle, "clients/s": number / middle,
-                "peak GiB": run["peak GiB"],
-            })  # fmt: skip
-    return found
+            work = replace(base, clients=number, chosen=number, rounds=1 if options.small else 2)
+
+            def run(work: Work = work) -> dict[str, Any]:
+                values = settings_of(work, options, **{"clients-at-once": work.clients})
+                seconds = fedpfl_rounds(values, federation(work, options.seed))["seconds"]
+                middle = statistics.median(seconds[WARM_UP:])
+                return {
+                    "clients": work.clients, "seconds": middle, "clients/s": work.clients / middle,
+                    "samples/s": work.clients * work.samples * work.epochs / middle, "peak GiB": peak(),
+                }  # fmt: skip
+
+            record.part(f"growth | {base.name} | {number}", run, 10)
 
 
-def prices(options: argparse.Namespace, small: bool) -> dict[str, Any]:
+def measure_prices(options: argparse.Namespace, record: Record) -> None:
     """Measure a round of PFLlib's Fashion-MNIST division and of FedDecomp's table 1, on random images of that shape."""
+    small = options.small
     rng = np.random.default_rng(options.seed)
 
     def divided(clients: int, total: int, shape: tuple[int, int, int], alpha: float) -> list[tuple[np.ndarray, ...]]:
@@ -502,25 +530,25 @@ def prices(options: argparse.Namespace, small: bool) -> dict[str, Any]:
             {"model": "resnet8", "batch-size": 100, "local-epochs": 5, "learning-rate": 0.1, "momentum": 0.9},
         ),
     }
-    found: dict[str, Any] = {}
     for name, (data, values) in jobs.items():
+        if options.device == "cpu":
+            values["clients-at-once"] = len(data)
         for method in ("fedavg", "feddecomp"):
-            more = {} if options.device == "cuda" else {"clients-at-once": len(data)}
-            run = fedpfl_rounds(
-                {"method": method, "num-server-rounds": 2 if small else 3, "device": options.device,
-                 "seed": options.seed, "evaluate-every": 1, **more, **values}, data
-            )  # fmt: skip
-            found[f"{name}: {method}"] = {
-                "clients": len(data),
-                "seconds": run["seconds"][1:],
-                "peak GiB": run["peak GiB"],
-                "alone": run["alone"],
-            }
-    return found
+
+            def run(method: str = method, data: Any = data, values: Any = values) -> dict[str, Any]:
+                more = {"num-server-rounds": 2 if small else 3, "device": options.device, "evaluate-every": 1}
+                found = fedpfl_rounds({"method": method, "seed": options.seed, **more, **values}, data)
+                seconds = found["seconds"][1:]
+                return {
+                    "clients": len(data), "seconds": seconds, "median": statistics.median(seconds), "peak GiB": peak(),
+                    "alone": found["alone"],
+                }  # fmt: skip
+
+            record.part(f"price | {name} | {method}", run, 20)
 
 
-def compare_methods(options: argparse.Namespace, small: bool) -> dict[str, Any]:
-    """Run every method two rounds on the CPU and on the device; return accuracies, distances, seconds."""
+def measure_methods(options: argparse.Namespace, record: Record) -> None:
+    """Run every method two rounds on the CPU and on the device: accuracies, distances, seconds."""
     rng = np.random.default_rng(options.seed)
     centres = rng.normal(size=(10, 1, 16, 16)).astype(np.float32)
 
@@ -529,31 +557,30 @@ def compare_methods(options: argparse.Namespace, small: bool) -> dict[str, Any]:
         return centres[y] + rng.normal(size=(size, 1, 16, 16)).astype(np.float32), y
 
     data = [(*part(40 + 10 * client), *part(40)) for client in range(4)]
-    found: dict[str, Any] = {}
-    names = sorted(methods())
-    for name in names[:: 12 if small else 1]:
-        values: dict[str, Any] = {
-            "method": name, "model": "small-cnn", "num-server-rounds": 2, "evaluate-every": 1, "seed": options.seed,
-            "local-epochs": 4, "batch-size": 10, "learning-rate": 0.1,
-        }  # fmt: skip
-        if issubclass(methods().get(name), AdapterMethod):
-            values["trainable"] = "lora"
-        try:
+    for name in sorted(methods())[:: 12 if options.small else 1]:
+
+        def run(name: str = name) -> dict[str, Any]:
+            values: dict[str, Any] = {
+                "method": name, "model": "small-cnn", "num-server-rounds": 2, "evaluate-every": 1, "batch-size": 10,
+                "seed": options.seed, "local-epochs": 4, "learning-rate": 0.1,
+            }  # fmt: skip
+            if issubclass(methods().get(name), AdapterMethod):
+                values["trainable"] = "lora"
             runs = {
                 "cpu": fedpfl_rounds({**values, "device": "cpu"}, data),
                 "batch": fedpfl_rounds({**values, "device": options.device, "clients-at-once": 4}, data),
                 "alone": fedpfl_rounds({**values, "device": options.device, "clients-at-once": 1}, data),
             }
-            row: dict[str, Any] = {}
-            for way, run in runs.items():
-                last = run["lines"][-1]
-                row[way] = {"accuracy": last["personalised"]["weighted"], "seconds": run["seconds"]}
-                row[way]["distance"] = _distance(runs["cpu"]["arrays"], run["arrays"])
-            row["one after the other"] = runs["batch"]["alone"]
-            found[name] = row
-        except Exception as error:  # noqa: BLE001  one method's: the others are worth having
-            found[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
-    return found
+            ways = {
+                way: {
+                    "accuracy": run["lines"][-1]["personalised"]["weighted"], "seconds": run["seconds"],
+                    "distance": _distance(runs["cpu"]["arrays"], run["arrays"]),
+                }
+                for way, run in runs.items()
+            }  # fmt: skip
+            return {**ways, "one after the other": runs["batch"]["alone"]}
+
+        record.part(f"method | {name}", run, 5)
 
 
 def _distance(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
@@ -570,44 +597,47 @@ def _distance(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 
 def show(found: dict[str, Any], options: argparse.Namespace) -> None:
     """Print tables."""
-    rows = []
-    for work in works(options.small):
-        mine = found.get(f"{work.name} | fedpfl, one batch")
-        for key, value in found.items():
-            if key.startswith(f"{work.name} | ") and "median" in value:
-                ratio = f"{value['median'] / mine['median']:.2f}" if mine else ""
-                rows.append(
-                    [key, f"{value['median']:.3f}", f"{value['clients/s']:,.1f}", f"{value['steps/s']:,.0f}", ratio]
-                )
-    if rows:
-        print(table(["work", "s a round", "clients/s", "steps/s", "times fedpfl's"], rows), end="\n\n")
-    for key, value in found.items():
-        if key.endswith("| idle"):
-            print(f"{key}: {value['idle share']:.0%} of {value['seconds']:.3f} s")
-    if found.get("growth"):
-        body = [
-            [row["work"], str(row["clients"]), f"{row['seconds']:.3f}", f"{row['clients/s']:,.0f}"]
-            for row in found["growth"]
+    parts: dict[str, dict[str, Any]] = found["parts"]
+
+    def rows(first: str) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            (name.partition(" | ")[2].replace(" | ", ", "), part)
+            for name, part in parts.items()
+            if name.startswith(f"{first} | ")
         ]
-        print(table(["work", "clients at once", "s a round", "clients/s"], body), end="\n\n")
-    if found.get("prices"):
-        body = [[name, f"{statistics.median(row['seconds']):.2f}"] for name, row in found["prices"].items()]
-        print(table(["round", "s"], body), end="\n\n")
-    if found.get("methods"):
-        body = []
-        for name, row in found["methods"].items():
-            if "error" in row:
-                body.append([name, row["error"][:60], "", "", "", ""])
-                continue
-            body.append([
-                name, *(f"{row[way]['accuracy']:.3f}" for way in ("cpu", "batch", "alone")),
-                f"{row['batch']['distance']:.1e}", f"{row['alone']['distance']:.1e}",
-            ])  # fmt: skip
-        head = ["method", "accuracy CPU", "one batch", "one by one", "distance, one batch", "one by one"]
-        print(table(head, body), end="\n\n")
+
+    def gib(part: dict[str, Any]) -> str:
+        return "" if part["peak GiB"] is None else f"{part['peak GiB']:.2f}"
+
+    bodies: dict[tuple[str, ...], list[list[str]]] = {}
+    head = ("work", "s a round", "clients/s", "samples/s", "GiB at most", "times fedpfl's")
+    for work in works(options.small):
+        mine = parts.get(f"{work.name} | fedpfl, one batch")
+        for way, part in rows(work.name):
+            if "median" in part:
+                ratio = f"{part['median'] / mine['median']:.2f}" if mine else ""
+                speeds = (f"{part['clients/s']:,.1f}", f"{part['samples/s']:,.0f}", gib(part), ratio)
+                bodies.setdefault(head, []).append([f"{work.name}, {way}", f"{part['median']:.3f}", *speeds])
+            else:
+                share = [f"{part['idle share']:.0%}", f"{part['seconds']:.3f}"]
+                bodies.setdefault(("work", "the card is idle", "s a round"), []).append([work.name, *share])
+    bodies["work, clients at once", "s a round", "clients/s", "GiB at most"] = [
+        [name, f"{part['seconds']:.3f}", f"{part['clients/s']:,.0f}", gib(part)] for name, part in rows("growth")
+    ]
+    bodies["a round", "s", "GiB at most"] = [[name, f"{part['median']:.2f}", gib(part)] for name, part in rows("price")]
+    head = ("method", "accuracy CPU", "one batch", "one by one", "distance, one batch", "one by one")
+    for name, part in rows("method"):
+        accuracies = [f"{part[way]['accuracy']:.3f}" for way in ("cpu", "batch", "alone")]
+        distances = [f"{part[way]['distance']:.1e}" for way in ("batch", "alone")]
+        bodies.setdefault(head, []).append([name, *accuracies, *distances])
+    for head, body in bodies.items():
+        if body:
+            print(table(head, body), end="\n\n")
     for name, error in found["errors"].items():
         print(f"{name}: {error}")
-    print(f"{found['card'] or found['cpu']}, torch {found['torch']}, {found['seconds']} s: {found['command']}")
+    print(
+        f"{found['card'] or found['cpu']}, torch {found['torch']}, {found['seconds']} s: {found['command']}", flush=True
+    )
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -615,17 +645,15 @@ def measure(options: argparse.Namespace) -> None:
     if options.needs:
         print("\n".join(f"{name}: {what}" for name, what in NEEDS.items()))
         return
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise BenchmarkError("--device cuda: PyTorch finds no GPU; --device cpu --small tries the script without one")
     torch.manual_seed(options.seed)
     record = Record(options.record, options)
-    if "works" in options.parts:
-        for work in works(options.small):
-            measure_work(work, options, record)
-    if "methods" in options.parts:
-        record.part("methods", lambda: compare_methods(options, options.small), 60)
-    if "growth" in options.parts:
-        record.part("growth", lambda: growth(options, options.small), 30)
-    if "prices" in options.parts:
-        record.part("prices", lambda: prices(options, options.small), 60)
+    parts: dict[str, Callable[[argparse.Namespace, Record], None]] = {
+        "works": measure_works, "growth": measure_growth, "prices": measure_prices, "methods": measure_methods,
+    }  # fmt: skip
+    for name in options.parts:
+        parts[name](options, record)
     show(record.found, options)
 
 

@@ -85,8 +85,9 @@ def main() -> None:
     settings = work.settings
     env = FlukeENV()
     env.set_seed(settings["seed"])
-    env.set_device("cpu")
-    tests = AllClients(work.test)
+    env.set_device(settings.get("device", "cpu"))
+    device = torch.device(settings.get("device", "cpu"))
+    tests = AllClients([(x.to(device), y.to(device)) for x, y in work.test])
     env.set_evaluator(tests)
     env.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=True)
     optimizer = OptimizerConfigurator(DDict(name="SGD", lr=settings["learning-rate"], momentum=0.0))

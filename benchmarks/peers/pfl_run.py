@@ -93,7 +93,9 @@ def main() -> None:
     torch.manual_seed(1)
     work = read(Path(sys.argv[1]))
     settings = work.settings
-    sets = [[PyTorchTensorDataset(samples) for samples in part] for part in (work.train, work.test)]
+    # Samples lie on the device that pfl takes, as in its own benchmarks: it moves none.
+    device = pytorch_ops.get_default_device()
+    sets = [[PyTorchTensorDataset((x.to(device), y.to(device))) for x, y in part] for part in (work.train, work.test)]
     training, tests = (
         FederatedDataset(part.__getitem__, get_user_sampler("minimize_reuse", list(range(len(part))))) for part in sets
     )

@@ -42,7 +42,7 @@ from fedpfl.engine.federation import run_federation
 from fedpfl.engine.listener import Listener
 from fedpfl.engine.local import LocalTransport
 from fedpfl.methods import methods
-from fedpfl.methods.adapted import AdapterMethod
+from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 

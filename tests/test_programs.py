@@ -57,3 +57,17 @@ def test_the_readme_s_picture_can_be_drawn_from_the_records(tmp_path, monkeypatc
     monkeypatch.setattr(picture, "PICTURE", tmp_path / "methods.png")
     picture.main()
     assert (tmp_path / "methods.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
+    words = ["benchmarks/gpu.py", "--device", "cpu", "--small", "--record", str(tmp_path / "gpu.json")]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    # Only other simulators, which are not installed here, are left out.
+    assert {name.rpartition(" | ")[2] for name in record["errors"]} <= {"pfl-research", "fluke"}
+    parts = record["parts"]
+    rounds = [part["median"] for name, part in parts.items() if "fedpfl, one batch" in name]
+    assert len(rounds) >= 3 and all(seconds > 0 for seconds in rounds)
+    methods = [part for name, part in parts.items() if name.startswith("method | ")]
+    assert methods and all(part["batch"]["distance"] < 1e-2 for part in methods)

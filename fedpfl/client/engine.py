@@ -467,9 +467,11 @@ class Engine:
     @property
     def needs_model(self) -> bool:
         """Whether more than the method asks for a client's model in a round of training."""
-        run = self.config.run
         return bool(
-            type(self.sharing) is not Sharing or run.diagnostics or run.evaluate_trained or self._mean_model.size
+            type(self.sharing) is not Sharing
+            or self._mean_model.size
+            or self.config.run.evaluate_trained
+            or self.config.of(DiagnosticsSettings).diagnostics
         )
 
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -94,7 +94,7 @@ class CommonSettings(TypedDict, total=False):
     weight_decay: Annotated[float, {'minimum': 0}]
     tune_epochs: Annotated[int, {'minimum': 0}]
     device: Literal["cpu", "cuda"]
-    precision: Literal["float32", "bf16"]
+    precision: Literal["float32", "tf32", "bf16"]
     clients_at_once: Annotated[int, {'minimum': 0}]
     threads: Annotated[int, {'minimum': 0}]
     trainable: str

@@ -105,18 +105,23 @@ class Record:
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self._path, self._begun, self._budget = path, time.monotonic(), options.budget
         self._cuda = cuda = options.device == "cuda"
+        card = torch.cuda.get_device_name() if cuda else ""
+        self.values: dict[str, Any] = {"seed": options.seed, "date": time.strftime("%Y-%m-%d"), "seconds": 0.0,
+                                       "parts": {}, "errors": {}, "took": {}}  # fmt: skip
         self.found: dict[str, Any] = {
-            "command": shlex.join(["benchmarks/gpu.py", *sys.argv[1:]]), "python": platform.python_version(),
-            "torch": torch.__version__, "cpu": _cpu(), "cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d"),
-            "card": torch.cuda.get_device_name() if cuda else None, "driver": _driver() if cuda else None,
-            "seed": options.seed, "parts": {}, "errors": {}, "took": {},
+            "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]), "commit": options.commit,
+            "processor": f"{card}; {os.cpu_count()} cores of {_cpu()}".removeprefix("; "),
+            "versions": {
+                "python": platform.python_version(), "torch": torch.__version__, "driver": _driver() if cuda else "",
+            },
+            "values": self.values,
         }  # fmt: skip
 
     def part(self, name: str, make: Callable[[], dict[str, Any]], seconds: float = 0.0) -> None:
         """Measure a part and write the record; what fails or does not fit into the time is written down as that."""
         left = self._budget - (time.monotonic() - self._begun)
         if left < seconds:
-            self.found["errors"][name] = f"left out: {left:.0f} s were left of {self._budget:.0f}"
+            self.values["errors"][name] = f"left out: {left:.0f} s were left of {self._budget:.0f}"
         else:
             note(name)
             if self._cuda:  # what the part before has left
@@ -125,12 +130,12 @@ class Record:
                 torch.cuda.reset_peak_memory_stats()
             begun = time.monotonic()
             try:
-                self.found["parts"][name] = make()
+                self.values["parts"][name] = make()
             except Exception as error:  # noqa: BLE001  one part's: the others are worth having
-                self.found["errors"][name] = f"{type(error).__name__}: {error}"[:1000]
+                self.values["errors"][name] = f"{type(error).__name__}: {error}"[:1000]
                 note(f"{name} failed: {error}")
-            self.found["took"][name] = round(time.monotonic() - begun, 1)
-        self.found["seconds"] = round(time.monotonic() - self._begun, 1)
+            self.values["took"][name] = round(time.monotonic() - begun, 1)
+        self.values["seconds"] = round(time.monotonic() - self._begun, 1)
         if self._path:
             self._path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
 
@@ -562,7 +567,7 @@ def measure_methods(options: argparse.Namespace, record: Record) -> None:
         def run(name: str = name) -> dict[str, Any]:
             values: dict[str, Any] = {
                 "method": name, "model": "small-cnn", "num-server-rounds": 2, "evaluate-every": 1, "batch-size": 10,
-                "seed": options.seed, "local-epochs": 4, "learning-rate": 0.1,
+                "seed": options.seed, "local-epochs": 4, "learning-rate": 0.02,
             }  # fmt: skip
             if issubclass(methods().get(name), AdapterMethod):
                 values["trainable"] = "lora"
@@ -597,7 +602,8 @@ def _distance(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 
 def show(found: dict[str, Any], options: argparse.Namespace) -> None:
     """Print tables."""
-    parts: dict[str, dict[str, Any]] = found["parts"]
+    values = found["values"]
+    parts: dict[str, dict[str, Any]] = values["parts"]
 
     def rows(first: str) -> list[tuple[str, dict[str, Any]]]:
         return [
@@ -633,10 +639,11 @@ def show(found: dict[str, Any], options: argparse.Namespace) -> None:
     for head, body in bodies.items():
         if body:
             print(table(head, body), end="\n\n")
-    for name, error in found["errors"].items():
+    for name, error in values["errors"].items():
         print(f"{name}: {error}")
     print(
-        f"{found['card'] or found['cpu']}, torch {found['torch']}, {found['seconds']} s: {found['command']}", flush=True
+        f"{found['processor']}, torch {found['versions']['torch']}, {values['seconds']} s: {found['command']}",
+        flush=True,
     )
 
 
@@ -666,6 +673,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=480.0, help="seconds for all of it (%(default)s)")
     parser.add_argument("--record", type=Path, help="the JSON file to write")
     parser.add_argument("--seed", type=count, default=1, help="every random choice follows from it (%(default)s)")
+    parser.add_argument("--commit", default="", help="what is measured, for the record")
     parser.add_argument("--needs", action="store_true", help="list what the machine must have")
     return parser
 

@@ -64,7 +64,7 @@ STILL = {
     "training.settings": "training.augment",
 }
 # Modules and lines of fedpfl that a plain `fedpfl run` may import.
-PLAIN_RUN = (163, 22_800)
+PLAIN_RUN = (164, 22_800)
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 
 

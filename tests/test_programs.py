@@ -65,8 +65,8 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "gpu.json").read_text())
     # Only other simulators, which are not installed here, are left out.
-    assert {name.rpartition(" | ")[2] for name in record["errors"]} <= {"pfl-research", "fluke"}
-    parts = record["parts"]
+    assert {name.rpartition(" | ")[2] for name in record["values"]["errors"]} <= {"pfl-research", "fluke"}
+    parts = record["values"]["parts"]
     rounds = [part["median"] for name, part in parts.items() if "fedpfl, one batch" in name]
     assert len(rounds) >= 3 and all(seconds > 0 for seconds in rounds)
     methods = [part for name, part in parts.items() if name.startswith("method | ")]

@@ -140,6 +140,7 @@ BY_HAND = {
     "performance.md": dict.fromkeys(
         ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),
+    "gpu.md": {"What was measured": "from records/figures/gpu-h100.json, see the test below"},
     "flower.md": {"On one machine": "times of the parts of a short run"},
     "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
     "virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
@@ -162,6 +163,24 @@ def test_tables_without_a_record_are_the_known_ones(page):
         if sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 4:
             found.add(section.partition("\n")[0])
     assert found == set(BY_HAND.get(page, ()))
+
+
+def test_the_page_on_gpus_has_the_numbers_of_its_record():
+    parts = json.loads((records.DOCS / "records" / "figures" / "gpu-h100.json").read_text())["values"]["parts"]
+    works, page = ("heavy: fedavg-cnn", "resnet8", "light: mlp"), (records.DOCS / "gpu.md").read_text()
+    rows = {
+        "fedpfl, one batch": "fedpfl, one batch", "fedpfl, one client after the other": "fedpfl, one after the other",
+        "pfl-research 0.6.0": "pfl-research", "straight PyTorch loop": "straight loop",
+        "straight loop with CUDA graphs": "straight loop, CUDA graphs",
+        "stacked clients by hand, CUDA graphs": "stacked by hand, CUDA graphs",
+    }  # fmt: skip
+    for title, key in rows.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {title} |")]
+        for cell, work in zip(line.split("|")[2:5], works, strict=True):
+            decimals = len(cell.strip().partition(".")[2])
+            assert float(cell) == pytest.approx(parts[f"{work} | {key}"]["median"], abs=0.51 * 10**-decimals)
+    idle = " | ".join(f"{parts[f'{work} | idle']['idle share']:.0%}".replace("%", " %") for work in works)
+    assert idle in page
 
 
 def test_verdicts_are_counted_from_the_papers_pages(tmp_path, monkeypatch):

@@ -3,6 +3,9 @@
 ``POST /predict`` takes an image, or JSON ``{"inputs": […]}`` with samples as a data set has them; ``GET /health`` tells
 which model answers. A model that is written while it runs is used from the next request on. If that one is damaged, the
 one before it goes on answering.
+
+Python's own server: of the small ones, waitress has no version for Python 3.8 with its latest repairs, and uvicorn has
+no deadline for a request.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import os
 import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from ..core.browsers import refusal
 from ..core.errors import DataError, FedpflError, StateError
 from .device_model import AS_IT_IS, PIXELS, TOKENS, LoadedModel, load_model, newest
 from .predict import answers, read_image
@@ -31,9 +36,16 @@ logger = logging.getLogger("fedpfl.client.model_server")
 LOOPBACK = "127.0.0.1"
 PORT = 8077
 MAX_BYTES = 2**23
-# Requests that are answered at the same time; each has a thread. More of them wait in the socket's queue.
-MAX_REQUESTS = 8
-SILENT_SECONDS = 10.0
+# Connections, each with a thread. More of them wait in the socket's queue.
+MAX_CONNECTIONS = 32
+# Predictions that run or wait for the one that runs: fewer than connections, so that /health has an answer meanwhile.
+MAX_PREDICTIONS = 8
+MAX_SAMPLES = 1000
+MAX_ANSWER_BYTES = 2**23
+# A number in JSON, with what stands around it; and a sample without its numbers.
+NUMBER_BYTES, SAMPLE_BYTES = 26, 100
+# For a request to arrive, and for its answer to leave.
+REQUEST_SECONDS = 10.0
 BLOCK = 2**16
 _TYPES = {PIXELS: np.uint8, TOKENS: np.int64, AS_IT_IS: np.float32}
 
@@ -49,9 +61,11 @@ class ModelServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int = PORT, most_bytes: int = MAX_BYTES) -> None:
         self.folder, self.most_bytes = folder, most_bytes
-        self.lock = threading.Lock()
         self.problem = ""
-        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+        self.predicting = threading.Lock()
+        self.predictions = threading.BoundedSemaphore(MAX_PREDICTIONS)
+        self._loading = threading.Lock()
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._seen: tuple[object, ...] = ()
         self._model: LoadedModel | None = None
         try:
@@ -60,7 +74,11 @@ class ModelServer(ThreadingHTTPServer):
             raise FedpflError(f"port {port} of {LOOPBACK} cannot be opened: {error.strerror}") from error
 
     def model(self) -> LoadedModel:
-        """Return the latest model that can be read, or raise ``FedpflError``; call it with the lock held."""
+        """Return the latest model that can be read, or raise ``FedpflError``."""
+        with self._loading:
+            return self._latest()
+
+    def _latest(self) -> LoadedModel:
         try:
             file = newest(self.folder)
             found = file.stat()
@@ -98,19 +116,45 @@ class ModelServer(ThreadingHTTPServer):
             logger.exception("a request failed")
 
 
+class _Arriving(io.RawIOBase):
+    """Reads what a connection sends until a time, however slowly it comes."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self._connection, self._until = connection, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(max(1e-3, self._until - time.monotonic()))
+        return self._connection.recv_into(buffer)
+
+
 class _PredictionHandler(BaseHTTPRequestHandler):
     """One request a connection."""
 
     server: ModelServer
-    timeout = SILENT_SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Arriving(self.connection, time.monotonic() + REQUEST_SECONDS))
+
+    def parse_request(self) -> bool:
+        """Refuse requests that a page in a browser sends."""
+        if not super().parse_request():
+            return False
+        reason = refusal(self.headers.get("Host", ""), self.headers.get("Origin"))
+        if reason:
+            self._answer(403, {"error": reason})
+        return not reason
 
     def do_GET(self) -> None:
         if self.path != "/health":
             self._answer(404, {"error": "only GET /health and POST /predict exist"})
             return
         try:
-            with self.server.lock:
-                about, problem = self.server.model().about, self.server.problem
+            about, problem = self.server.model().about, self.server.problem
         except FedpflError as error:
             self._answer(503, {"status": "no model", "error": str(error)})
             return
@@ -121,30 +165,45 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if self.path != "/predict":
             self._answer(404, {"error": "only GET /health and POST /predict exist"})
-        elif not (length.isascii() and length.isdigit() and len(length) < 20):
+        elif not self._kind().startswith("image/") and self._kind() != "application/json":
+            self._answer(415, {"error": "Content-Type must be application/json, or an image's, such as image/png"})
+        elif not (length.isascii() and length.isdigit() and len(length) < 20) or "Transfer-Encoding" in self.headers:
             self._answer(411, {"error": "Content-Length must be the number of bytes"})
         elif int(length) > self.server.most_bytes:
             self._answer(413, {"error": f"a request may have at most {self.server.most_bytes} bytes"})
             self._drop(int(length))
         else:
             body = self.rfile.read(int(length))
-            if len(body) == int(length):
-                self._predict(body)
+            if len(body) < int(length):
+                self._answer(400, {"error": f"{len(body)} of {length} bytes have arrived"})
+            elif not self.server.predictions.acquire(blocking=False):
+                self._answer(503, {"error": f"{MAX_PREDICTIONS} requests are waiting already; ask again later"})
+            else:
+                try:
+                    status, content = self._predict(body)
+                finally:
+                    self.server.predictions.release()
+                self._answer(status, content)
 
-    def _predict(self, body: bytes) -> None:
+    def _kind(self) -> str:
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    def _predict(self, body: bytes) -> tuple[int, Mapping[str, Any]]:
         try:
-            with self.server.lock:
+            with self.server.predicting:
                 model = self.server.model()
-                found = answers(model, self._inputs(body, model.about))
+                x, most = self._inputs(body, model.about), most_samples(model.about)
+                if x.ndim and len(x) > most:
+                    return 413, {"error": f"a request may have at most {most} samples"}
+                found = answers(model, x)
         except DataError as error:
-            self._answer(400, {"error": str(error)})
+            return 400, {"error": str(error)}
         except FedpflError as error:
-            self._answer(503, {"error": str(error)})
-        else:
-            self._answer(200, {"run": model.about["run"], "round": model.about["round"], "predictions": found})
+            return 503, {"error": str(error)}
+        return 200, {"run": model.about["run"], "round": model.about["round"], "predictions": found}
 
     def _inputs(self, body: bytes, about: Mapping[str, Any]) -> np.ndarray:
-        if self.headers.get("Content-Type", "").startswith("image/"):
+        if self._kind().startswith("image/"):
             return read_image(io.BytesIO(body), "the image", about)
         kind = _TYPES[about["scaling"]]
         try:
@@ -164,7 +223,8 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         return x
 
     def _answer(self, status: int, content: Mapping[str, Any]) -> None:
-        body = (json.dumps(content, ensure_ascii=False) + "\n").encode()
+        body = (json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        self.connection.settimeout(REQUEST_SECONDS)  # of all that is sent, not of each part
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -184,6 +244,13 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         logger.info(format, *arguments)
 
 
+def most_samples(about: Mapping[str, Any]) -> int:
+    """Return how many samples a request may have, so that its answer is not too long."""
+    names = sum(len(json.dumps(name, ensure_ascii=False).encode()) for name in about["class-names"])
+    of_one = SAMPLE_BYTES + 2 * names + NUMBER_BYTES * about["num-classes"]
+    return max(1, min(MAX_SAMPLES, int(MAX_ANSWER_BYTES // of_one)))
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run ``fedpfl-worker serve``."""
     parser = argparse.ArgumentParser(
@@ -201,10 +268,9 @@ def main(arguments: Sequence[str]) -> None:
         server = ModelServer(Path(given.model).expanduser(), given.port, given.most_bytes)
     except FedpflError as error:
         sys.exit(f"error: {error}")
-    with server.lock:
-        try:
-            server.model()
-        except FedpflError:  # it has been logged, and may come later
-            logger.info("no model yet; the first one that is written answers")
+    try:
+        server.model()
+    except FedpflError:  # it has been logged, and may come later
+        logger.info("no model yet; the first one that is written answers")
     logger.info("ready at http://%s:%d, process %d", LOOPBACK, server.server_address[1], os.getpid())
     server.serve_forever()

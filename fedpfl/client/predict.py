@@ -28,6 +28,8 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
     names, loss = model.about["class-names"], model.about["loss"]
     found: list[Answer] = []
     for row in model.predict(x).astype(np.float64):
+        if not np.isfinite(row).all():
+            raise DataError(f"sample {len(found)}: the model's answer is not finite; are the values as in training?")
         numbers = dict(zip(names, row.tolist()))
         if loss == CROSS_ENTROPY:
             at = int(row.argmax())

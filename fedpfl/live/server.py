@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -36,6 +35,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ..core.browsers import refusal
 from ..core.errors import ConfigError, FedpflError
 from ..mqtt import topics
 from ..mqtt.account import Account, require_tls
@@ -284,21 +284,9 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if not self._knows(host):
-            return PlainTextResponse("this name is not known here", 403)
-        if origin is not None and origin != f"{request.url.scheme}://{host}":
-            return PlainTextResponse("a page of another origin gets nothing", 403)
+        if reason := refusal(host, origin, request.url.scheme, self._page.host):
+            return PlainTextResponse(reason, 403)
         given = request.headers.get("authorization", "").encode()
         if request.url.path not in FILES and not secrets.compare_digest(given, f"Bearer {self._page.token}".encode()):
             return PlainTextResponse("open the address that the command has printed: it has the token", 401)
         return None
-
-    def _knows(self, host: str) -> bool:
-        """Return whether a host with its port is an address, or a name that this page was made for."""
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        name = name.removeprefix("[").removesuffix("]").lower()
-        try:
-            ip_address(name)
-        except ValueError:
-            return name in {"localhost", self._page.host.lower()}
-        return True

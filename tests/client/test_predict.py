@@ -1,9 +1,11 @@
 """`fedpfl-worker predict` and `serve`: the model that a client has written answers for files and over HTTP."""
 
+import contextlib
 import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,9 @@ import numpy as np
 import pytest
 from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation
-from waiting import HANG_SECONDS
+from waiting import HANG_SECONDS, InThread, wait_until
 
+from fedpfl.client import model_server
 from fedpfl.client.device_model import load_model
 from fedpfl.client.model_server import ModelServer
 from fedpfl.client.predict import main, read_samples
@@ -165,13 +168,15 @@ def serving(folder, most_bytes=100_000):
 
     def ask(method, path, body=None, **headers):
         connection = http.client.HTTPConnection(*server.server_address[:2], timeout=HANG_SECONDS)
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        kind = {"Content-Type": "application/json"} if method == "POST" else {}
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, {**kind, **given})
         answer = connection.getresponse()
         content = json.loads(answer.read())
         connection.close()
         return answer.status, content
 
-    ask.port = server.server_address[1]
+    ask.port, ask.server = server.server_address[1], server
     try:
         yield ask
     finally:
@@ -233,6 +238,63 @@ def test_bad_requests_are_refused_and_the_server_lives_on(digits):
         assert ask("POST", "/predict", b'{"input": []}')[1] == {"error": 'the body has no key "inputs"'}
         assert ask("POST", "/predict", b"no image", Content_Type="image/png")[0] == 400
         assert ask("POST", "/predict", json.dumps(arrays["x_test"][:1].tolist()))[0] == 200
+
+
+def test_what_a_page_in_a_browser_sends_is_refused(digits):
+    model, arrays = digits
+    body = json.dumps(arrays["x_test"][:1].tolist())
+    with serving(model) as ask:
+        own = f"http://127.0.0.1:{ask.port}"
+        assert ask("GET", "/health", Host="rebound.example")[0] == 403
+        assert ask("POST", "/predict", body, Origin="http://evil.example")[0] == 403
+        assert ask("POST", "/predict", body, Origin=own)[0] == 200
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a", ""):
+            assert ask("POST", "/predict", body, Content_Type=kind)[0] == 415
+
+
+def test_samples_and_answers_have_limits_and_are_numbers(flowers, monkeypatch):
+    monkeypatch.setattr(model_server, "MAX_SAMPLES", 3)
+    with serving(flowers[0]) as ask:
+        assert ask("POST", "/predict", json.dumps([[0.5] * 4] * 3))[0] == 200
+        assert ask("POST", "/predict", json.dumps([[0.5] * 4] * 4)) == (
+            413, {"error": "a request may have at most 3 samples"},
+        )  # fmt: skip
+        status, answer = ask("POST", "/predict", json.dumps([[3e38, -3e38, 3e38, -3e38]]))
+        assert (status, "the model's answer is not finite" in answer["error"]) == (400, True)
+    about = {"class-names": ["é" * 1000] * 500, "num-classes": 500}
+    assert model_server.most_samples(about) * 500 * 4000 < 2 * model_server.MAX_ANSWER_BYTES
+
+
+def test_slow_requests_end_and_health_answers_while_predictions_wait(digits, monkeypatch):
+    monkeypatch.setattr(model_server, "REQUEST_SECONDS", 1.0)
+    model, arrays = digits
+    body = json.dumps(arrays["x_test"][:1].tolist())
+    with serving(model) as ask, contextlib.ExitStack() as stack:
+        with ask.server.predicting:
+            waiting = [InThread(ask, "POST", "/predict", body) for _ in range(model_server.MAX_PREDICTIONS)]
+            wait_until(lambda: ask.server.predictions._value == 0)
+            assert ask("GET", "/health")[0] == 200
+            assert ask("POST", "/predict", body)[0] == 503
+        assert [thread.result()[0] for thread in waiting] == [200] * len(waiting)
+        stopping = threading.Event()
+        stack.callback(stopping.set)
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", ask.port)))
+            for _ in range(model_server.MAX_CONNECTIONS)
+        ]
+        for number, connection in enumerate(slow):
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n" if number % 2 else b"G")
+
+        def drip():
+            while not stopping.wait(0.1):
+                for connection in slow:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(b"x")
+
+        dripping = InThread(drip)
+        assert ask("GET", "/health")[0] == 200
+        stopping.set()
+        dripping.result()
 
 
 def test_a_new_model_is_used_and_a_damaged_one_is_not(digits, tmp_path):

@@ -1,0 +1,22 @@
+"""What a server checks of a request, so that no page that a browser of its machine shows can use it."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+
+def refusal(host: str, origin: str | None, scheme: str = "http", name: str = "localhost") -> str:
+    """Return why a request with these headers is refused; an empty text if it is not.
+
+    ``Host`` has to be an address, localhost or the server's ``name``: no other name can then be made to point here.
+    ``Origin``, which browsers add, has to be the server's own.
+    """
+    port = host.rpartition(":")[2]
+    asked = host.rpartition(":")[0] if port.isdecimal() else host
+    asked = (asked[1:-1] if asked.startswith("[") and asked.endswith("]") else asked).lower()
+    try:
+        ip_address(asked)
+    except ValueError:
+        if asked not in {"localhost", name.lower()}:
+            return "this name is not known here"
+    return "" if origin in (None, f"{scheme}://{host}") else "a page of another origin gets nothing"

@@ -517,7 +517,7 @@ def measure_prices(options: argparse.Namespace, record: Record) -> None:
 
     def divided(clients: int, total: int, shape: tuple[int, int, int], alpha: float) -> list[tuple[np.ndarray, ...]]:
         shares = rng.dirichlet([alpha] * clients, 10).sum(0) / 10
-        found = []
+        found: list[tuple[np.ndarray, ...]] = []
         for size in np.maximum(8, shares * total).astype(int).tolist():
             x, y = rng.uniform(-1, 1, (size, *shape)).astype(np.float32), rng.integers(0, 10, size)
             tests = max(2, size // 4)

@@ -65,7 +65,7 @@ lint: install ## ruff and mypy; of the programs outside the package only names a
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for folder in benchmarks docs/tools docs/gallery experiments; do \
+	for folder in benchmarks docs/tools docs/gallery $$(dirname experiments/*/*.py | sort -u); do \
 		(cd $$folder && $(abspath $(BIN))/mypy $(PROGRAM_CHECKS) *.py) || exit 1; done
 
 # SIGNING_KEY=~/.ssh/id_ed25519 signs the checksums; jetson/verify.sh checks them.

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROGRAMS = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in ("benchmarks", "docs/gallery", "docs/tools", "experiments")
-    for path in (ROOT / folder).glob("*.py")
+    for folder in ("benchmarks", "docs/gallery", "docs/tools", "experiments/*")
+    for path in ROOT.glob(f"{folder}/*.py")
 )
 
 

@@ -41,6 +41,7 @@ from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured, Place
 from fedpfl.experiments.page import folded, wrapped
+from fedpfl.experiments.shipped import experiments
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import analysed, rankings
 from fedpfl.report.draw import Pen
@@ -50,7 +51,8 @@ from fedpfl.setup.config import Config
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
-LEADERBOARD = ROOT / "experiments" / "leaderboard.toml"
+EXPERIMENTS = experiments(ROOT / "experiments")
+LEADERBOARD = EXPERIMENTS["leaderboard"]
 EVERY = 5
 # A run with fewer rounds says what a round costs and nothing else.
 MIN_ROUNDS = 20
@@ -117,7 +119,7 @@ def grid(
     before : dict, optional
         An earlier record of the experiment, whose cells stay where the folder has no finished run.
     """
-    experiment = load(ROOT / "experiments" / f"{name}.toml")
+    experiment = load(EXPERIMENTS[name])
     measured = Measured(experiment, scale, Store(output), seeds)
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
@@ -286,7 +288,7 @@ def table(make: Maker) -> Maker:
 def published(records: Path, words: Sequence[str]) -> str:
     """Return a column of an experiment next to the published values: ``EXPERIMENT COLUMN``."""
     name, column = words
-    experiment = load(ROOT / "experiments" / f"{name}.toml")
+    experiment = load(EXPERIMENTS[name])
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
     found = {of["row"]: of for of in read(name, records) if of["column"] == column}
     counts = {row: of for row, of in found.items() if of["rounds"] >= MIN_ROUNDS}

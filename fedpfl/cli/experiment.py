@@ -47,7 +47,7 @@ def list_command() -> None:
     from rich.table import Table as Lines
 
     found = Lines("experiment", "what")
-    for path in files():
+    for path in files().values():
         try:
             experiment = read(str(path))
         except ConfigError as error:  # the others are there all the same
@@ -103,7 +103,7 @@ def status_command(
     from ..experiments.store import State
 
     found = Lines("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
-    for one in [name] if name else [str(path) for path in files()]:
+    for one in [name] if name else [str(path) for path in files().values()]:
         measured = plan(one, scale, seeds, output_dir, run_config)
         states = list(measured.states().values())
         states += [State.MISSING] * measured.undecided
@@ -161,13 +161,13 @@ def page_command(
     typer.echo(f"wrote {output.absolute()}", err=True)
 
 
-def files() -> list[Path]:
-    """Return the files of all experiments: of the working directory, or those that come with fedpfl."""
+def files() -> dict[str, Path]:
+    """Return the files of all experiments by name: of the working directory, or those that come with fedpfl."""
     from ..experiments import shipped
 
     own = shipped.folder(shipped.EXPERIMENTS)
     for place in (Path(shipped.EXPERIMENTS), *([own] if own else ())):
-        if found := sorted(place.glob("*.toml")):
+        if found := shipped.experiments(place):
             return found
     raise ConfigError("experiments", shipped.EXPERIMENTS, "there are no experiment files here; run in fedpfl's folder")
 
@@ -178,7 +178,7 @@ def read(name: str) -> Experiment:
 
     if name.endswith(".toml"):
         return load(Path(name).expanduser())
-    known = {path.stem: path for path in files()}
+    known = files()
     if name not in known:
         raise ConfigError("experiment", name, "must be a .toml file or one of " + ", ".join(known))
     return load(known[name])

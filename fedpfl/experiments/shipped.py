@@ -1,7 +1,7 @@
 """Files of settings and of experiments, and where those are that come with fedpfl: ``configs/`` and ``experiments/``.
 
 A checkout has both folders next to the package; a wheel has copies of them in ``fedpfl/shipped/``, side by side again,
-so that ``../configs/…`` in an experiment's file is right in both.
+so that ``../../configs/…`` in an experiment's file is right in both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import ConfigError
 
-CONFIGS, EXPERIMENTS = "configs", "experiments"
+CONFIGS, EXPERIMENTS, SCALES = "configs", "experiments", "scales"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -31,6 +31,15 @@ def settings_file(path: Path) -> Path:
     if own is None or path.exists() or path.parent != Path(CONFIGS) or not (own / path.name).is_file():
         return path
     return own / path.name
+
+
+def experiments(place: Path) -> dict[str, Path]:
+    """Return the files of experiments in a folder and in its folders by name, without what several share as scales."""
+    found: dict[str, Path] = {}
+    for path in sorted((*place.glob("*.toml"), *place.glob("*/*.toml"))):
+        if path.parent.name != SCALES and found.setdefault(path.stem, path) is not path:
+            raise ConfigError("experiment", path.stem, f"is the name of {found[path.stem]} and of {path}")
+    return found
 
 
 def read_toml(path: Path, option: str) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
         files = [
             path
             for kind, number in re.findall(r"(table|figure) (\d+)", place)
-            for path in sorted((ROOT / "experiments").glob(f"{paper}-{kind}-{number}*.toml"))
+            for path in sorted((ROOT / "experiments" / paper).glob(f"{paper}-{kind}-{number}*.toml"))
         ]
         planned = [len(Measured(load(path), "paper", Store(tmp_path)).planned()) for path in files]
         assert int(runs) in planned, (place, planned)

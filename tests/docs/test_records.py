@@ -66,7 +66,7 @@ def test_the_command_of_a_record_runs_these_settings(path):
     assert words[:3] == ["fedpfl", "experiment", "run"]
     experiment, options = words[3], dict(zip(words[4::2], words[5::2], strict=True))
     more = {"num-server-rounds": int(options["-c"].removeprefix("num-server-rounds="))}
-    cells = load(ROOT / "experiments" / f"{experiment}.toml").cells(options["--scale"], more)
+    cells = load(records.EXPERIMENTS[experiment]).cells(options["--scale"], more)
     (cell,) = [one for one in cells if (one.row, one.column) == (options["--row"], options["--column"])]
     expected = Config.parse({**cell.settings, "seed": record["seed"]}).flat()
     defaults = Config.parse({"method": expected["method"]}).flat()
@@ -101,7 +101,7 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     _, _, _, name, _, scale, *more = shlex.split(record["command"])
     assert more in ([], ["--seeds", str(record["seeds"])])
     assert path.stem == f"{name}-{scale}"
-    cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
+    cells = {(cell.row, cell.column) for cell in load(records.EXPERIMENTS[name]).cells(scale)}
     for rows in [*record["values"].values(), *record["curves"].values()]:
         assert {(row, column) for row, columns in rows.items() for column in columns} == cells
 
@@ -112,7 +112,7 @@ def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command(path):
     assert {"command", "commit", "processor", "versions", "seeds", "table", "remarks"} == set(record)
     words = shlex.split(record["command"])
     assert words[:7] == ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column"]
-    experiment = load(ROOT / "experiments" / "leaderboard.toml").only("small", words[9::2], words[7:8])
+    experiment = load(records.EXPERIMENTS["leaderboard"]).only("small", words[9::2], words[7:8])
     head, *rows = record["table"]
     assert sorted(name for name, *_ in rows) == sorted(experiment.scale("small").rows)
     assert {len(cells) for cells in rows} == {len(head)}

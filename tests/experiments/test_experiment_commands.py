@@ -106,7 +106,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 def test_the_list_has_every_file() -> None:
     shown = fedpfl("experiment", "list").stdout
-    for path in (ROOT / "experiments").glob("*.toml"):
+    for path in (ROOT / "experiments").glob("*/*.toml"):
         assert path.stem in shown
 
 
@@ -335,3 +335,17 @@ def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:
         2,
         3,
     ]
+
+
+def test_experiments_are_found_in_folders_under_one_name_each(tmp_path: Path) -> None:
+    text = FILE.replace('base = "base.toml"\n', "")
+    for name in ("one/scales/shared", "scales/shared", "one/first", "second"):
+        path = tmp_path / "experiments" / f"{name}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if "shared" in name else text)
+    done = fedpfl("experiment", "list")
+    assert [word for word in ("first", "second", "shared") if word in done.output] == ["first", "second"]
+    (tmp_path / "experiments" / "one" / "second.toml").write_text(text)
+    done = fedpfl("experiment", "run", "first")
+    assert done.exit_code == 2
+    assert "is the name of experiments/one/second.toml and of experiments/second.toml" in done.stderr

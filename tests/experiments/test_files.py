@@ -10,16 +10,17 @@ import pytest
 from fedpfl.experiments.description import SCALES, load
 from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.metrics import WINDOW
+from fedpfl.experiments.shipped import experiments
 from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
-FOLDER = Path(__file__).resolve().parents[2] / "experiments"
-FILES = sorted(FOLDER.glob("*.toml"))
+ROOT = Path(__file__).resolve().parents[2]
+FILES = experiments(ROOT / "experiments")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> None:
     experiment = load(path)
     for scale in SCALES:
@@ -28,7 +29,7 @@ def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> Non
         assert measured.cells, scale
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_what_rows_want_of_one_run_is_all_measured_after_it(path: Path, tmp_path: Path) -> None:
     measured = Measured(load(path), "smoke", Store(tmp_path))
     planned = {run.name: run for run in measured.planned()}
@@ -37,14 +38,14 @@ def test_what_rows_want_of_one_run_is_all_measured_after_it(path: Path, tmp_path
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_page_says_how_many_runs_there_are(scale: str, tmp_path: Path) -> None:
-    page = (FOLDER.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     (said,) = re.findall(rf"^\| `{scale}` \|[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
-    measured = [Measured(load(path), scale, Store(tmp_path)) for path in FILES]
+    measured = [Measured(load(path), scale, Store(tmp_path)) for path in FILES.values()]
     runs = {run.name for of in measured for run in of.planned()}
     assert len(runs) + sum(of.undecided for of in measured) == int(said.replace(",", ""))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_every_row_and_column_is_run_at_paper_scale_or_says_why_not(path: Path) -> None:
     experiment = load(path)
     run = {(cell.row, cell.column) for cell in experiment.cells("paper")}
@@ -53,7 +54,7 @@ def test_every_row_and_column_is_run_at_paper_scale_or_says_why_not(path: Path) 
     assert not run & set(experiment.not_covered)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 @pytest.mark.parametrize("scale", SCALES[1:])
 def test_the_best_mean_of_ten_tests_is_of_many_more(path: Path, scale: str, tmp_path: Path) -> None:
     experiment = load(path)
@@ -62,7 +63,7 @@ def test_the_best_mean_of_ten_tests_is_of_many_more(path: Path, scale: str, tmp_
             assert run.rounds // run.settings["evaluate-every"] >= 3 * WINDOW
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Path) -> None:
     measured = Measured(load(path), "smoke", Store(tmp_path))
     assert all(cell.settings["dataset"] == "digits" or cell.generate for cell in measured.cells.values())
@@ -72,7 +73,7 @@ def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Pa
 
 
 def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_its_rate() -> None:
-    experiment = load(FOLDER / "leaderboard.toml")
+    experiment = load(FILES["leaderboard"])
     rows = [row.settings["method"] for row in experiment.rows.values()]
     assert len(rows) == len({*rows} & set(methods()))
     for scale in ("small", "paper"):
@@ -81,7 +82,7 @@ def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_i
 
 @pytest.mark.parametrize(("name", "traffic"), [("labels", 7.4 / 20.39), ("domains", 15.98 / 40.78)])
 def test_pfedpara_sends_the_share_of_the_model_that_the_paper_prints(name: str, traffic: float) -> None:
-    cells = load(FOLDER / f"factorized-fl-table-1-{name}.toml").cells("paper")
+    cells = load(FILES[f"factorized-fl-table-1-{name}"]).cells("paper")
     sent = {}
     for method in ("fedavg", "pfedpara"):
         config = Config.parse(next(cell.settings for cell in cells if cell.settings["method"] == method))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from real_data import real_data_dir
 
-SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "har_by_person.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "comparisons" / "har_by_person.py"
 
 
 def made(folder: Path, *arguments: str) -> dict[str, np.ndarray]:

@@ -12,11 +12,11 @@ from in_process import InProcess
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.shipped import experiments
 from fedpfl.experiments.store import State, Store
 from fedpfl.experiments.tables import analysed, tables
 
-FOLDER = Path(__file__).resolve().parents[2] / "experiments"
-FILES = sorted(FOLDER.glob("*.toml"))
+FILES = experiments(Path(__file__).resolve().parents[2] / "experiments")
 QUICK = ("fedreg-figure-7",)
 
 
@@ -52,7 +52,7 @@ def check_numbers(measured: Measured) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_quick_one(name: str, store: Store) -> None:
-    check(FOLDER / f"{name}.toml", store)
+    check(FILES[name], store)
 
 
 def test_a_cell_without_a_number_is_noticed(tmp_path: Path) -> None:
@@ -70,6 +70,6 @@ def test_a_cell_without_a_number_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.experiments
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_every_experiment(path: Path, store: Store) -> None:
     check(path, store)

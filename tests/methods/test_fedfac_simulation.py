@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import simulate
 
-PLACE = Path(__file__).parents[2] / "experiments" / "fedfac_simulation.py"
+PLACE = Path(__file__).parents[2] / "experiments" / "fedfac" / "fedfac_simulation.py"
 spec = importlib.util.spec_from_file_location("fedfac_simulation", PLACE)
 study = importlib.util.module_from_spec(spec)
 sys.modules[spec.name] = study

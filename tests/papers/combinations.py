@@ -14,6 +14,7 @@ from typing import Any
 from fedpfl.data import table
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.shipped import experiments
 from fedpfl.experiments.store import NOT_IDENTIFYING, PlannedRun, Store, plan
 from fedpfl.methods.base import in_classifier
 from fedpfl.setup.assembly import assemble
@@ -222,11 +223,11 @@ def _runs() -> Iterator[tuple[Place, PlannedRun, int]]:
     for path in sorted((ROOT / "configs").glob("*.toml")):
         run = plan(tomllib.loads(path.read_text(encoding="utf-8")), seed=1)
         yield Place(f"configs/{path.name}"), run, 1
-    for path in sorted((ROOT / "experiments").glob("*.toml")):
+    for path in experiments(ROOT / "experiments").values():
         experiment = load(path)
         measured = Measured(experiment, "paper", Store(NOWHERE), seeds=1)
         for (row, column, _), run in measured.runs.items():
-            yield Place(f"experiments/{path.name}", row, column), run, experiment.scale("paper").seeds
+            yield Place(str(path.relative_to(ROOT)), row, column), run, experiment.scale("paper").seeds
 
 
 def _thin_out(listed: Iterable[Combination]) -> None:

@@ -30,7 +30,7 @@ VERSION = 1  # of what is made: a higher number makes it anew
 CHUNK = 4096  # samples that are made at a time
 # LEAF's FEMNIST as FedFac uses it: writers and classes are the paper's, 227 samples a writer the mean of LEAF's.
 WRITERS, WRITER_SAMPLES, CHARACTERS = 1079, 227, 62
-# FedDecomp's subset of ImageNet, as experiments/imagenet_subset.py makes it: training and test samples, classes, side.
+# FedDecomp's subset of ImageNet, as imagenet_subset.py makes it: training and test samples, classes, side.
 SUBSET, SUBSET_CLASSES, SUBSET_SIDE = (80_000, 16_000), 400, 64
 # LEAF's Shakespeare: speakers and letters.
 ROLES, LETTERS = 1129, 4_226_158

@@ -16,6 +16,7 @@ import trial
 from combinations import GRADED, NOWHERE, ROOT, Combination, Place, Whole, combinations, ends, one_for_each_column
 
 from fedpfl.data import table
+from fedpfl.experiments.shipped import experiments
 from fedpfl.experiments.store import plan
 
 PUBLISHED = [info.name for info in table() if not info.own and info.name not in ("digits", "shakespeare")]
@@ -54,8 +55,8 @@ def record(one: Combination, **more: Any) -> dict[str, Any]:
 
 class TestTheList:
     def test_every_file_yields_combinations(self, listed: list[Combination]) -> None:
-        files = {*(ROOT / "configs").glob("*.toml"), *(ROOT / "experiments").glob("*.toml")}
-        files.remove(ROOT / "experiments" / "leaderboard.toml")  # of no paper
+        files = {*(ROOT / "configs").glob("*.toml"), *experiments(ROOT / "experiments").values()}
+        files.remove(ROOT / "experiments" / "comparisons" / "leaderboard.toml")  # of no paper
         assert {place.file for one in listed for place in one.places} == {str(path.relative_to(ROOT)) for path in files}
 
     def test_names_are_distinct_and_follow_from_settings(self, listed: list[Combination]) -> None:

@@ -515,32 +515,32 @@ def measure_prices(options: argparse.Namespace, record: Record) -> None:
     small = options.small
     rng = np.random.default_rng(options.seed)
 
-    def divided(clients: int, total: int, shape: tuple[int, int, int], alpha: float) -> list[tuple[np.ndarray, ...]]:
-        shares = rng.dirichlet([alpha] * clients, 10).sum(0) / 10
-        found: list[tuple[np.ndarray, ...]] = []
-        for size in np.maximum(8, shares * total).astype(int).tolist():
-            x, y = rng.uniform(-1, 1, (size, *shape)).astype(np.float32), rng.integers(0, 10, size)
-            tests = max(2, size // 4)
-            found.append((x[tests:], y[tests:], x[:tests], y[:tests]))
-        return found
+    def client(training: int, tests: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, ...]:
+        x = rng.uniform(-1, 1, (training + tests, *shape)).astype(np.float32)
+        y = rng.integers(0, 10, training + tests)
+        return x[:training], y[:training], x[training:], y[training:]
 
-    total = 400 if small else 70_000
-    jobs: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    clients, total = (4, 400) if small else (20, 70_000)
+    sizes = np.maximum(16, rng.dirichlet([0.1] * clients, 10).mean(0) * total).astype(int).tolist()
+    jobs: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
         "PFLlib, Fashion-MNIST, Dir(0.1)": (
-            divided(4 if small else 20, total, (1, 28, 28), 0.1),
-            {"model": "fedavg-cnn", "batch-size": 10, "local-epochs": 1, "learning-rate": 0.005},
+            [client(size - size // 4, size // 4, (1, 28, 28)) for size in sizes],
+            {"model": "fedavg-cnn", "batch-size": 10, "last-batch": "drop", "local-epochs": 1, "learning-rate": 0.005},
+            {"local-epochs": 2},
         ),
         "FedDecomp, table 1, CIFAR-10": (
-            divided(4 if small else 40, total if small else 60_000, (3, 32, 32), 0.1),
+            [client(50, 10, (3, 32, 32)) for _ in range(4)] if small else
+            [client(500, 100, (3, 32, 32)) for _ in range(40)],
             {"model": "resnet8", "batch-size": 100, "local-epochs": 5, "learning-rate": 0.1, "momentum": 0.9},
+            {"feddecomp-rank-conv": 0.6, "feddecomp-rank-linear": 0.6, "feddecomp-lora-epochs": 2},
         ),
-    }
-    for name, (data, values) in jobs.items():
+    }  # fmt: skip
+    for name, (data, common, decomposed) in jobs.items():
         if options.device == "cpu":
-            values["clients-at-once"] = len(data)
-        for method in ("fedavg", "feddecomp"):
+            common["clients-at-once"] = len(data)
+        for method, own in (("fedavg", {}), ("feddecomp", decomposed)):
 
-            def run(method: str = method, data: Any = data, values: Any = values) -> dict[str, Any]:
+            def run(method: str = method, data: Any = data, values: Any = common | own) -> dict[str, Any]:
                 more = {"num-server-rounds": 2 if small else 3, "device": options.device, "evaluate-every": 1}
                 found = fedpfl_rounds({"method": method, "seed": options.seed, **more, **values}, data)
                 seconds = found["seconds"][1:]

@@ -525,10 +525,7 @@ class Engine:
 
         Many clients are tested in turn with the same vector; ``to_test`` says that it need not be loaded again.
         """
-        state, local, given = self.read(client, message, LocalRound)
-        vector = self.sharing.layout.unpack(message.arrays)
-        same = to_test and self._tested is not None and self._tested[0] is self.model and self._tested[1]() is vector
-        self._fill(None if same else vector, given.personal)
+        state, local, _ = self.read(client, message, LocalRound, to_test)
         if self._may_draw_early:
             self.seed(local, "prepare")
         return state, local
@@ -540,8 +537,10 @@ class Engine:
         if self.sharing.personal:
             self.sharing.set_personal(personal)
 
-    def read(self, client: int, message: Payload, kind: type[_Round]) -> tuple[ClientState, _Round, Given]:
-        """Return what :meth:`load` does, and the arrays that it loads."""
+    def read(
+        self, client: int, message: Payload, kind: type[_Round], to_test: bool = False
+    ) -> tuple[ClientState, _Round, Given]:
+        """Return what :meth:`load` does, and the model's arrays; those of a ``Later`` round are not loaded yet."""
         self.use_model_of(client)
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
@@ -554,7 +553,12 @@ class Engine:
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
             personal = self._stored_personal(state, message, client) if trained else self._first_personal
+        if kind is not Later:
+            tested = self._tested
+            same = to_test and tested is not None and tested[0] is self.model and tested[1]() is vector
+            self._fill(None if same else vector, personal)
         place = self._place(client)
+        # A split finer than whole arrays takes the client's own channels out of the model: after it is loaded.
         received = self.sharing.received(vector)
         local = kind(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,

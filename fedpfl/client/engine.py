@@ -210,8 +210,8 @@ class Engine:
 
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
-        if (over := self.config.of(PersonaliseSettings)).on:
-            return self.personalise(client, message, over.personalise)
+        if self.personalises:
+            return self.personalise(client, message, self.config.of(PersonaliseSettings).personalise)
         training = self.begin_training(client, message, self.config.method)
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
@@ -366,7 +366,7 @@ class Engine:
     def _is_written(self, state: ClientState, local: LocalRound) -> bool:
         run = self.config.run
         anywhere = run.device_models == "always" or tests_more_than_arrays(self.config.method)
-        over = self.config.of(PersonaliseSettings).on and run.device_models != "never"
+        over = self.personalises and run.device_models != "never"
         return (over or run.writes_models_after(local.round)) and (anywhere or state.of_a_device)
 
     def _keep_model(self, personalised: Forward, score: Score, state: ClientState, local: LocalRound) -> None:
@@ -458,6 +458,11 @@ class Engine:
             return {}
         stored = self._stored_personal(state, local.message, local.client)
         return {name[len(prefix) :]: array for name, array in stored.items() if name.startswith(prefix)}
+
+    @property
+    def personalises(self) -> bool:
+        """Whether the run is over, and training makes models for clients that were not in it."""
+        return bool(self.config.of(PersonaliseSettings).on)
 
     @property
     def draws_at_the_end(self) -> bool:

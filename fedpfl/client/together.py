@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.payload import Payload
-from ..core.rng import generator
+from ..core.rng import generator, set_torch_state, torch_state
 from ..core.sharing import Sharing
 from ..training.batched import Member, Turns, kind_of, run_phase_of_many
 from ..training.merge import CannotStack
@@ -27,7 +27,7 @@ logger = getLogger("fedpfl.client")
 Answer = Union[Payload, Exception]
 
 
-class Memory:
+class ClientsAtOnce:
     """How many clients train at once: as many as a setting says, or as many as fit into the memory that is free.
 
     The first batch is small and shows how much a client takes. ``free`` is asked for the bytes that are free, ``used``
@@ -45,7 +45,7 @@ class Memory:
         self._said = False
 
     @classmethod
-    def of(cls, training: TrainingSettings) -> Memory:
+    def of(cls, training: TrainingSettings) -> ClientsAtOnce:
         """Return that of the device; on a CPU one client at a time unless ``clients-at-once`` says otherwise."""
         if training.device != "cuda":
             return cls(training.clients_at_once or 1, lambda: 0, lambda: 0, lambda: None)
@@ -85,7 +85,7 @@ class Together:
     ``alone`` are the phases that clients have run one after the other: method, place in the schedule, reason.
     """
 
-    def __init__(self, engine: Engine, memory: Memory) -> None:
+    def __init__(self, engine: Engine, memory: ClientsAtOnce) -> None:
         self._engine = engine
         self._memory = memory
         self._turns: dict[nn.Module, Turns] = {}
@@ -130,7 +130,7 @@ class Together:
         def draws() -> Tensor:
             if phases:
                 engine.seed(local, "batches")
-            return _draws(engine.config.training.device)
+            return torch_state(engine.config.training.device)
 
         member = Member(
             local.samples, lambda place: generator(local.seed, "batches", local.client, local.round, place),
@@ -192,11 +192,11 @@ class Together:
         training, member, device = client.training, client.member, self._engine.config.training.device
         try:
             with turns.of(member):
-                _set_draws(member.draws() if callable(member.draws) else member.draws, device)
+                set_torch_state(member.state(), device)
                 loss = self._engine.run_phase(
                     client.phases[place], training.local, "batches", place, factor, training.momentum
                 )
-                member.draws = _draws(device)
+                member.draws = torch_state(device)
             client.losses.append(loss)
         except Exception as error:  # noqa: BLE001  one client's: the others continue
             turns.reset()
@@ -220,7 +220,7 @@ class Together:
             else:
                 load()
             if not callable(member.draws) or engine.draws_at_the_end:
-                _set_draws(member.draws() if callable(member.draws) else member.draws, engine.config.training.device)
+                set_torch_state(member.state(), engine.config.training.device)
             training = client.training._replace(started=begun - client.seconds - share)
             reply = engine.end_training(training, client.losses, lambda: None if is_loaded() else taken)
             if is_loaded():  # the next client's round ends in the same model, of which these may be views
@@ -273,16 +273,3 @@ class _Client:
     def __init__(self, training: Training, phases: list[Phase], member: Member) -> None:
         self.training, self.phases, self.member = training, phases, member
         self.number, self.losses = training.local.client, cast("List[float]", [])
-
-
-def _draws(device: str) -> Tensor:
-    """Return the state of the generator from which torch draws where models compute."""
-    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
-
-
-def _set_draws(state: Tensor | None, device: str) -> None:
-    assert state is not None
-    if device == "cuda":
-        torch.cuda.set_rng_state(state)
-    else:
-        torch.set_rng_state(state)

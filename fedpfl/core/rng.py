@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import random
 import zlib
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def generator(seed: int, *path: int | str) -> np.random.Generator:
@@ -49,6 +52,23 @@ def seed_global(seed: int, device: str = "cpu") -> None:
         torch.cuda.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def torch_state(device: str = "cpu") -> Tensor:
+    """Return the state of the generator from which torch draws on a device."""
+    import torch
+
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+def set_torch_state(state: Tensor, device: str = "cpu") -> None:
+    """Have torch draw on a device what follows a state."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)
 
 
 def shared_states() -> list[Any]:

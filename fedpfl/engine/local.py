@@ -155,7 +155,8 @@ class LocalTransport(AddingTransport):
         fail(client, answer.reason + self._kept(answer), answer.error)
 
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
-        if requests and requests[0].kind == TRAIN and trains_together(self._config):
+        together = trains_together(self._config) and not self._engine.personalises
+        if together and requests and requests[0].kind == TRAIN:
             yield from self._train_together(requests)
             return
         for request in sorted(requests, key=lambda request: request.client.id):
@@ -170,9 +171,9 @@ class LocalTransport(AddingTransport):
     def _train_together(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         if self._together is None:
             # Needs a PyTorch that boards may not have.
-            from ..client.together import Memory, Together
+            from ..client.together import ClientsAtOnce, Together
 
-            self._together = Together(self._engine, Memory.of(self._config.training))
+            self._together = Together(self._engine, ClientsAtOnce.of(self._config.training))
         clients = {request.client.id: request.client for request in requests}
         tasks = [(request.client.id, request.make) for request in requests]
         for number, answer in self._together.train(sorted(tasks, key=lambda task: task[0])):

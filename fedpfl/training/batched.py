@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import in_one_line
 from ..core.frozen import frozen
+from ..core.rng import set_torch_state, torch_state
 from ..core.samples import Samples
 from ..core.sharing import UNUSED_BUFFER, Given
 from .augment import find as find_augmentation
@@ -67,6 +68,10 @@ class Member:
     velocity: dict[int, dict[str, Tensor]] | None
     arrays: dict[str, Tensor] = field(default_factory=dict)
     attributes: dict[tuple[int, str], Any] = field(default_factory=dict)
+
+    def state(self) -> Tensor:
+        """Return the state of torch's generator."""
+        return self.draws() if callable(self.draws) else self.draws
 
 
 class Turns:
@@ -252,7 +257,7 @@ class _Run:
         self.changed = [False] * len(self.merged.leaves)
         self.precision = step_precision(settings)
         self.holder = _Holder(turns.model)
-        self.draws = _Draws(turns.modules, [m.draws for m in members], params[0].device)
+        self.draws = _Draws(turns.modules, members, params[0].device)
         augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, self.normalize)
         generators = [m.generator(self.place) for m in members]
         batches = _Batches(self.samples, self.sizes, self.epoch, generators, augment)
@@ -271,7 +276,7 @@ class _Run:
                 done: list[Part] = []
                 for clients, rows in found:
                     shape = self._shape(tick, rows)
-                    batch, masks = batches.next(clients, tick), None
+                    batch = batches.next(clients, tick)
                     if shape in captured:
                         masks = self._masks(clients, rows, batch)
                         losses[rows, tick] = captured[shape].replay(batch, masks)
@@ -440,7 +445,6 @@ class _Run:
             self.merged.write_back(at, self.changed)
             if moves and member.velocity is not None and self.velocity:
                 member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
-            member.draws = self.draws.states[at]
             means[id(member)] = summed(list(found[at, : len(sizes)]), sizes) / sum(sizes)
         return [means.get(id(member), 0.0) for member in self.all_members]
 
@@ -588,11 +592,8 @@ class _Joined:
 class _Draws:
     """The masks of dropout: each client's from the state of torch's generator that it has alone."""
 
-    def __init__(
-        self, modules: Sequence[nn.Module], states: Sequence[Callable[[], Tensor] | Tensor], device: torch.device
-    ) -> None:  # fmt: skip
-        self.states = list(states)
-        self._device = device
+    def __init__(self, modules: Sequence[nn.Module], members: Sequence[Member], device: torch.device) -> None:
+        self._members, self._device = members, device
         self._drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in modules)
         self._seen: dict[int, list[tuple[Any, tuple[int, ...], float, torch.dtype]]] = {}
 
@@ -607,24 +608,15 @@ class _Draws:
         drawn: list[list[Tensor]] = [[] for _ in self._seen[size]]
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             for client in clients:
-                state = self.states[client]
-                self._set(state() if callable(state) else state)
+                member = self._members[client]
+                set_torch_state(member.state(), self._device.type)
                 for masks, (function, shape, p, dtype) in zip(drawn, self._seen[size]):
                     # In the memory order of the input, in which alone a client draws.
                     order = torch.channels_last if len(shape) == 4 else torch.contiguous_format
                     ones = torch.ones(shape, dtype=dtype, device=self._device).contiguous(memory_format=order)
                     masks.append(function(ones, p, True))
-                self.states[client] = self._get()
+                member.draws = torch_state(self._device.type)
         return [torch.stack(of_one) for of_one in drawn]
-
-    def _set(self, state: Tensor) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.set_rng_state(state, self._device)
-        else:
-            torch.set_rng_state(state)
-
-    def _get(self) -> Tensor:
-        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
 
 
 class _Layers(TorchFunctionMode):

@@ -7,7 +7,7 @@ from support import FEW_SAMPLES, federation, needed, quick, run_federation
 from torch import nn
 
 from fedpfl.client.engine import Engine
-from fedpfl.client.together import Memory
+from fedpfl.client.together import ClientsAtOnce
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
@@ -190,7 +190,7 @@ class Pretended:
         return sizes
 
     def memory(self, clients=0):
-        return Memory(clients, lambda: self.size - self.always, lambda: self.most, self.restart)
+        return ClientsAtOnce(clients, lambda: self.size - self.always, lambda: self.most, self.restart)
 
 
 def test_batches_are_as_large_as_the_memory_that_is_free():

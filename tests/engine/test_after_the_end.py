@@ -89,6 +89,17 @@ def test_new_clients_have_the_same_accuracy_here_and_on_devices(tmp_path, method
         assert np.array_equal(np.concatenate([array.numpy().ravel() for array in base]), shared)
 
 
+def test_a_run_of_batches_personalises_new_clients_as_devices_do(tmp_path):
+    values, found = settings(tmp_path, clients_at_once=2), []
+    folder = run_federation(Devices(CLIENTS, values), values)
+    before = files(folder)
+    for way in (Devices, engine):
+        afterwards(way, values)
+        found.append(folder.personalised())
+    assert found[0] == found[1]
+    assert files(folder) == before
+
+
 def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
     def away(kind, client, payload):
         if (kind, client, payload.config.get("round")) == ("evaluate", 1, 2):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Mapping, NamedTuple
 
 
-class Task(NamedTuple):
+class TaskFacts(NamedTuple):
     """What a server knows of a run's task before round 1."""
 
     model: Any
@@ -61,7 +61,7 @@ class Option:
     def check(self, config: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with those of other parts."""
 
-    def remarks(self, config: Any, task: Task) -> list[str]:
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Return what a user should know before round 1."""
         return []
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.errors import FedpflError
 from ..core.federation import new_clients
-from ..core.option import Task
+from ..core.option import TaskFacts
 from ..results.run import RunFolder
 from ..results.summary import summary
 from ..setup.assembly import extras_of, make_rule
@@ -174,4 +174,4 @@ def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
     own = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
     asked = config.run.asked(clients)
-    return [*own, *config.remarks(Task(agreed.model, asked, agreed.sharing.layout.size, real))]
+    return [*own, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]

@@ -5,22 +5,23 @@ To add one, write a subclass of :class:`~fedpfl.core.option.Option` in a new fil
 
 from __future__ import annotations
 
-from .after_the_end import Missed, Personalise
-from .buffered import Buffered
-from .diagnostics import Diagnostics
-from .evaluate_global import EvaluateGlobal
-from .listeners import Listeners
-from .norm_limit import NormLimit
-from .participation import Participation
-from .privacy import Privacy
-from .robust import Robust
-from .server_step import ServerStep
-from .tracker import Tracker
-from .trainable import Trainable
-from .virtual_time import VirtualTime
+from .after_the_end import MissedOption, PersonaliseOption
+from .buffered import BufferedOption
+from .diagnostics import DiagnosticsOption
+from .evaluate_global import EvaluateGlobalOption
+from .listeners import ListenersOption
+from .norm_limit import NormLimitOption
+from .participation import ParticipationOption
+from .privacy import PrivacyOption
+from .robust import RobustOption
+from .server_step import ServerStepOption
+from .tracker import TrackerOption
+from .trainable import TrainableOption
+from .virtual_time import VirtualTimeOption
 
 # In the order in which they are called.
 OPTIONS = (
-    Trainable, ServerStep, NormLimit, Robust, Privacy, EvaluateGlobal, Diagnostics, Buffered, Participation,
-    VirtualTime, Personalise, Missed, Tracker, Listeners,
+    TrainableOption, ServerStepOption, NormLimitOption, RobustOption, PrivacyOption, EvaluateGlobalOption,
+    DiagnosticsOption, BufferedOption, ParticipationOption, VirtualTimeOption, PersonaliseOption, MissedOption,
+    TrackerOption, ListenersOption,
 )  # fmt: skip

@@ -29,7 +29,7 @@ class PersonaliseSettings:
         return self.personalise != "none"
 
 
-class Personalise(Option):
+class PersonaliseOption(Option):
     """Serves clients that were not in a run, or missed its end, in place of more rounds."""
 
     title = "After the end"
@@ -60,7 +60,7 @@ class MissedSettings:
     )
 
 
-class Missed(Option):
+class MissedOption(Option):
     """Waits for clients that missed the last test."""
 
     title = "Missed tests"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.option import Option, Task
+from ..core.option import Option, TaskFacts
 from ..core.settings import setting
 from .evaluate_global import EvaluateGlobalSettings
 from .participation import ParticipationSettings
@@ -26,7 +26,7 @@ class BufferedSettings:
     buffer_size: int = setting(10, "buffered: number of replies per server step.", minimum=1)
 
 
-class Buffered(Option):
+class BufferedOption(Option):
     """Ends a round with the first replies."""
 
     title = "Buffered rounds"
@@ -60,7 +60,7 @@ class Buffered(Option):
         if on := [key for key, value in others.items() if value]:
             raise ConfigError("schedule", kind, f"cannot be combined with {', '.join(on)}")
 
-    def remarks(self, config: Any, task: Task) -> list[str]:
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name a size that is not used."""
         unused = not self.wanted(config) and self.settings.buffer_size != BufferedSettings.buffer_size
         return [f"buffer-size does nothing with schedule = {self.settings.schedule}"] if unused else []

@@ -20,7 +20,7 @@ class DiagnosticsSettings:
     )
 
 
-class Diagnostics(Option):
+class DiagnosticsOption(Option):
     """Measures movements on the server and on the clients."""
 
     title = "Diagnostics"

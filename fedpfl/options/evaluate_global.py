@@ -21,7 +21,7 @@ class EvaluateGlobalSettings:
     )
 
 
-class EvaluateGlobal(Option):
+class EvaluateGlobalOption(Option):
     """Has clients send their personal arrays, and test their mean."""
 
     title = "Global model"

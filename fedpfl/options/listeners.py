@@ -27,7 +27,7 @@ class ListenersSettings:
         return [name for part in self.listeners.split(",") if (name := part.strip())]
 
 
-class Listeners(Option):
+class ListenersOption(Option):
     """Has listeners of the user's own follow the run."""
 
     title = "Your own listeners"

@@ -21,7 +21,7 @@ class NormLimitSettings:
     )
 
 
-class NormLimit(Option):
+class NormLimitOption(Option):
     """Refuses updates that are too long; always, because what a number type holds is a limit, too."""
 
     title = "False updates"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.option import Option, Task
+from ..core.option import Option, TaskFacts
 from ..core.settings import setting
 from .virtual_time import VirtualTimeSettings
 
@@ -51,7 +51,7 @@ class ParticipationSettings:
     )
 
 
-class Participation(Option):
+class ParticipationOption(Option):
     """Asks more clients than are needed, waits less long, forgets silent ones, lets absent ones join, or replays."""
 
     title = "Who takes part"
@@ -62,7 +62,7 @@ class Participation(Option):
         """Return whether anything is not at its default."""
         return self.settings != ParticipationSettings()  # type: ignore[no-any-return]
 
-    def remarks(self, config: Any, task: Task) -> list[str]:
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name settings that change nothing in a simulation."""
         who, found = self.settings, []
         if who.new_nodes != ParticipationSettings.new_nodes and not task.real:

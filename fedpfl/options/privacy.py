@@ -52,7 +52,7 @@ class PrivacySettings:
         return self.dp_noise_multiplier * self.dp_clip_norm
 
 
-class Privacy(Option):
+class PrivacyOption(Option):
     """Clips and disturbs updates, and counts how much privacy is spent."""
 
     title = "Differential privacy"

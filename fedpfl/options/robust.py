@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.option import Option, Task
+from ..core.option import Option, TaskFacts
 from ..core.settings import changed, setting
 from .privacy import PrivacySettings
 
@@ -63,7 +63,7 @@ class RobustSettings:
         return self.on and not (self.robust_aggregation == "clip" and self.robust_clip)
 
 
-class Robust(Option):
+class RobustOption(Option):
     """Has rules make other means, or bounds what a client weighs in them."""
 
     title = "Robust means"
@@ -88,7 +88,7 @@ class Robust(Option):
             allowed = "must be none with dp-where = server: the noise is made for a sum"
             raise ConfigError("robust-aggregation", kind, allowed)
 
-    def remarks(self, config: Any, task: Task) -> list[str]:
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name settings that do nothing, and the memory that an estimate needs."""
         kind, always = self.settings.robust_aggregation, ("robust-aggregation", "max-weight-share")
         idle = [key for key in changed(self.settings) if key not in (*always, *READS[kind])]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.option import Option, Task
+from ..core.option import Option, TaskFacts
 from ..core.settings import changed, setting
 
 # The settings that an optimiser reads.
@@ -41,7 +41,7 @@ class ServerStepSettings:
     )
 
 
-class ServerStep(Option):
+class ServerStepOption(Option):
     """Has the server do more than take the mean."""
 
     title = "Server's step"
@@ -60,7 +60,7 @@ class ServerStep(Option):
             allowed = f"must be none for {config.method.name}: its rule {rule.name!r} {rule.no_server_step}"
             raise ConfigError("server-optimizer", kind, allowed)
 
-    def remarks(self, config: Any, task: Task) -> list[str]:
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name settings that do nothing."""
         kind = self.settings.server_optimizer
         if self.wanted(config) and not task.shared:

@@ -23,7 +23,7 @@ class TrackerSettings:
     tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
 
 
-class Tracker(Option):
+class TrackerOption(Option):
     """Sends the rounds to a service."""
 
     title = "Trackers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.option import Option, Task
+from ..core.option import Option, TaskFacts
 from ..core.settings import setting
 
 ALL, HEAD, LORA = "all", "head", "lora"
@@ -30,7 +30,7 @@ class TrainableSettings:
     )
 
 
-class Trainable(Option):
+class TrainableOption(Option):
     """Freezes a part of the model, or adds adapters; always, because a user's model may have frozen parameters."""
 
     title = "What trains"
@@ -42,7 +42,7 @@ class Trainable(Option):
         """Return True."""
         return True
 
-    def remarks(self, config: Any, task: Task) -> list[str]:
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Tell which parameters the model itself has frozen."""
         still = getattr(task.model, "still", ())
         more = f" and {len(still) - 3} more" if len(still) > 3 else ""

@@ -20,7 +20,7 @@ class VirtualTimeSettings:
     )
 
 
-class VirtualTime(Option):
+class VirtualTimeOption(Option):
     """Computes how long each round would take, and whose replies come first."""
 
     title = "Virtual time"

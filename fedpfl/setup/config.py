@@ -16,7 +16,7 @@ from ..core.errors import ConfigError
 from ..core.extras import Extra
 from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
-from ..core.option import Option, Task, options
+from ..core.option import Option, TaskFacts, options
 from ..core.option import part as imported
 from ..core.settings import setting
 from ..data.settings import DataSettings
@@ -236,7 +236,7 @@ class RunSettings:
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)
 
-    def remarks(self, config: Config, task: Task) -> list[str]:
+    def remarks(self, config: Config, task: TaskFacts) -> list[str]:
         """Return a line if ``device-model-every`` changes nothing; an empty list if it does or is 0."""
         unwritten = self.device_models == "auto" and not task.real and not tests_more_than_arrays(config.method)
         if not self.device_model_every or not (self.device_models == "never" or unwritten):
@@ -302,7 +302,7 @@ class Config:
         """Return the last of :meth:`parts`, of which a run has one; ``usual`` if there is none."""
         return [usual, *self.parts(kind)][-1]
 
-    def remarks(self, task: Task) -> list[str]:
+    def remarks(self, task: TaskFacts) -> list[str]:
         """Return what a user should know of the settings before round 1."""
         epochs, name, training = self.training.tune_epochs, self.method.name, self.training
         found = [line for option in self.options for line in option.remarks(self, task)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.core.option import Task
+from fedpfl.core.option import TaskFacts
 from fedpfl.core.removed import REMOVED
 from fedpfl.core.settings import require_absolute
 from fedpfl.launch import quick
@@ -170,7 +170,7 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
     config = Config.parse(given)
     for real, words in ((False, simulated), (True, on_devices)):
-        found = config.remarks(Task(None, 1, 1, real))
+        found = config.remarks(TaskFacts(None, 1, 1, real))
         assert len(found) == bool(words)
         assert words in " ".join(found)
 

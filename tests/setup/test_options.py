@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from fedpfl.core.option import Option, Task, options, part
+from fedpfl.core.option import Option, TaskFacts, options, part
 from fedpfl.setup.config import Config
 
 KINDS = {"model", "extras", "rule", "plan", "instead", "follower", "attendance", "listener", "loop", "afterwards"}
@@ -18,7 +18,7 @@ def test_what_an_option_brings_is_there(option):
     for kind in option.parts:
         assert f"``{kind}``" in inspect.getdoc(Option)
         assert callable(part(option.parts[kind]))
-    assert option.title and option(option.Settings()).remarks(Config.parse({}), Task(None, 10, 100, True)) == []
+    assert option.title and option(option.Settings()).remarks(Config.parse({}), TaskFacts(None, 10, 100, True)) == []
 
 
 def test_settings_of_an_option_are_found_and_replaced_by_their_class():

@@ -7,8 +7,8 @@ stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl
 imported. On a GPU all compute products in TF32 unless it is said.
 
 ``--needs`` lists what the machine must have. Packages that it lacks can be carried as wheels and installed with
-``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. Parts that do not fit into
-``--budget`` are left out, and the record says so. It is written after each part.
+``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. The record is
+written after each part. It names the parts that were left out because ``--budget`` was spent.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
 def idle(work: Work, data: Sequence[Any], options: argparse.Namespace) -> dict[str, Any]:
     """Return the share of a round's time in which the card does nothing, and what takes the most time.
 
-    The seconds of the card's work are the profiler's, those of the round are those of the round before, without it.
+    The profiler measures the card's work in one round. The round before runs without it and gives the round's seconds.
     """
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile

@@ -4,8 +4,8 @@
 which model answers. A model that is written while it runs is used from the next request on. If that one is damaged, the
 one before it goes on answering.
 
-Python's own server: of the small ones, waitress has no version for Python 3.8 with its latest repairs, and uvicorn has
-no deadline for a request.
+Python's own server: of the small ones, waitress repaired weaknesses in 3.0.1, which no longer supports Python 3.8 (its
+CHANGES), and uvicorn's timeouts are for idle connections and its own end, none for a request (its page of settings).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import struct
 from pathlib import Path
 from typing import Mapping
@@ -24,6 +25,9 @@ _UNREADABLE = (
     TypeError, AttributeError, AssertionError,
 )  # fmt: skip
 
+# From this version on no way is known to run code with `weights_only`: CVE-2025-32434 (before 2.6), CVE-2026-24747
+# (before 2.10).
+_SAFE_TORCH = (2, 10)
 # BatchNorm's count of batches, which nothing depends on; old files lack it.
 _COUNT = "num_batches_tracked"
 
@@ -31,9 +35,9 @@ _COUNT = "num_batches_tracked"
 def load_weights(model: BaseHeadModel, name: str, path: str) -> None:
     """Load a file's weights into a model, in place; the head stays as it is where the file's has another shape.
 
-    The file is safetensors, or a state dict that ``torch.save`` wrote (nothing but arrays is unpickled), under the
-    names of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn). ``ConfigError`` if it cannot be
-    read or has other arrays.
+    The file is safetensors, or, with PyTorch 2.10 and later, a state dict that ``torch.save`` wrote (nothing but arrays
+    is unpickled), under the names of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn).
+    ``ConfigError`` if it cannot be read or has other arrays.
     """
     arrays = _read(path)
     if not any(key.startswith(("base.", "head.")) for key in arrays):
@@ -57,6 +61,12 @@ def _read(path: str) -> Mapping[str, Tensor]:
             if not has_checksum(place):
                 return load_file(place)
             return {name: torch.from_numpy(array) for name, array in read_arrays(place).items()}
+        if _version(torch.__version__) < _SAFE_TORCH:
+            allowed = (
+                f"must be safetensors on a machine with PyTorch {torch.__version__}, where other files can run code; "
+                "safetensors.torch.save_file writes one, on a machine with PyTorch 2.10 or later"
+            )
+            raise ConfigError("initial-weights", path, allowed)
         content = torch.load(place, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
@@ -64,6 +74,10 @@ def _read(path: str) -> Mapping[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(array, Tensor) for array in content.values()):
         raise ConfigError("initial-weights", path, "must hold a state dict: arrays by name")
     return content
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def _difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:

@@ -70,8 +70,8 @@ class RunSettings:
     )
     initial_weights: str = setting(
         "",
-        "File of initial weights (safetensors, or a PyTorch state dict), at the same path on every machine. The "
-        "last layer is initialised at random if its shape differs.",
+        "File of initial weights (safetensors, or with PyTorch 2.10 and later a state dict), at the same path on every "
+        "machine. The last layer is initialised at random if its shape differs.",
     )
     download_weights: bool = setting(
         False,

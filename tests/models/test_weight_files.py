@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import fedpfl
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
+
+PACKAGE = Path(fedpfl.__file__).parent
 
 
 def saved(path, arrays):
@@ -102,6 +107,38 @@ def test_a_file_that_cannot_be_read_is_one_line_and_runs_nothing(tmp_path, capsy
         start(str(tmp_path / name))
     assert "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("version", ["1.13.0", "2.5.1", "2.5.0a0+872d972e41.nv24.08", "2.9.1+cu128"])
+@pytest.mark.parametrize("content", ["weights", "junk"])
+def test_where_weights_only_runs_code_pytorch_s_reader_is_never_called(
+    tmp_path, weights, monkeypatch, version, content
+):
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: pytest.fail("it was read"))
+    path = tmp_path / "w.pt"
+    if content == "weights":
+        saved(path, weights)
+    else:
+        path.write_bytes(b"junk")
+    with pytest.raises(
+        ConfigError, match=rf"must be safetensors on a machine with PyTorch {re.escape(version)}"
+    ) as error:
+        start(str(path))
+    assert "\n" not in str(error.value)
+    start(saved(tmp_path / "w.safetensors", weights))
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.15.0+cpu", "3.0.0"])
+def test_versions_without_that_hole_read_state_dicts(tmp_path, weights, monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    start(saved(tmp_path / "w.pt", weights))
+
+
+def test_nothing_else_in_the_package_unpickles():
+    sources = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    found = [str(path) for path, text in sources.items() if re.search(r"torch\.load\(|allow_pickle=True\)(?!\[)", text)]
+    assert found == ["models/weight_files.py"]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):

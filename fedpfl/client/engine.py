@@ -144,7 +144,7 @@ class Engine:
         method = type(config.method)
         self._may_draw_early = any(getattr(method, hook) is not getattr(Method, hook) for hook in EARLY_HOOKS)
         self._measures = find_measures(config.run.metrics)
-        require_working(self._measures, data.num_classes, config.training.loss)
+        require_working(self._measures, data.num_classes, config.training.labels)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
         self._made: dict[str, tuple[Any, ...]] = {}
@@ -403,7 +403,7 @@ class Engine:
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
             "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": scaling_of(data),
             "normalize": self.config.data.normalize,
-            "loss": self.config.training.loss, "why": "",
+            "loss": self.config.training.labels, "why": "",
         }  # fmt: skip
 
     def _test_trained(self, local: LocalRound, method: Method) -> dict[str, int | float]:
@@ -600,7 +600,7 @@ class Engine:
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
         """Test a forward pass; what it draws from global generators does not depend on what was drawn before."""
         self.seed(local, "test")
-        return evaluate(forward, samples, self.config.training.loss, self._measures)
+        return evaluate(forward, samples, self.config.training.labels, self._measures)
 
     def seed(self, local: LocalRound, purpose: str) -> None:
         """Seed the global generators, for one purpose of a client's round."""
@@ -720,6 +720,7 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
         has = "numbers as targets" if data.has_targets else "classes"
         hint = "use mse or multi-label" if data.has_targets else "targets are an array y of floats, n or n×k"
         raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")
+    config.training.require_fitting(data.num_classes)
 
 
 def _is_plain(model: nn.Module) -> bool:

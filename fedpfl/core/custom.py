@@ -35,7 +35,7 @@ from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
 # Settings that may name functions of the user's, several separated by commas.
-FUNCTIONS = ("metrics", "augmentation", "client-models")
+FUNCTIONS = ("metrics", "augmentation", "client-models", "loss")
 # Settings that may name code of the user's which only the server runs: no client imports it.
 SERVER_ONLY = ("listeners",)
 # What errors call the form of a custom name.
@@ -44,7 +44,8 @@ PYTHON = "python"
 
 _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
-_CLIENTS = re.compile(r"\A\d+(?:-\d+)?:")
+# Clients that a part of a setting is for, and labels that a loss is for.
+_CLIENTS = re.compile(r"\A(?:\d+(?:-\d+)?:|(?:mse|multi-label):(?=[^:]+:))")
 _objects: dict[str, Any] = {}
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
@@ -72,6 +73,11 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def is_own(text: str) -> bool:
+    """Return whether a setting's value is ``MODULE:NAME`` once :func:`without_clients` has taken what it is for."""
+    return is_reference(without_clients(text))
+
+
 def references(values: Mapping[str, Any], kinds: Iterable[str] = (*GROUPS, *FUNCTIONS)) -> Iterator[tuple[str, str]]:
     """Yield (setting, ``MODULE:NAME``) for each of the user's own parts that settings name."""
     for kind in kinds:
@@ -81,7 +87,7 @@ def references(values: Mapping[str, Any], kinds: Iterable[str] = (*GROUPS, *FUNC
 
 
 def without_clients(text: str) -> str:
-    """Return a part of a setting without the numbers of clients that it is for (``0-9:MODULE:NAME``)."""
+    """Return a part of a setting without what it is for: ``0-9:`` or ``mse:`` before ``MODULE:NAME``."""
     return _CLIENTS.sub("", text.strip())
 
 

@@ -79,6 +79,13 @@ class MetricKey(NamedTuple):
     is_sum: bool
 
 
+def labels_of(loss: str) -> str:
+    """Return which of ``CLASSES``, ``TARGETS`` and ``LABELS`` a setting ``loss`` is for; its own functions name it."""
+    if custom.is_own(loss):
+        return next((kind for kind in (TARGETS, LABELS) if loss.startswith(f"{kind}:")), CLASSES)
+    return loss
+
+
 def words(text: str) -> list[str]:
     """Return the metrics that the setting ``metrics`` names, as they are written, without accuracy: it always is."""
     return [word for part in text.split(",") if (word := part.strip()) and word != ACCURACY]
@@ -91,7 +98,7 @@ def names(text: str) -> list[str]:
 
 def require(text: str, choose_by: str, loss: str) -> None:
     """Raise :class:`ConfigError` for a metric that there is not, or that does not fit the loss."""
-    listed = words(text)
+    listed, loss = words(text), labels_of(loss)
     for word in listed:
         if custom.is_reference(word):
             name = custom.short_name(word)

@@ -155,6 +155,7 @@ def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     """Return a value in its setting's type; raise :class:`ConfigError` for one that the field does not allow."""
     kind: type = type(field.default)
+    value = joined(value) if kind is str else value
     typed = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
     if type(typed) is not kind:
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
@@ -163,6 +164,14 @@ def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     if complaint:
         raise ConfigError(key, value, complaint)
     return cast(Value, typed)
+
+
+def joined(value: Any) -> Any:
+    """Return a list of numbers and texts as the text that a setting has for it (``1,5``), other things as they are."""
+    if isinstance(value, (list, tuple)) and value and all(type(one) in (int, float, str) for one in value):
+        texts = [str(one) for one in value]
+        return value if any("," in text for text in texts) else ",".join(texts)
+    return value
 
 
 def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:

@@ -98,7 +98,7 @@ class _Afterwards(RoundLoop):
         """Return the loop of a run that is over."""
         task = folder.task()
         made = cls(
-            rule, config.run, task["state_key"], extras, counted=config.training.loss != MSE,
+            rule, config.run, task["state_key"], extras, counted=config.training.labels != MSE,
             several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
         )  # fmt: skip
         made.timeout = config.of(MissedSettings).missed_timeout

@@ -108,7 +108,7 @@ def _run(
     kind = config.training.kind
     make = part(config) if (part := config.last("loop", None)) else RoundLoop
     loop = make(
-        rule, config.run, task["state_key"], server.extras, listeners, counted=config.training.loss != MSE,
+        rule, config.run, task["state_key"], server.extras, listeners, counted=config.training.labels != MSE,
         several=not kind.classes, continued=continued.get("personal", ()), attendance=attendance,
     )  # fmt: skip
     if state is not None:

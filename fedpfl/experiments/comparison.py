@@ -14,7 +14,7 @@ from ..analysis.registry import NoOptions, NotRecorded
 from ..analysis.runs import other_threads
 from ..analysis.significance import interval, metric_of, significance
 from ..core.errors import ConfigError, printable
-from ..core.metrics import ACCURACY, known, lower_is_better
+from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
 from ..results.tables import Cell, Table
 from ..setup.config import owners
@@ -138,7 +138,7 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
 
 def _regression(measured: Measured) -> bool:
     """Return whether R², which has no least value, stands in the place of the accuracy."""
-    return any(run.settings["loss"] == "mse" for run in measured.planned())
+    return any(labels_of(run.settings["loss"]) == TARGETS for run in measured.planned())
 
 
 def _metric(measured: Measured) -> str:

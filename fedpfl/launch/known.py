@@ -75,10 +75,10 @@ class CommonSettings(TypedDict, total=False):
     local_epochs: Annotated[int, {'minimum': 1}]
     batch_size: Annotated[int, {'minimum': 1}]
     last_batch: Literal["drop", "keep", "even"]
-    loss: Literal["cross-entropy", "mse", "multi-label"]
+    loss: Annotated[FunctionsOrNames, {'choices': ('cross-entropy', 'mse', 'multi-label')}]
     batch_loss: Literal["mean", "sum"]
     label_smoothing: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
-    class_weights: Literal["none", "balanced"]
+    class_weights: str
     augmentation: Annotated[FunctionsOrNames, {'choices': ('none', 'flip-crop', 'randaugment', 'flip-rotate', 'crop-flip-rotate', 'zoom-flip-colour')}]
     local_steps: Annotated[int, {'minimum': 0}]
     optimizer: str

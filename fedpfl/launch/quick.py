@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ..core import custom
 from ..core.removed import REMOVED
-from ..core.settings import checked, require_keys, setting
+from ..core.settings import checked, joined, require_keys, setting
 from .known import Arguments, Settings
 
 
@@ -31,7 +31,7 @@ def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, 
     for key, value in given.items():
         if key in known:
             kind, limits = known[key]
-            open_to = {custom.FORM: custom.is_reference} if key in (*custom.GROUPS, *custom.FUNCTIONS) else {}
+            open_to = {custom.FORM: custom.is_own} if key in (*custom.GROUPS, *custom.FUNCTIONS) else {}
             if "choices" in limits and key in custom.GROUPS:
                 limits = {**limits, "choices": dict.fromkeys((*limits["choices"], *custom.entry_point_names(key)))}
             checked(key, value, setting(kind(), "", open_to=open_to, **limits))
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
     """Return a setting as its own type: a path as text, NumPy's number as Python's."""
     if isinstance(value, PathLike):
         return str(value)
-    return value.item() if getattr(value, "shape", None) == () else value
+    return value.item() if getattr(value, "shape", None) == () else joined(value)
 
 
 @cache

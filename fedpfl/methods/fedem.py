@@ -65,9 +65,8 @@ class FedEM(Method):
         """Do the E-step with the received components, then E epochs of M-step."""
         x, y = local.samples
         local.model.eval()
-        losses = torch.stack(
-            [F.cross_entropy(predict(model, x), y, reduction="none") for model in components(local.model)]
-        )
+        likelihood = self.training.criterion if self.training.has_own_loss else F.cross_entropy
+        losses = torch.stack([likelihood(predict(model, x), y, reduction="none") for model in components(local.model)])
         pi = mixture(local.model)
         q = F.softmax(pi.log()[:, None] - losses, dim=0)
         pi.copy_(q.mean(dim=1))

@@ -71,14 +71,14 @@ def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[s
     Only a run whose clients were in its own program knows the scaling of their inputs.
     """
     flat = config.flat()
-    settings = {key: flat[key] for key in ("method", "model", "client-models", "normalize", "standardize", "loss")}
+    settings = {key: flat[key] for key in ("method", "model", "client-models", "normalize", "standardize")}
     known = (
         "models", "input_shape", "scaling", "num_classes", "classes_of_clients", "vocabulary", "client_names",
         "class_names",
     )  # fmt: skip
     kept = {key: task[key] for key in known if key in task}
     tested = folder.history().tests().get(folder.checkpoint()[0], {}) if config.run.test_at == "end" else {}
-    return {**settings, **kept, "accuracies": tested}
+    return {**settings, **kept, "loss": config.training.labels, "accuracies": tested}
 
 
 def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:

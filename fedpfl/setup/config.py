@@ -277,7 +277,7 @@ class Config:
             allowed = f"must be above 0 for {needing}"
             raise ConfigError("validation-fraction", self.data.validation_fraction, allowed)
         for key, why in own.refuses.items():
-            if values[key] != REFUSABLE[key]:
+            if (self.training.labels if key == "loss" else values[key]) != REFUSABLE[key]:
                 only = str(REFUSABLE[key]).lower()
                 raise ConfigError(key, values[key], f"must be {only} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
@@ -309,7 +309,7 @@ class Config:
         if epochs and adapts_itself(type(self.method)):
             found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
-            found.append(f"loss = {training.loss}: accuracy means {training.kind.called}")
+            found.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
         return [*found, *self.run.remarks(self, task)]
 
     def of_client(self, client: int) -> Config:

@@ -242,7 +242,8 @@ class _Run:
             [
                 (
                     one.loss if own_loss else None, one.penalty, one.project,
-                    _padded_weights(samples.y, self.samples) if weighted else None, dict(member.attributes),
+                    _padded_weights(samples.y, self.samples, settings.class_weights) if weighted else None,
+                    dict(member.attributes),
                 )
                 for one, samples, member in zip(self.phases, self.samples, members)
             ],
@@ -733,10 +734,10 @@ def _alike(phases: Sequence[Phase], arrays: Sequence[str], model: nn.Module) -> 
     return names
 
 
-def _padded_weights(y: Tensor, of_all: Sequence[Samples]) -> Tensor:
+def _padded_weights(y: Tensor, of_all: Sequence[Samples], given: str) -> Tensor:
     """Return the weights of the classes that a client has, and ones up to the last class that any has."""
-    weights, classes = class_weights(y), max(int(samples.y.max()) for samples in of_all) + 1
-    return torch.cat([weights, weights.new_ones(classes - len(weights))])
+    weights, classes = class_weights(y, given), max(int(samples.y.max()) for samples in of_all) + 1
+    return torch.cat([weights, weights.new_ones(max(0, classes - len(weights)))])
 
 
 def _part(part: Part, rows: Rows) -> Part:

@@ -22,7 +22,7 @@ from ..core.samples import Samples
 from .augment import find as find_augmentation
 from .batches import batch_sizes
 from .device import step_precision
-from .losses import CROSS_ENTROPY, KINDS, weighing
+from .losses import CROSS_ENTROPY, KINDS, class_weights, weighing_with
 from .metrics import Measure, SumAndCount, measured
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
@@ -82,7 +82,8 @@ def run_phase(
     phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
-    weights = weighing(y) if settings.class_weights != "none" else nullcontext()
+    weighted = settings.class_weights != "none"
+    weights = weighing_with(class_weights(y, settings.class_weights)) if weighted else nullcontext()
     with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):

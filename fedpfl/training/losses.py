@@ -9,13 +9,19 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core import custom
+from ..core.errors import ConfigError
+from ..core.metrics import labels_of
+
 CROSS_ENTROPY, MSE, MULTI_LABEL = "cross-entropy", "mse", "multi-label"
+BALANCED, MAX_WEIGHT = "balanced", 1e6
 
 # (numbers of the model, labels or targets) → mean loss.
 Criterion = Callable[..., Tensor]
@@ -50,23 +56,30 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
     return float(each.mean()) * y.numel()
 
 
-def class_weights(y: Tensor) -> Tensor:
-    """Return n / (C · n_c) for each of the C classes that occur among n labels, and 1 for the others."""
+def listed_weights(text: str) -> list[float] | None:
+    """Return the weights that a setting ``class-weights`` lists; ``None`` if it lists none, or one below 0."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        return None
+    return found if all(0 <= weight <= MAX_WEIGHT for weight in found) and any(found) else None
+
+
+def class_weights(y: Tensor, given: str = BALANCED) -> Tensor:
+    """Return the weights of the classes: those that are given, or n / (C · n_c) for each of the C among n labels.
+
+    Of a class that has no label the balanced weight is 1.
+    """
+    if given != BALANCED:
+        return torch.tensor(listed_weights(given), device=y.device)
     counts = torch.bincount(y)
     weights = len(y) / (counts.clamp(min=1) * max(1, int((counts > 0).sum())))
     return torch.where(counts > 0, weights, torch.ones_like(weights))
 
 
 @contextmanager
-def weighing(y: Tensor) -> Iterator[None]:
-    """Weigh classes by how rare they are among labels, wherever :func:`weighted_cross_entropy` is computed inside."""
-    with weighing_with(class_weights(y)):
-        yield
-
-
-@contextmanager
 def weighing_with(weights: Tensor) -> Iterator[None]:
-    """Weigh classes by given weights there."""
+    """Weigh classes wherever :func:`weighted_cross_entropy` is computed inside."""
     token = _weights.set(weights)
     try:
         yield
@@ -81,6 +94,37 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean", 
     if weights is not None:
         losses = losses * weights[y]
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
+@lru_cache(maxsize=8)
+def _own(text: str, version: int) -> Criterion:
+    word = custom.without_clients(text)
+    function = custom.guarded("loss", text, custom.find("loss", word))
+
+    def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+        found: Any = function(outputs, y)
+        if not isinstance(found, Tensor) or found.shape not in ((), (len(y),)):
+            is_one = custom.article(found) if not isinstance(found, Tensor) else f"a tensor of {tuple(found.shape)}"
+            raise ConfigError("loss", text, f"returns {is_one}; it must return the mean, or a value for each sample")
+        if reduction == "none" and not found.dim():
+            raise ConfigError("loss", text, "must return a value for each sample: this method weighs samples")
+        return found if reduction == "none" else found.sum() if reduction == "sum" else found.mean()
+
+    return criterion
+
+
+def own_loss(text: str) -> Criterion:
+    """Return the user's function that a setting ``loss`` names: (model's numbers, labels) → mean, or each sample's."""
+    return _own(text, custom.version())
+
+
+def require_working(text: str, num_classes: int) -> None:
+    """Try the user's function with two samples, so that a mistake shows before round 1."""
+    y = torch.arange(2) % num_classes if labels_of(text) == CROSS_ENTROPY else torch.eye(2, num_classes)
+    outputs = torch.eye(2, num_classes).requires_grad_()
+    found = own_loss(text)(outputs, y)
+    if not (found.requires_grad and torch.isfinite(found)):
+        raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
 
 
 KINDS = {

@@ -8,10 +8,21 @@ from typing import Any
 
 from ..core import custom
 from ..core.errors import ConfigError
+from ..core.metrics import labels_of
 from ..core.settings import setting
 from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
-from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind, weighted_cross_entropy
+from .losses import (
+    BALANCED,
+    CROSS_ENTROPY,
+    KINDS,
+    Criterion,
+    LossKind,
+    listed_weights,
+    own_loss,
+    require_working,
+    weighted_cross_entropy,
+)
 from .optim import OPTIMIZERS, is_torch_optimizer
 
 
@@ -32,8 +43,10 @@ class TrainingSettings:
         CROSS_ENTROPY,
         "Loss. cross-entropy: classification. mse: regression, with the mean squared error. multi-label: several "
         "labels per sample, with binary cross-entropy. The reported accuracy is R² with mse, and the share of "
-        "correct labels with multi-label.",
+        "correct labels with multi-label. Or a function of your own in training: MODULE:NAME for classes, "
+        "mse:MODULE:NAME and multi-label:MODULE:NAME; tests report the loss of that kind.",
         choices=tuple(KINDS),
+        open_to={custom.FORM: custom.is_own},
     )
     batch_loss: str = setting(
         "mean",
@@ -51,9 +64,10 @@ class TrainingSettings:
     class_weights: str = setting(
         "none",
         "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
-        "samples in C classes, which gives all classes the same total weight. The recorded training loss includes "
-        "the weights; test losses do not.",
-        choices=("none", "balanced"),
+        "samples in C classes, which gives all classes the same total weight. 1,5: the weight of each class, the same "
+        "for all clients. The recorded training loss includes the weights; test losses do not.",
+        choices=("none", BALANCED),
+        open_to={"a weight for each class, such as 1,5": lambda text: listed_weights(text) is not None},
     )
     augmentation: str = setting(
         "none",
@@ -141,17 +155,39 @@ class TrainingSettings:
     @property
     def kind(self) -> LossKind:
         """The loss, and how tests are scored."""
-        return KINDS[self.loss]
+        return KINDS[self.labels]
+
+    @property
+    def labels(self) -> str:
+        """What labels are, classes (cross-entropy) or targets: the loss by which tests are scored."""
+        return labels_of(self.loss)
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the loss of training is a function of the user's."""
+        return self.loss != self.labels
 
     @property
     def criterion(self) -> Criterion:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
-        criterion = weighted_cross_entropy if self.class_weights == "balanced" else self.kind.criterion
+        if self.has_own_loss:
+            return own_loss(self.loss)
+        criterion = weighted_cross_entropy if self.class_weights != "none" else self.kind.criterion
         return partial(criterion, label_smoothing=self.label_smoothing) if self.label_smoothing else criterion
 
     def loss_weight(self, samples: int) -> int:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""
         return samples if self.batch_loss == "sum" else 1
+
+    def require_fitting(self, num_classes: int) -> None:
+        """Raise ``ConfigError`` if weights are for another number of classes, or a loss of the user's does not work."""
+        weights = listed_weights(self.class_weights)
+        if weights is not None and len(weights) != num_classes:
+            raise ConfigError(
+                "class-weights", self.class_weights, f"must have {num_classes} weights, one for each class"
+            )
+        if self.has_own_loss:
+            require_working(self.loss, num_classes)
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""

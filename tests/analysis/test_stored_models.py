@@ -107,3 +107,29 @@ def test_pictures_and_contrasts_of_a_small_case():
     assert scaled(np.ones((2, 2))).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert contrast(np.array([[[[1.0, 3.0]], [[2.0, 2.0]]]])) == pytest.approx((1 / 2 + 0) / 2)
     assert contrast(np.empty((1, 0, 2, 2))) is None
+
+
+def test_confusion_matrices_have_the_recorded_accuracies(tmp_path):
+    for name, settings in {"plain": {}, "permuted": {"permute_labels": True}, "adapted": {"tune_epochs": 1}}.items():
+        run = simulate(tmp_path, 3, method="fedper", run_name=name, **QUICK, **settings)
+        each, matrices = ANALYSES["confusion"].make([run]).tables
+        names = list(each.columns[1:])
+        recorded = run.metrics()[-1]["personalised"]
+        for client, accuracy in recorded["each"].items():
+            rows = {row[1]: row[2:] for row in matrices.rows if row[0] == int(client)}
+            right = {name: row[names.index(name)] for name, row in rows.items()}
+            assert sum(map(sum, rows.values())) == recorded["samples"][client]
+            assert sum(right.values()) / recorded["samples"][client] == pytest.approx(accuracy)
+            of_class = next(row for row in each.rows if row[0] == int(client))[1:]
+            wanted = [100 * right[name] / sum(rows[name]) if name in rows else None for name in names]
+            assert of_class == pytest.approx(wanted)
+    with pytest.raises(NotRecorded, match="classes"):
+        ANALYSES["confusion"].make([simulate(tmp_path, 2, run_name="targets", **targets(tmp_path), **QUICK)])
+
+
+def targets(folder):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)).astype(np.float32)
+    np.savez(folder / "targets.npz", x=x, y=x.sum(1))
+    return {"method": "fedavg", "dataset": "npz", "data": str(folder / "targets.npz"), "model": "mlp", "loss": "mse",
+            "partitioner": "iid"}  # fmt: skip

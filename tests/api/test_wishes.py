@@ -32,6 +32,8 @@ OWN = {key: value for key, value in FEW.items() if not key.endswith("_samples") 
         {"clip_norm": 0.1},
         {"label_smoothing": 0.1},
         {"class_weights": "balanced"},
+        {"class_weights": [1, 5, 1, 1, 1, 1, 1, 1, 1, 1]},
+        {"loss": lambda outputs, y: nn.functional.multi_margin_loss(outputs, y)},
         {"augmentation": "flip-crop"},
         {"augmentation": lambda x, rng: x + torch.from_numpy(rng.normal(size=x.shape)).float()},
         {"local_steps": 3},

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from support import federation, quick, simulate
+from torch.nn import functional as F
 
-from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.core import custom
+from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.samples import Samples
 from fedpfl.data.datasets import read_npz
@@ -133,3 +137,64 @@ def test_a_score_may_be_negative_but_not_a_count():
 
 def test_settings_of_the_loss_are_in_the_run_s_configuration(tmp_path):
     assert federation(tmp_path)["loss"] == "cross-entropy"
+
+
+def focal(outputs, y):
+    losses = F.cross_entropy(outputs, y, reduction="none")
+    return (1 - (-losses).exp()) ** 2 * losses
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_trains_with_a_loss_of_one_s_own(tmp_path, method):
+    small = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.001, "validation_fraction": 0.2}
+    given = {**quick(method), **small, "method": method}
+    with custom.as_setting("loss", focal) as loss:
+        own, plain = (
+            simulate(tmp_path, 2, run_name=n, **given, **also) for n, also in (("a", {"loss": loss}), ("b", {}))
+        )
+    assert own.metrics()[-1]["train_loss"] != plain.metrics()[-1]["train_loss"]
+    assert np.isfinite(own.metrics()[-1]["personalised"]["loss"])
+
+
+def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
+    same = custom.as_setting("loss", lambda outputs, y: F.mse_loss(outputs, y))
+    settings = {"method": "fedper", **file(tmp_path / "data.npz", True)}
+    with same as text:
+        own = simulate(tmp_path, 4, run_name="own", **{**settings, "loss": f"mse:{text}"})
+    plain = simulate(tmp_path, 4, run_name="plain", **settings)
+    assert own.metrics()[-1]["personalised"] == plain.metrics()[-1]["personalised"]
+    export_personal(own)
+    assert json.loads((own.path / "personal" / "about.json").read_text())["loss"] == "mse"
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda outputs, y: 1.0, "returns a float; it must return the mean, or a value for each sample"),
+        (lambda outputs, y: outputs, r"returns a tensor of \(2, 10\); it must"),
+        (lambda outputs, y: outputs.sum().detach(), "must be finite and have a gradient"),
+        (lambda outputs, y: outputs.sum() * float("nan"), "must be finite and have a gradient"),
+        (lambda outputs, y: outputs[:, 99].mean(), "raises IndexError"),
+        ("focal", "is a str, and must be a function"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_before_round_1(tmp_path, function, words):
+    with custom.as_setting("loss", function) as text, pytest.raises(ConfigError, match=f"loss = .*{words}"):
+        simulate(tmp_path, 2, method="fedavg", loss=text)
+
+
+def test_only_a_loss_of_each_sample_can_be_mixed(tmp_path):
+    with custom.as_setting("loss", lambda outputs, y: F.cross_entropy(outputs, y)) as text:
+        run = {"method": "fedem", "loss": text, "min_replies": 1}
+        with pytest.raises(FedpflError, match="a value for each sample: this method weighs samples"):
+            simulate(tmp_path, 2, **run)
+
+
+def test_methods_for_classes_refuse_a_loss_of_targets():
+    with pytest.raises(ConfigError, match="must be cross-entropy for knn-per"):
+        Config.parse({"method": "knn-per", "loss": "mse:parts:huber"})
+    with pytest.raises(ConfigError, match="must be 0 for loss = parts:focal"):
+        Config.parse({"method": "fedavg", "loss": "parts:focal", "label-smoothing": 0.1})
+    for wrong in ("parts", "cross-entropy:parts:focal", "multi:parts:focal"):
+        with pytest.raises(ConfigError, match="loss"):
+            Config.parse({"method": "fedavg", "loss": wrong})

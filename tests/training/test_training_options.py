@@ -22,7 +22,7 @@ from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.loop import run_phase
-from fedpfl.training.losses import class_weights, weighing, weighted_cross_entropy
+from fedpfl.training.losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.optim import AdamW
 from fedpfl.training.phase import Phase
 from fedpfl.training.schedule import rate_factor
@@ -158,13 +158,29 @@ def test_rare_classes_weigh_more():
     assert weights.tolist() == pytest.approx([4 / 6, 1, 2])
     outputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
     padded = torch.cat([weights, torch.ones(2)])
-    with weighing(y):
+    with weighing_with(weights):
         found = {how: weighted_cross_entropy(outputs, y, how) for how in ("mean", "sum", "none")}
     assert torch.allclose(found["sum"], F.cross_entropy(outputs, y, weight=padded, reduction="sum"))
     assert torch.allclose(found["mean"], found["sum"] / 4) and torch.allclose(found["none"].sum(), found["sum"])
     assert torch.equal(weighted_cross_entropy(outputs, y), F.cross_entropy(outputs, y, reduction="none").mean())
     # All classes count alike: on the whole set the weights of each class sum to the same.
     assert weights[y][y == 0].sum() == pytest.approx(float(weights[y][y == 2].sum()))
+
+
+@pytest.mark.parametrize("text", ["", "1,x", "1,-1", "0,0", "nan,1", "1,,2", "1e9,1", "inf,1"])
+def test_only_weights_are_a_list_of_weights(text):
+    assert listed_weights(text) is None
+    with pytest.raises(ConfigError, match="class-weights"):
+        Config.parse({"class-weights": text})
+
+
+def test_given_weights_are_those_of_all_clients_one_for_each_class(tmp_path):
+    assert class_weights(torch.tensor([0, 0, 1]), "1,5").tolist() == [1, 5]
+    assert Config.parse({"class-weights": [1, 5]}).training.class_weights == "1,5"
+    with pytest.raises(ConfigError, match="class-weights = '1,5': must have 10 weights, one for each class"):
+        simulate(tmp_path, 2, class_weights=[1, 5])
+    with pytest.raises(ConfigError, match="must be none for loss = mse"):
+        Config.parse({"class-weights": "1,5", "loss": "mse", "method": "fedavg"})
 
 
 def crop_and_rotate(v2):

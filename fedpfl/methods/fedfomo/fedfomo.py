@@ -119,7 +119,7 @@ class FedFomo(Method):
 
         def loss(vector: np.ndarray) -> float:
             split.set_shared(vector)
-            return evaluate(local.model, validation, self.training.loss).loss_sum / len(validation.y)
+            return evaluate(local.model, validation, self.training.labels).loss_sum / len(validation.y)
 
         local.model.eval()
         mine = loss(own)

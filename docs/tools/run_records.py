@@ -7,9 +7,8 @@ and seed; ``docs/records/leaderboard/NAME.json`` has a column of the leaderboard
     <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
     <!-- end -->
 
-and between them what the function of that name makes of the records. Within a line the same two comments stand around a
-single number. ``python docs/tools/run_records.py``, which ``make docs`` runs, writes all of them, and
-``tests/docs/test_records.py`` fails where a page differs from its records.
+and between them what the function of that name makes of the records. ``python docs/tools/run_records.py``, which
+``make docs`` runs, writes all of them, and ``tests/docs/test_records.py`` fails where a page differs from its records.
 
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
@@ -59,7 +58,7 @@ MIN_ROUNDS = 20
 PACKAGES = ("torch", "numpy", "flwr")
 # What numbers do not depend on, and what names a place on the machine.
 _LEFT_OUT = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "threads", "seed", "data"}
-_BLOCK = re.compile(r"(<!-- table ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- table ([^>]*?) -->).*?(<!-- end -->)", re.DOTALL)
 
 Record = dict[str, Any]
 
@@ -279,7 +278,7 @@ TABLES: dict[str, Maker] = {}
 
 
 def table(make: Maker) -> Maker:
-    """Register a function that makes a table or a number, under its name."""
+    """Register a function that makes a table, under its name."""
     TABLES[make.__name__] = make
     return make
 
@@ -445,21 +444,6 @@ def ranking(records: Path, words: Sequence[str]) -> str:
 
 
 @table
-def cell(records: Path, words: Sequence[str]) -> str:
-    """Return a number of the leaderboard and its deviation; the column is named by its start: ``RECORD ROW COLUMN``."""
-    name, row, column = words
-    head, *rows = one(f"leaderboard/{name}", records)["table"]
-    (at,) = (at for at, title in enumerate(head) if title.startswith(column))
-    return next(cells[at] for cells in rows if cells[0] == row)
-
-
-@table
-def mean(records: Path, words: Sequence[str]) -> str:
-    """Return a number of the leaderboard without its deviation: ``RECORD ROW COLUMN``."""
-    return _mean(cell(records, words))
-
-
-@table
 def attacked(records: Path, words: Sequence[str]) -> str:
     """Return the honest clients' accuracy under attacks with each defence: ``METHOD``, or ``all`` for their mean."""
     paths = sorted((records / "attacks").glob("*.json" if words[0] == "all" else f"{words[0]}.json"))
@@ -558,10 +542,9 @@ def filled(text: str, records: Path = RECORDS) -> str:
     """Return a page whose tables are those of the records."""
 
     def fill(block: re.Match[str]) -> str:
-        start, words, before, end = block.groups()
+        start, words, end = block.groups()
         name, *others = shlex.split(words)
-        made = TABLES[name](records, others)
-        return f"{start}\n\n{made}\n\n{end}" if "\n" in before else f"{start}{made}{end}"
+        return f"{start}\n\n{TABLES[name](records, others)}\n\n{end}"
 
     return _BLOCK.sub(fill, text)
 

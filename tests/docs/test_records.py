@@ -302,14 +302,6 @@ def test_a_column_of_the_leaderboard(tmp_path):
     assert drawn.index("Factorized-FL α</text>") < drawn.index("Local</text>")
 
 
-def test_a_number_of_the_leaderboard_within_a_sentence(tmp_path):
-    table = [["", "mean over clients, %", "MB"], ["FedPer", "90.0 ± 1.0", "4.0"]]
-    records.write("leaderboard/n", {"table": table}, tmp_path)
-    said = "It has <!-- table mean n FedPer mean -->1<!-- end --> %, <!-- table cell n FedPer MB -->2<!-- end --> MB."
-    filled = records.filled(said, tmp_path)
-    assert re.sub("<!--.*?-->", "", filled) == "It has 90.0 %, 4.0 MB."
-
-
 def test_a_record_keeps_what_an_earlier_one_has_more_of():
     head = ["run", "n"]
     before = {

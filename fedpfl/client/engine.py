@@ -115,7 +115,7 @@ class Taken(NamedTuple):
     """What a client's training has led to: personal arrays by name, the shared vector, whether all are finite."""
 
     personal: Mapping[str, np.ndarray]
-    shared: np.ndarray
+    shared: np.ndarray | None
     finite: bool
 
 
@@ -260,6 +260,7 @@ class Engine:
             personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
             finite = _are_finite([shared, *personal.values()])
         else:
+            assert found.shared is not None
             personal, shared, finite = dict(found.personal), found.shared, found.finite
         # Neither sent nor kept: the client's last good state is where its next round starts.
         _require(finite and _are_finite(extra.arrays.values()), local)
@@ -463,6 +464,11 @@ class Engine:
     def personalises(self) -> bool:
         """Whether the run is over, and training makes models for clients that were not in it."""
         return bool(self.config.of(PersonaliseSettings).on)
+
+    @property
+    def sends_as_trained(self) -> bool:
+        """Whether clients send their shared vectors as these were trained: without noise, and unrounded."""
+        return not self.config.of(PrivacySettings).on and self.config.run.wire_dtype == "float32"
 
     @property
     def draws_at_the_end(self) -> bool:

@@ -93,10 +93,27 @@ class Together:
 
     def train(self, tasks: Iterable[tuple[int, Callable[[], Payload]]]) -> Iterator[tuple[int, Answer]]:
         """Train clients, each with its message; yield the reply of each in order, or the error that it raised."""
+        for client, answer, _ in self._train(tasks, stay=False):
+            yield client, answer
+
+    def train_here(
+        self, tasks: Iterable[tuple[int, Callable[[], Payload]]]
+    ) -> Iterator[tuple[int, Answer, Tensor | None]]:  # fmt: skip
+        """Do so, and leave shared vectors where they were computed: yield the vector of each reply as well.
+
+        The engine must send what it has trained (:attr:`Engine.sends_as_trained`). The vector in the reply is as long
+        as the client's, but need not be it.
+        """
+        return self._train(tasks, stay=True)
+
+    def _train(
+        self, tasks: Iterable[tuple[int, Callable[[], Payload]]], stay: bool
+    ) -> Iterator[tuple[int, Answer, Tensor | None]]:  # fmt: skip
         left = deque(tasks)
         while left:
             self._turns.clear()
             answers: dict[int, Answer] = {}
+            rows: dict[int, Tensor] = {}
             batches: dict[str, list[_Client]] = {}
             with self._memory.measured() as taken:
                 while left and len(taken) < self._memory.clients:
@@ -115,8 +132,8 @@ class Together:
                         answers[client] = error
                     taken.append(client)
                 for clients in batches.values():
-                    self._run(clients, answers)
-            yield from ((client, answers[client]) for client in taken)
+                    self._run(clients, answers, rows if stay else None)
+            yield from ((client, answers[client], rows.pop(client, None)) for client in taken)
 
     def _begin(self, client: int, message: Payload) -> _Client:
         """Load a client, have its method make its phases, and take its model out of the engine's."""
@@ -149,7 +166,10 @@ class Together:
             self._turns[engine.model] = Turns(engine.model)
         return self._turns[engine.model]
 
-    def _run(self, clients: Sequence[_Client], answers: dict[int, Answer]) -> None:
+    def _run(
+        self, clients: Sequence[_Client], answers: dict[int, Answer], rows: dict[int, Tensor] | None
+    ) -> None:  # fmt: skip
+        """Train clients and note their replies, and their shared vectors if these stay."""
         engine = self._engine
         engine.use_model_of(clients[0].training.local.client)
         turns, begun = self._turns_of(engine), time.perf_counter()
@@ -159,11 +179,17 @@ class Together:
             if not there:
                 break
             self._run_phase(turns, there, place, factor)
-        taken = _taken(engine.sharing, [client.member for client in clients])
+        taken, vectors = _taken(engine.sharing, [client.member for client in clients], rows is not None)
         share = (time.perf_counter() - begun) / len(clients)
         for place, client in enumerate(clients):
             found = None if taken is None or client.member.given is not None else taken[place]
-            answers[client.number] = client.error or self._end(turns, client, share, found)
+            answer = answers[client.number] = client.error or self._end(turns, client, share, found)
+            if rows is not None and isinstance(answer, Payload):
+                if client.is_loaded:
+                    sent = torch.from_numpy(engine.sharing.layout.unpack(answer.arrays))
+                    rows[client.number] = sent.to(engine.config.training.device)
+                else:
+                    rows[client.number] = vectors[place]
 
     def _run_phase(self, turns: Turns, clients: Sequence[_Client], place: int, factor: float) -> None:
         """Run a phase of clients as one batch; as two where the memory is too small, or else one after the other."""
@@ -209,27 +235,31 @@ class Together:
             turns.put(member)
             engine.sharing.accept(local.extras)
 
-        def is_loaded() -> bool:
-            return later is None or later.is_loaded
+        def of_method() -> Taken | None:
+            if client.is_loaded or taken is None or taken.shared is not None:
+                return None if client.is_loaded else taken
+            return taken._replace(shared=engine.sharing.layout.unpack(local.message.arrays))
 
-        later: Later | None = None
         try:
             if isinstance(local, Later) and taken is not None:
-                later = local
-                later.wait_for(load)
+                client.later = local
+                local.wait_for(load)
             else:
                 load()
             if not callable(member.draws) or engine.draws_at_the_end:
                 set_torch_state(member.state(), engine.config.training.device)
             training = client.training._replace(started=begun - client.seconds - share)
-            reply = engine.end_training(training, client.losses, lambda: None if is_loaded() else taken)
-            if is_loaded():  # the next client's round ends in the same model, of which these may be views
+            reply = engine.end_training(training, client.losses, of_method)
+            if client.is_loaded:  # the next client's round ends in the same model, of which these may be views
                 reply.arrays = {name: array.copy() for name, array in reply.arrays.items()}
             return reply
         except Exception as error:  # noqa: BLE001  one client's: the others continue
             return error
         finally:
             turns.reset()
+            if client.later is not None and not client.is_loaded:
+                # It refers to the round that refers to it: the client's arrays would stay until a collection.
+                client.later.wait_for(_is_over)
 
     def _note(self, place: int, reason: str) -> None:
         name = self._engine.config.method.name
@@ -238,10 +268,17 @@ class Together:
             logger.info("%s: clients run phase %d one after the other: %s", name, place + 1, reason)
 
 
-def _taken(sharing: Sharing, members: Sequence[Member]) -> list[Taken] | None:
-    """Copy what clients have trained from where it was computed, all at once; None where arrays are split."""
+def _is_over() -> None:
+    raise RuntimeError("the client's round is over")
+
+
+def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[list[Taken] | None, Tensor]:
+    """Copy what clients have trained from where it was computed, all at once; None where arrays are split.
+
+    With ``stay`` their shared vectors are returned as they are, one behind the other, instead of copied.
+    """
     if type(sharing) is not Sharing or any(member.given is not None for member in members):
-        return None
+        return None, torch.empty(0)
 
     def together(names: Sequence[str]) -> dict[str, Tensor]:
         return {name: torch.stack([member.arrays[name] for member in members]) for name in names}
@@ -254,13 +291,15 @@ def _taken(sharing: Sharing, members: Sequence[Member]) -> list[Taken] | None:
     for array in personal.values():
         finite &= torch.isfinite(array.reshape(count, -1)).all(1).cpu()
     own = {name: array.cpu().numpy() for name, array in personal.items()}
-    # Into memory that the GPU can write to by itself: many times as fast.
-    room = torch.empty(vectors.shape, pin_memory=vectors.is_cuda)
-    rows = room.copy_(vectors).numpy()
-    return [
-        Taken({name: np.asarray(array[at]) for name, array in own.items()}, rows[at], is_finite)
-        for at, is_finite in enumerate(finite.tolist())
+    rows: Sequence[np.ndarray | None] = [None] * count
+    if not stay:
+        # Into memory that the GPU can write to by itself: many times as fast.
+        rows = list(torch.empty(vectors.shape, pin_memory=vectors.is_cuda).copy_(vectors).numpy())
+    found = [
+        Taken({name: np.asarray(array[at]) for name, array in own.items()}, row, is_finite)
+        for at, (row, is_finite) in enumerate(zip(rows, finite.tolist()))
     ]
+    return found, vectors
 
 
 class _Client:
@@ -269,7 +308,14 @@ class _Client:
     kind = ""
     seconds = 0.0
     error: Exception | None = None
+    # The round, if its model is loaded only when the method asks for it.
+    later: Later | None = None
 
     def __init__(self, training: Training, phases: list[Phase], member: Member) -> None:
         self.training, self.phases, self.member = training, phases, member
         self.number, self.losses = training.local.client, cast("List[float]", [])
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the engine's model holds what the client has trained."""
+        return self.later is None or self.later.is_loaded

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 
 from ..client.device_model import scaling_of
 from ..client.engine import Engine, engine_for
@@ -132,10 +133,18 @@ class LocalTransport(AddingTransport):
             else:
                 yield client, answer
 
+    @property
+    def adds(self) -> bool:
+        """Whether workers add replies up, or the process that trains clients as one batch, where that computes."""
+        return self.workers > 0 or (self._trains_together and self._engine.sends_as_trained)
+
     def sums(
         self, groups: Sequence[Sequence[Request]], adder: Adder, fail: Fail
     ) -> Iterator[tuple[Client, Payload] | GroupSum]:
         """Have each group run and added up in one worker; one whose worker dies comes reply by reply."""
+        if not self.workers:
+            yield from self._sum_here(groups, adder, fail)
+            return
         clients = {request.client.id: request.client for group in groups for request in group}
         ranks = [-sum(request.client.train_samples for request in group) for group in groups]  # the most work first
         for found in self._run_groups(groups, ranks, adder):
@@ -154,9 +163,38 @@ class LocalTransport(AddingTransport):
     def _fail(self, client: Client, answer: Failed, fail: Fail) -> None:
         fail(client, answer.reason + self._kept(answer), answer.error)
 
+    def _sum_here(self, groups: Sequence[Sequence[Request]], adder: Adder, fail: Fail) -> Iterator[GroupSum]:
+        """Train all clients as one batch, and add up the vectors of each group where they were computed."""
+        start: torch.Tensor | None = None
+
+        def make(request: Request) -> Payload:
+            nonlocal start
+            message = request.make()
+            if start is None:  # the same for all
+                start = torch.from_numpy(adder.layout.unpack(message.arrays)).to(self._config.training.device)
+            return message
+
+        trained = self._made_together().train_here(
+            [(request.client.id, partial(make, request)) for group in groups for request in group]
+        )
+        for group in groups:
+            replies, rows = [], []
+            for request, (number, answer, row) in zip(group, trained, strict=False):
+                if row is None or not isinstance(answer, Payload):
+                    assert isinstance(answer, Exception)
+                    self._fail(request.client, failed(number, answer), fail)
+                else:
+                    replies.append((request.client, answer))
+                    rows.append(row)
+            if rows and start is not None:
+                yield GroupSum(*adder.add_rows(replies, torch.stack(rows), start))
+
+    @property
+    def _trains_together(self) -> bool:
+        return trains_together(self._config) and not self._engine.personalises
+
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
-        together = trains_together(self._config) and not self._engine.personalises
-        if together and requests and requests[0].kind == TRAIN:
+        if self._trains_together and requests and requests[0].kind == TRAIN:
             yield from self._train_together(requests)
             return
         for request in sorted(requests, key=lambda request: request.client.id):
@@ -169,15 +207,19 @@ class LocalTransport(AddingTransport):
             yield request.client, answer
 
     def _train_together(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+        clients = {request.client.id: request.client for request in requests}
+        tasks = [(request.client.id, request.make) for request in requests]
+        for number, answer in self._made_together().train(sorted(tasks, key=lambda task: task[0])):
+            yield clients[number], answer if isinstance(answer, Payload) else failed(number, answer)
+
+    def _made_together(self) -> Together:
         if self._together is None:
             # Needs a PyTorch that boards may not have.
             from ..client.together import ClientsAtOnce, Together
 
+            gc.freeze()  # what there is by now stays: collections need not look at it
             self._together = Together(self._engine, ClientsAtOnce.of(self._config.training))
-        clients = {request.client.id: request.client for request in requests}
-        tasks = [(request.client.id, request.make) for request in requests]
-        for number, answer in self._together.train(sorted(tasks, key=lambda task: task[0])):
-            yield clients[number], answer if isinstance(answer, Payload) else failed(number, answer)
+        return self._together
 
     def _run_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         # Tests send no arrays, so that several clients can have one answer.

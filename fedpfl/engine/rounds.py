@@ -171,7 +171,7 @@ class RoundLoop:
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
         adder = self._adder(asked)
-        if adder is not None and isinstance(transport, AddingTransport) and transport.workers:
+        if adder is not None and isinstance(transport, AddingTransport) and transport.adds:
             groups: dict[int | None, list[Request]] = {}
             for request in sorted(requests, key=lambda request: request.client.id):
                 groups.setdefault(self.rule.group(request.client), []).append(request)

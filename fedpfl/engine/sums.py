@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,13 @@ from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Number, Payload
 from ..rules.averages import RunningMean
+from ..rules.norms import NormCheck
 from .listener import SumCheck
 from .replies import Expected
 from .transport import TRAIN, Fail, Request, Transport, count_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Counted(NamedTuple):
@@ -68,11 +72,51 @@ class Adder:
         total.add(vector, self.weights[client.id])
         return counted._replace(found=found)
 
+    def add_rows(
+        self, replies: Sequence[tuple[Client, Payload]], rows: Tensor, start: Tensor
+    ) -> tuple[list[Counted], np.ndarray]:  # fmt: skip
+        """Do what :meth:`add` does for replies whose vectors are ``rows``, where these are; return their sum, too.
+
+        The sum has the bits of :meth:`add`. Norms differ in their last digits.
+        """
+        seen = [_rows_seen(check, rows, start) for check in self.checks]
+        products = rows.double()
+        total = products.new_zeros(rows.shape[1])
+        counted = []
+        for (client, reply), product, *found in zip(replies, products, *seen, strict=True):
+            examined = self.expected.examine(TRAIN, client, reply.metrics)
+            one = Counted(client.id, reply.metrics, count_bytes(reply), examined, None)
+            wrong = [of_one for of_one in found if isinstance(of_one, LayoutError)]
+            if not examined[0] and wrong:
+                one = one._replace(refused=printable(str(wrong[0])))
+            elif not examined[0]:
+                # Two steps: a GPU would round their fusion differently.
+                total.add_(product.mul_(self.weights[client.id]))
+                one = one._replace(found=tuple(of_one for of_one in found if not isinstance(of_one, LayoutError)))
+            counted.append(one)
+        return counted, total.cpu().numpy()
+
+
+def _rows_seen(check: SumCheck, rows: Tensor, start: Tensor) -> Sequence[Mapping[str, float] | LayoutError]:
+    """Return what a check returns or raises for each row; it is called with each if it has no way for all."""
+    if isinstance(check, NormCheck):
+        return check.of_rows(rows, start)
+    found: list[Mapping[str, float] | LayoutError] = []
+    for row in rows.cpu().numpy():
+        try:
+            found.append(check(row, start.cpu().numpy()))
+        except LayoutError as error:
+            found.append(error)
+    return found
+
 
 class AddingTransport(Transport):
-    """A transport that can add replies up on its way to the server, if it has ``workers``."""
+    """A transport that can add replies up on its way to the server, if it ``adds``."""
 
-    workers: int
+    @property
+    @abstractmethod
+    def adds(self) -> bool:
+        """Whether there is anything between clients and server that adds up."""
 
     @abstractmethod
     def sums(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ..core.errors import LayoutError
 from ..core.layout import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The square of a longer vector is too large for float32: nothing can be computed with it.
 LARGEST = 2.0**63
@@ -74,13 +77,31 @@ class NormCheck:
 
     def __call__(self, vector: np.ndarray, start: np.ndarray) -> dict[str, float]:
         """Return the norms of an update by name; raise ``LayoutError`` if one is too long, or a variance negative."""
-        for name, place in self.variances.items():
-            if (vector[place] < 0).any():
-                raise LayoutError(f"its array {name!r} has negative variances")
-        found = {name: length(vector, places, start) for name, places in self.places.items()}
-        for name, norm in found.items():
-            require_norm(name, norm, self.limits[name], self.factor)
+        negative = [name for name, place in self.variances.items() if (vector[place] < 0).any()]
+        return self._accepted(negative, {name: length(vector, places, start) for name, places in self.places.items()})
+
+    def of_rows(self, rows: Tensor, start: Tensor) -> list[dict[str, float] | LayoutError]:
+        """Return what a call would return or raise for each row, shape (rows, size), computed where the rows are."""
+        negative = {name: (rows[:, place] < 0).any(1).tolist() for name, place in self.variances.items()}
+        norms = {}
+        for name, places in self.places.items():
+            squares = sum((rows[:, at] - start[at]).double().square().sum(1) for at in places)
+            norms[name] = cast("Tensor", squares).sqrt().tolist()
+        found: list[dict[str, float] | LayoutError] = []
+        for row in range(len(rows)):
+            try:
+                of_row = {name: norm[row] for name, norm in norms.items()}
+                found.append(self._accepted([name for name, is_so in negative.items() if is_so[row]], of_row))
+            except LayoutError as error:
+                found.append(error)
         return found
+
+    def _accepted(self, negative: Sequence[str], norms: dict[str, float]) -> dict[str, float]:
+        if negative:
+            raise LayoutError(f"its array {negative[0]!r} has negative variances")
+        for name, norm in norms.items():
+            require_norm(name, norm, self.limits[name], self.factor)
+        return norms
 
 
 def require_norm(name: str, norm: float, limit: float, factor: float) -> None:

@@ -1,5 +1,8 @@
 """Clients that train as one batch, against the same clients one after the other."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +10,15 @@ from support import FEW_SAMPLES, federation, needed, quick, run_federation
 from torch import nn
 
 from fedpfl.client.engine import Engine
-from fedpfl.client.together import ClientsAtOnce
+from fedpfl.client.together import ClientsAtOnce, Together
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
 from fedpfl.engine.local import LocalTransport, default_workers
+from fedpfl.engine.sums import Adder
 from fedpfl.methods import methods
 from fedpfl.models import BaseHeadModel, registry
+from fedpfl.rules import averages
 from fedpfl.setup.config import Config
 from fedpfl.training.batched import run_phase_of_many
 
@@ -167,6 +172,77 @@ def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Engine, "begin_training", failing)
     assert not compare(tmp_path, **FEW_SAMPLES)
+
+
+# With arrays of its own, split inside arrays, with phases that run client by client, and whose rule needs each reply.
+@pytest.mark.parametrize("method", ["fedavg", "feddecomp", "fedsplit", "per-fedavg", "fedas"])
+def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    groups, add_rows = [], Adder.add_rows
+
+    def counting(adder, replies, *others):
+        groups.append([client.id for client, _ in replies])
+        return add_rows(adder, replies, *others)
+
+    monkeypatch.setattr(Adder, "add_rows", counting)
+    given = {"method": method, **needed(method), **FEW_SAMPLES}
+    arrays, lines, _ = run(tmp_path, "here", 3, **given)
+    only_sums = method != "fedas"
+    assert groups == ([[0, 1], [2, 3]] * 2 if only_sums else [])
+    monkeypatch.setattr(LocalTransport, "adds", False)
+    expected, expected_lines, _ = run(tmp_path, "by the server", 3, **given)
+    assert arrays.keys() == expected.keys() and len(groups) == 4 * only_sums
+    for name, array in arrays.items():
+        norms = "norms/" in name  # summed in another order
+        np.testing.assert_allclose(array, expected[name], rtol=1e-6 if norms else 0, atol=0, err_msg=name)
+    for line, expected_line in zip(lines, expected_lines, strict=True):
+        assert dict(numbers(line)) == dict(numbers(expected_line))
+
+
+def test_no_client_waits_for_a_garbage_collection(tmp_path, monkeypatch):
+    rounds, run_batch = [], Together._run
+
+    def noting(together, clients, *others):
+        rounds.extend(weakref.ref(client.training.local) for client in clients)
+        run_batch(together, clients, *others)
+
+    monkeypatch.setattr(Together, "_run", noting)
+    gc.disable()
+    try:
+        run(tmp_path, "together", CLIENTS, method="fedper", **FEW_SAMPLES)
+        assert len(rounds) == 2 * CLIENTS and not any(found() for found in rounds)
+    finally:
+        gc.enable()
+
+
+def test_a_reply_that_is_refused_is_no_part_of_the_sum(tmp_path, monkeypatch):
+    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    end = Engine.end_training
+
+    def ending(engine, training, losses, taken):
+        reply = end(engine, training, losses, taken)
+        if training.local.client == 1:
+            reply.metrics["train-loss"] = float("nan")
+        return reply
+
+    monkeypatch.setattr(Engine, "end_training", ending)
+    monkeypatch.setattr(Together, "train_here", with_a_long_vector(Together.train_here))
+    arrays, lines, _ = run(tmp_path, "here", 4, **FEW_SAMPLES)
+    for line in lines:
+        assert line["failed"].keys() == {"1", "3"}
+        assert "its update of the shared arrays has the norm" in line["failed"]["3"]
+    monkeypatch.undo()
+    assert all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("server/"))
+
+
+def with_a_long_vector(train_here):
+    """Have client 3 answer with a vector that is far from what it got."""
+
+    def changed(together, tasks):
+        for client, answer, row in train_here(together, tasks):
+            yield client, answer, row * 1e9 if client == 3 else row
+
+    return changed
 
 
 class Pretended:

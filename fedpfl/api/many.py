@@ -222,7 +222,7 @@ class Runs:
         value = plain(value)
         if isinstance(value, (bool, int, float, str)):
             return value
-        if key in custom.FUNCTIONS:
+        if key in (*custom.FUNCTIONS, *custom.SERVER_ONLY):
             return functions_as_text(value, lambda thing, _: self._object(key, thing))
         if key not in custom.GROUPS:
             raise ConfigError(key, custom.article(value), "must be a number, a text, true or false")

@@ -286,7 +286,7 @@ def stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, 
         return {}
     root = Path(str(values.get("output-dir", RunSettings.output_dir)))
     config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
-    texts = {kind: str(config.get(kind, "")) for kind in (*custom.GROUPS, *custom.FUNCTIONS)}
+    texts = {kind: str(config.get(kind, "")) for kind in (*custom.GROUPS, *custom.FUNCTIONS, *custom.SERVER_ONLY)}
     return {kind: text for kind, text in texts.items() if f"{custom.PYTHON}:" in text}
 
 

@@ -146,7 +146,7 @@ def run(
         before = stored_texts(resume or continue_from, values)
         if continue_from is not None:
             before.pop("dataset", None)  # its data may be others
-        for key in custom.FUNCTIONS:
+        for key in (*custom.FUNCTIONS, *custom.SERVER_ONLY):
             if key in values:
                 values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
         for kind, thing in given.items():

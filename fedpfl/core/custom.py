@@ -37,7 +37,7 @@ GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fed
 # Settings that may name functions of the user's, several separated by commas.
 FUNCTIONS = ("metrics", "augmentation", "client-models", "loss")
 # Settings that may name code of the user's which only the server runs: no client imports it.
-SERVER_ONLY = ("listeners",)
+SERVER_ONLY = ("listeners", "available-clients")
 # What errors call the form of a custom name.
 FORM = "MODULE:NAME for one of your own"
 PYTHON = "python"

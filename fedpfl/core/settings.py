@@ -21,7 +21,12 @@ from .errors import ConfigError, did_you_mean
 from .removed import REMOVED
 
 # Settings that are places on the machine that uses them.
-PLACES = ("output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights", "devices-model")
+PLACES = (
+    "output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights", "devices-model",
+    "available-clients",
+)  # fmt: skip
+# Of those that may also be something else, the ending of a file.
+FILES = {"available-clients": ".csv"}
 
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -215,15 +220,18 @@ def changed(settings: Any) -> list[str]:
 
 def require_absolute(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
-    for key in PLACES:
-        if values.get(key):
-            require_absolute_path(key, str(values[key]))
+    for key, place in _places(values):
+        require_absolute_path(key, place)
 
 
 def absolute_places(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return settings whose places no longer depend on the working directory; a place that is not set stays so."""
-    places = {key: str(Path(str(values[key])).expanduser().absolute()) for key in PLACES if values[key]}
-    return {**values, **places}
+    return {**values, **{key: str(Path(place).expanduser().absolute()) for key, place in _places(values)}}
+
+
+def _places(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    given = [(key, str(values[key])) for key in PLACES if values.get(key)]
+    return [(key, place) for key, place in given if place.endswith(FILES.get(key, ""))]
 
 
 def require_absolute_path(key: str, place: str) -> None:

@@ -33,7 +33,7 @@ class Attendance:
 
     def choose(self, rule: Rule, done: Round) -> list[Client]:
         """Draw the clients that are asked to train in a round."""
-        clients = self.present(rule, done)
+        clients = self.askable(rule, done)
         if self.everyone(rule, done):
             return clients
         count = min(len(clients), self.drawn(len(clients)))
@@ -76,5 +76,9 @@ class Attendance:
         return done.number == 1 and rule.starts_with_all
 
     def present(self, rule: Rule, done: Round) -> list[Client]:
-        """Return the participants that are asked at all."""
+        """Return the participants that are there."""
         return rule.participants
+
+    def askable(self, rule: Rule, done: Round) -> list[Client]:
+        """Return the participants among which are drawn those that are asked to train."""
+        return self.present(rule, done)

@@ -14,6 +14,7 @@ import numpy as np
 from ..core.errors import ConfigError, FedpflError
 from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.rng import generator
 from ..options.participation import ParticipationSettings
 from ..results.record import Round
 from ..results.run import RunFolder, find_run
@@ -21,6 +22,7 @@ from ..rules import Rule
 from ..setup.config import Config
 from .agreement import agree_with
 from .attendance import Attendance
+from .available import available
 from .clock import Clock
 from .transport import Transport, Wait
 
@@ -59,6 +61,8 @@ class Participation(Attendance):
         self.who, self._config, self._folder = config.of(ParticipationSettings), config, folder
         rounds, runs = config.run.num_server_rounds, folder.path.parent
         self._recorded = Recorded.of(self.who.replay, rounds, runs) if self.who.replay else None
+        text = self.who.available_clients
+        self._available = available(text, config, folder.client_number) if text else None
         # How clients described themselves that join in the run that is repeated.
         self._later: dict[int, Payload] = {}
         # For each client the rounds in a row in which it was asked and did not answer.
@@ -125,9 +129,18 @@ class Participation(Attendance):
             self.require_counted(done.number, {client.id for client in chosen}, "is not asked")
             return [client for client in chosen if client.id in line["clients"]], wait
         wait = replace(wait, deadline=self.who.round_deadline, pace=self.who.round_deadline_pace)
+        if self.who.drop_rate:
+            done.dropped = self._drawn_to_drop(done.number, asked)
+            asked = [client for client in asked if client.id not in done.dropped]
         if self.who.over_selection and not self.everyone(rule, done):
-            wait = replace(wait, first=min(len(chosen), super().drawn(len(self.present(rule, done)))))
+            wait = replace(wait, first=min(len(asked), super().drawn(len(self.askable(rule, done)))))
         return self.in_time(transport, asked, wait)
+
+    def _drawn_to_drop(self, number: int, asked: Sequence[Client]) -> list[int]:
+        """Return which of the clients that are asked drop out, by a number that each draws; min-replies stay."""
+        drawn = {one.id: generator(self.settings.seed, "drop out", one.id, number).random() for one in asked}
+        dropped = [client for client in sorted(drawn, key=drawn.__getitem__) if drawn[client] < self.who.drop_rate]
+        return sorted(dropped[: max(0, len(asked) - self.settings.min_replies)])
 
     def in_time(self, transport: Transport, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
         """Return those of the asked clients among which the first to reply are, and how to wait for them."""
@@ -145,9 +158,11 @@ class Participation(Attendance):
 
     def trained(self, done: Round, chosen: Sequence[Client]) -> None:
         """Note who was not waited for, here or in the recorded run."""
-        super().trained(done, chosen)
-        if (line := self.recorded(done.number)) is not None:
-            done.late = list(line.get("late", ()))
+        line = self.recorded(done.number)
+        if line is not None:
+            done.late, done.dropped = list(line.get("late", ())), list(line.get("dropped", ()))
+        else:
+            super().trained(done, [client for client in chosen if client.id not in done.dropped])
 
     def end(self, done: Round, chosen: Sequence[Client], answered: Collection[int]) -> None:
         """Count the rounds in which the clients that were asked have been silent."""
@@ -165,9 +180,14 @@ class Participation(Attendance):
         self._silent = dict(state[SILENT].tolist()) if SILENT in state else {}
 
     def present(self, rule: Rule, done: Round) -> list[Client]:
-        """Return the participants that are asked at all; all of them if none would be left."""
+        """Return the participants that are there; all of them if none would be left."""
         gone = {*done.forgotten, *done.offline}
         return [client for client in rule.participants if client.id not in gone] or rule.participants
+
+    def askable(self, rule: Rule, done: Round) -> list[Client]:
+        """Return those of them that ``available-clients`` names."""
+        there = self.present(rule, done)
+        return there if self._available is None else self._available(done.number, there)
 
     def recorded(self, number: int) -> Mapping[str, Any] | None:
         """Return the line of the run that is repeated; None if none is."""

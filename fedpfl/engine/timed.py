@@ -61,6 +61,7 @@ class TimedParticipation(Participation):
     def trained(self, done: Round, chosen: Sequence[Client]) -> None:
         """Note who was not waited for, and how long it took."""
         super().trained(done, chosen)
+        chosen = [client for client in chosen if client.id not in done.dropped]
         answered = done.trained.keys() | done.failed.keys()
         # Replies to tests have next to no bytes.
         self.clock.count_bytes(done.bytes_down, self._messages + len(answered), done.bytes_up, len(done.trained))

@@ -124,6 +124,8 @@ class CommonSettings(TypedDict, total=False):
     over_selection: Annotated[float, {'minimum': 0, 'maximum': 10}]
     round_deadline: Annotated[float, {'minimum': 0}]
     round_deadline_pace: Annotated[float, {'minimum': 0}]
+    drop_rate: Annotated[float, {'minimum': 0, 'maximum': 0.99}]
+    available_clients: str
     replay: str
     new_nodes: Literal["ignore", "join"]
     forget_after: Annotated[int, {'minimum': 0}]

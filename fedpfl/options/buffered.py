@@ -52,7 +52,8 @@ class BufferedOption(Option):
         others = {
             "dp-noise-multiplier": config.of(PrivacySettings).on,
             "evaluate-global": config.of(EvaluateGlobalSettings).evaluate_global,
-            "over-selection": who.over_selection, "forget-after": who.forget_after,
+            "over-selection": who.over_selection, "forget-after": who.forget_after, "drop-rate": who.drop_rate,
+            "available-clients": who.available_clients,
             "round-deadline": who.round_deadline, "round-deadline-pace": who.round_deadline_pace,
             "test-at = start": run.test_at == "start",
             "min-replies above buffer-size": run.min_replies > self.settings.buffer_size,

@@ -32,6 +32,19 @@ class ParticipationSettings:
         "Like round-deadline, as a multiple of the median duration of the clients' last trainings. 0: none.",
         minimum=0,
     )
+    drop_rate: float = setting(
+        0.0,
+        "Probability that a client which is asked drops out of the round, drawn from the seed for each client and "
+        "round; at least min-replies stay. It gets no message and is tested as others are.",
+        minimum=0,
+        maximum=0.99,
+    )
+    available_clients: str = setting(
+        "",
+        "Clients that can be asked in a round; fraction-train draws among them. A CSV file with a row "
+        "client,first,last for each stretch of rounds (docs/deployment.md), or MODULE:NAME, a function of "
+        "round, clients and rng that returns the numbers of clients.",
+    )
     replay: str = setting(
         "",
         "Run (name in output-dir, or folder) whose participation to repeat: each round asks the clients whose "
@@ -56,7 +69,10 @@ class ParticipationOption(Option):
 
     title = "Who takes part"
     Settings = ParticipationSettings
-    parts = {"attendance": "fedpfl.engine.participation:Participation"}
+    parts = {
+        "attendance": "fedpfl.engine.participation:Participation",
+        "plan": "fedpfl.engine.available:check",
+    }
 
     def wanted(self, config: Any) -> bool:
         """Return whether anything is not at its default."""

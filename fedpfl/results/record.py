@@ -22,6 +22,7 @@ class Round:
     # that are not asked because they have no network at this hour
     asked: list[int] | None = None
     late: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)  # asked, and drawn to drop out
     forgotten: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
     offline: list[int] = field(default_factory=list)

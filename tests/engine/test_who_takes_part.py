@@ -1,0 +1,128 @@
+"""Clients that drop out of rounds, that are there in some rounds alone, or that the user chooses."""
+
+from __future__ import annotations
+
+import pytest
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
+
+from fedpfl.core import custom
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.core.rng import generator
+from fedpfl.engine.local import LocalTransport
+from fedpfl.setup.config import Config
+
+GIVEN = {"method": "fedper", "local_epochs": 1, "num_server_rounds": 3, **FEW_SAMPLES}
+
+
+def column(folder, name):
+    return [line.get(name, []) for line in folder.metrics()]
+
+
+def shared(folder):
+    return (folder.path / "global.safetensors").read_bytes()
+
+
+def test_drop_outs_follow_from_seed_client_and_round(tmp_path):
+    run = simulate(tmp_path, 6, drop_rate=0.4, **GIVEN)
+    seed = run.config()["seed"]
+    wanted = [[i for i in range(6) if generator(seed, "drop out", i, of).random() < 0.4] for of in (1, 2, 3)]
+    assert sum(map(len, wanted)) > 0 and column(run, "dropped") == wanted
+    assert column(run, "clients") == [[i for i in range(6) if i not in dropped] for dropped in wanted]
+    assert column(run, "asked") == [[*range(6)]] * 3 and column(run, "late") == [[]] * 3
+    assert all(len(line["personalised"]["each"]) == 6 for line in run.metrics())
+    again = simulate(tmp_path / "again", 6, LocalGrid, drop_rate=0.4, **GIVEN)  # over Flower
+    assert column(again, "dropped") == wanted and shared(again) == shared(run)
+    replay = simulate(tmp_path / "replay", 6, replay=str(run.path), **GIVEN)
+    assert column(replay, "dropped") == wanted and shared(replay) == shared(run)
+
+
+def test_as_many_stay_as_must_reply(tmp_path):
+    run = simulate(tmp_path, 4, drop_rate=0.99, min_replies=3, **GIVEN)
+    assert [len(clients) for clients in column(run, "clients")] == [3] * 3
+
+
+def test_over_selection_replaces_drop_outs(tmp_path):
+    given = {"fraction_train": 0.5, "over_selection": 1.0, "drop_rate": 0.3}
+    run = simulate(tmp_path, 6, **given, **GIVEN)
+    for line in run.metrics():
+        assert len(line["clients"]) == min(3, 6 - len(line.get("dropped", [])))
+        assert sorted([*line["clients"], *line.get("late", []), *line.get("dropped", [])]) == [*range(6)]
+
+
+def test_a_file_says_who_is_there(tmp_path):
+    file = tmp_path / "there.csv"
+    file.write_text("client,first,last\n0,1,3\n1,1,1\n2,2,3\n3,3,3\n3,1,1\n")
+    run = simulate(tmp_path, 4, available_clients=str(file), **GIVEN)
+    assert column(run, "clients") == [[0, 1, 3], [0, 2], [0, 2, 3]]
+    assert all(len(line["personalised"]["each"]) == 4 for line in run.metrics())
+    half = simulate(tmp_path / "half", 4, available_clients=str(file), fraction_train=0.5, **GIVEN)
+    for asked, there in zip(column(half, "asked"), column(run, "clients"), strict=True):
+        assert len(asked) == max(1, round(len(there) / 2)) and set(asked) <= set(there)
+
+
+def test_a_function_chooses(tmp_path):
+    def largest(round, clients, rng):
+        assert rng.random() < 1
+        return sorted((client.id for client in clients), key=lambda i: -clients[i].train_samples)[:round]
+
+    with custom.as_setting("available-clients", largest) as text:
+        run = simulate(tmp_path, 4, available_clients=text, **GIVEN)
+    samples = [train for train, _ in run.task()["samples"]]
+    wanted = sorted(range(4), key=lambda i: -samples[i])
+    assert column(run, "clients") == [sorted(wanted[:of]) for of in (1, 2, 3)]
+    replay = simulate(tmp_path / "replay", 4, replay=str(run.path), **GIVEN)
+    assert shared(replay) == shared(run)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: [], "leaves no client in round 1"),
+        (lambda round: [7], "returns 7 in round 1, and there is no such client"),
+        (lambda clients: 3, "returns an int, and must return numbers"),
+        (lambda clients: ["x"], "returns a list, and must return numbers"),
+        (lambda weather: [], "needs an argument 'weather'"),
+        (lambda round: 1 / 0, "raises ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_choice_is_one_line(tmp_path, function, words):
+    with custom.as_setting("available-clients", function) as text, pytest.raises(FedpflError, match=words):
+        simulate(tmp_path, 2, available_clients=text, **GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read"),
+        ("round,client\n1,0\n", "must begin with the line client,first,last"),
+        ("client,first,last\n0,1\n", "line 2: must be a client and two rounds"),
+        ("client,first,last\n0,1,x\n", "line 2: must be a client and two rounds"),
+        ("client,first,last\n0,3,1\n", "line 2: rounds count from 1"),
+        ("client,first,last\n0,0,1\n", "line 2: rounds count from 1"),
+        ("client,first,last\n9,1,3\n", "leaves no client in round 1"),
+        ("client,first,last\nann,1,3\n", "no client of this name"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, content, words):
+    file = tmp_path / "there.csv"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(FedpflError, match=words):
+        simulate(tmp_path, 2, available_clients=str(file), **GIVEN)
+
+
+def test_it_is_checked_before_anything_starts(tmp_path):
+    for text in ("there.txt", "nowhere:choose"):
+        values = federation(tmp_path, 2, available_clients=text, **GIVEN)
+        with pytest.raises(ConfigError, match="available-clients"):
+            Config.parse(values).parts("plan")[0](Config.parse(values))
+    for key, value in (("drop-rate", 0.1), ("available-clients", "there.csv")):
+        with pytest.raises(ConfigError, match=f"cannot be combined with {key}"):
+            Config.parse({"method": "fedavg", "schedule": "buffered", key: value})
+
+
+def test_workers_change_nothing(tmp_path):
+    values = federation(tmp_path, 6, drop_rate=0.4, **GIVEN)
+    transport = LocalTransport(Config.parse({**values, "num-clients": 6}), workers=2)
+    run = run_federation(transport, values)
+    assert shared(run) == shared(simulate(tmp_path / "other", 6, drop_rate=0.4, **GIVEN))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..client.privacy import ClientPrivacy
 from ..core.errors import ConfigError, FedpflError
 from ..core.payload import Payload
 from ..core.pixels import HALF
@@ -261,7 +262,7 @@ def observe(stored: Simulation, client: int, place: int, learning_rate: float) -
         own = stored.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
         extras = {name: state[of].cpu().numpy() for name, of in own.items()}
-        shared, extras = stored.engine.private(local, sharing.get_shared(), extras, key)
+        shared, extras = ClientPrivacy(stored.engine).private(local, sharing.get_shared(), extras, key)
         sharing.set_shared(shared)
         for name, of in own.items():
             state[of].copy_(torch.from_numpy(extras[name]))

@@ -10,45 +10,38 @@ import os
 import time
 from collections import OrderedDict
 from logging import getLogger
-from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple, TypeVar, cast
+from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple, TypeVar, cast
 from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core import custom
-from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
+from ..core.errors import ConfigError, StateError, TrainingDiverged
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.metrics import COUNT, SUM
 from ..core.names import digest, sent
-from ..core.payload import EVALUATION_ONLY, Payload
+from ..core.payload import Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
 from ..core.sharing import Given, Received, Sharing
 from ..data.federation import FederatedData, federated_data, own_data
-from ..methods.base import LocalRound, Method, common_model, require_returned, tests_more_than_arrays
-from ..options.after_the_end import PersonaliseSettings
-from ..options.diagnostics import DiagnosticsSettings
-from ..options.privacy import PrivacySettings
-from ..setup.assembly import assemble, complete_arrays, extras_of, plain_model
+from ..methods.base import LocalRound, Method, common_model, require_returned
+from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
-from ..setup.mean_model import mean_model_layout
 from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
 from ..training.device import require_device
-from ..training.loop import Score, evaluate, predict, run_phase
+from ..training.loop import Score, evaluate, run_phase
 from ..training.metrics import find as find_measures
 from ..training.metrics import require_working
 from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
-from ..version import __version__
-from . import policy
-from .device_model import MAX_TEXT, is_alike, plain_module, scaling_of, traced, write_model
+from .guard import guard
 from .number import clients_of, own_data_path, stored_number, unnumbered
-from .personalise import LOCAL_TRAIN, of_personal_part
-from .privacy import noise_key, private_reply
+from .part import ClientPart, Later, Momentum, Taken, Training
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
@@ -57,66 +50,9 @@ logger = getLogger("fedpfl.client")
 EARLY_HOOKS = (
     "prepare", "schedule", "conclude", "adaptation", "personalised", "global_model", "export", "personal_part",
 )  # fmt: skip
-# In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
-FIRST = "first/"
-# In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
-MOMENTUM = "momentum/"
 # Of a GPU's free memory, for the samples that stay there.
 SHARE_OF_SAMPLES = 0.3
-# Training samples with which a client's written model is compared with the tested one.
-COMPARED = 64
-# Momentum of each phase, by parameter.
-Momentum = Dict[int, Dict[str, Tensor]]
-
-
-class Training(NamedTuple):
-    """A client between the beginning of its training and the end."""
-
-    state: ClientState
-    local: LocalRound
-    method: Method
-    phases: Sequence[Phase]
-    first: Mapping[str, np.ndarray]
-    momentum: Momentum | None
-    started: float
-    given: Given | None = None
-
-
-class Later(LocalRound):
-    """A round whose model is loaded when it is first asked for: most methods only need it while it trains."""
-
-    def wait_for(self, load: Callable[[], None]) -> None:
-        """Have the model loaded by ``load`` when it is next asked for."""
-        vars(self)["load"] = load
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the model has been asked for."""
-        return "load" not in vars(self)
-
-    @property
-    def model(self) -> nn.Module:  # type: ignore[override]
-        """The model, loaded."""
-        load = vars(self).pop("load", None)
-        if load is not None:
-            load()
-        found: nn.Module = vars(self)["_model"]
-        return found
-
-    @model.setter
-    def model(self, model: nn.Module) -> None:
-        vars(self)["_model"] = model
-
-
 _Round = TypeVar("_Round", bound=LocalRound)
-
-
-class Taken(NamedTuple):
-    """What a client's training has led to: personal arrays by name, the shared vector, whether all are finite."""
-
-    personal: Mapping[str, np.ndarray]
-    shared: np.ndarray | None
-    finite: bool
 
 
 class Engine:
@@ -155,22 +91,24 @@ class Engine:
         on_gpu = config.training.device == "cuda"
         self._room_for_samples = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0]) if on_gpu else 0
         self.use_model_of(client)
+        # What options do here, and what one has in the place of training.
+        self.parts: Sequence[ClientPart] = [make(self) for make in config.parts("client")]
+        self.instead: Callable[[Engine, int, Payload], Payload] | None = config.last("train", None)
 
     def use_model_of(self, client: int) -> None:
         """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
         name = self._common.run.model_of(client)
         if name not in self._made:
-            policy.check_model(name)
+            if (owner := guard()) is not None:
+                owner.check_model(name)
             config, data = self._common.of_client(client), self.data
             model, sharing = assemble(
                 config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
             )
-            extras, mean_model = extras_of(config, model, sharing), mean_model_layout(config, model, sharing)
             stays = not self._may_draw_early and not sharing.personal and _is_plain(model)
-            self._made[name] = config, model, sharing, extras, sharing.get_personal(), mean_model, stays
-        (
-            self.config, self.model, self.sharing, self.extras, self._first_personal, self._mean_model, self._stays,
-        ) = self._made[name]  # fmt: skip
+            extras = extras_of(config, model, sharing)
+            self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays
+        self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays = self._made[name]
 
     def state_of(self, key: str, client: int) -> ClientState:
         """Return where a client keeps its arrays in the run with a key."""
@@ -179,7 +117,7 @@ class Engine:
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
         self.use_model_of(client)
-        train_samples, test_samples = self.data.sizes(self._place(client))
+        train_samples, test_samples = self.data.sizes(self.place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         described: dict[str, Value] = {**self._names, **({} if self.own else {"division": self.data.checksum})}
@@ -210,8 +148,8 @@ class Engine:
 
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
-        if self.personalises:
-            return self.personalise(client, message, self.config.of(PersonaliseSettings).personalise)
+        if self.instead is not None:
+            return self.instead(self, client, message)
         training = self.begin_training(client, message, self.config.method)
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
@@ -236,13 +174,14 @@ class Engine:
             if self._may_draw_early:
                 self.seed(local, "prepare")
         method.prepare(local)
-        first = self._first_personal_part(state, local)
-        momentum = self._momentum(state, local)
+        training = Training(state, local, method, (), {}, None, started, given)
+        for part in self.parts:
+            training = part.begin(training)
         phases = method.schedule(local)
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
-        return Training(state, local, method, phases, first, momentum, started, given)
+        return training._replace(phases=phases)
 
     def end_training(
         self, training: Training, losses: Sequence[float], taken: Callable[[], Taken | None] = lambda: None
@@ -251,7 +190,7 @@ class Engine:
 
         ``taken`` is asked, after the method, for arrays that need not be copied out of the model.
         """
-        state, local, method, _, first, momentum, started, _ = training
+        state, local, method = training.state, training.local, training.method
         message = local.message
         extra = method.conclude(local)
         require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
@@ -263,37 +202,29 @@ class Engine:
             assert found.shared is not None
             personal, shared, finite = dict(found.personal), found.shared, found.finite
         # Neither sent nor kept: the client's last good state is where its next round starts.
-        _require(finite and _are_finite(extra.arrays.values()), local)
+        require_finite(local, extra.arrays.values(), finite)
         rule = method.aggregation.rule
         if not rule.takes_shared:
             shared = self.sharing.layout.unpack(message.arrays)
-        seconds = time.perf_counter() - started
-        movement = self._movement(first)
-        kept = {**personal, **first, **_flat(momentum)}
-        state.save(kept, local.round, int(message.config["personal-round"]))
-        if (privacy := self.config.of(PrivacySettings)).on:
-            key = noise_key(privacy, state.folder, local.seed, local.client)
-            # What the client keeps is as it was trained.
-            shared, extras = self.private(local, shared, extra.arrays, key)
-            # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
-            needed = {name: extra.metrics[name] for name in rule.reads if name in extra.metrics}
-            extra = Payload(metrics=needed, arrays=extras)
-        sent = {**extra.arrays, **self._for_evaluation(local.round)}
+        seconds, measured = time.perf_counter() - training.started, dict[str, float]()
+        for part in self.parts:
+            measured.update(part.end(training))
+        state.save({**personal, **training.kept}, local.round, int(message.config["personal-round"]))
+        # What the client keeps is as it was trained.
+        for part in self.parts:
+            shared, extra = part.send(training, shared, extra)
         vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
-        reply = Payload(
+        return Payload(
             metrics={
                 **extra.metrics,
-                **movement,
+                **measured,
                 "train-samples": len(local.samples.y),
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
             },
-            arrays={**self.extras.pack(sent, SERVER), **vector},
+            arrays={**self.extras.pack(extra.arrays, SERVER), **vector},
             config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
-        if self.config.run.evaluate_trained:
-            reply.metrics.update(self._test_trained(local, method))
-        return reply
 
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, also on validation samples, and the global one."""
@@ -308,53 +239,24 @@ class Engine:
         personalised, shared = method.personalised(self.model), common_model(method, self.model)
         # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
-            metrics.update(_metrics("global", self.score(shared, local, samples)))
-        if local.has_received(EVALUATION_ONLY):
-            metrics.update(_metrics("global", self._test_mean_model(local, samples)))
+            metrics.update(metrics_of("global", self.score(shared, local, samples)))
+        for part in self.parts:
+            metrics.update(part.test(local, samples))
         if adaptation:
             self.run_phases(adaptation, local, "adaptation")
             self.model.eval()
         score = self.score(personalised, local, samples)
-        metrics.update(_metrics("personalised", score))
+        metrics.update(metrics_of("personalised", score))
         if len((held := self.validation_samples(client)).y):
-            metrics.update(_metrics("validation", self.score(personalised, local, held)))
+            metrics.update(metrics_of("validation", self.score(personalised, local, held)))
         if shared is not None and "global-correct" not in metrics:
-            metrics.update(_metrics("global", score))
+            metrics.update(metrics_of("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
-        if self._is_written(state, local):
-            self._keep_model(personalised, score, state, local)
+        for part in self.parts:
+            part.tested(state, local, personalised, score)
         if self._stays and not adaptation:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         return Payload(metrics=metrics)
-
-    def personalise(self, client: int, message: Payload, mode: str) -> Payload:
-        """Make a model for a client that was not in the run from the shared arrays of its end; test and keep it.
-
-        With ``local-train`` its personal part alone is trained, with ``fine-tune`` all of it, each for a round at the
-        full learning rate. Neither array nor state of the run changes.
-        """
-        started = time.perf_counter()
-        state, local = self.load(client, message)
-        method = self.config.method
-        method.prepare(local)
-        phases: Sequence[Phase] = method.schedule(local)
-        if mode == LOCAL_TRAIN:
-            phases = of_personal_part(phases, self.sharing, self.model, self.config.training.weight_decay)
-        losses = self.run_phases(phases, local, "batches", factor=1.0)
-        if mode == LOCAL_TRAIN:
-            trained = self.sharing.get_personal()
-            self.sharing.set_shared(self.sharing.layout.unpack(message.arrays))  # running statistics have moved
-            self.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
-        else:
-            method.conclude(local)
-        _require_finite(local, [self.sharing.get_shared(), *self.sharing.get_personal().values()])
-        seconds = time.perf_counter() - started
-        personalised = self.adapted(local, factor=1.0)
-        score = self.score(personalised, local, self.test_samples(client))
-        if self._is_written(state, local):
-            self._keep_model(personalised, score, state, local)
-        trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
-        return Payload(metrics={**_metrics("personalised", score), **trained_on, "train-seconds": seconds})
 
     def adapted(self, local: LocalRound, factor: float | None = None, method: Method | None = None) -> Forward:
         """Adapt the loaded model to a test; return the forward pass with which the client predicts."""
@@ -364,111 +266,10 @@ class Engine:
         personalised: Forward = method.personalised(self.model)
         return personalised
 
-    def _is_written(self, state: ClientState, local: LocalRound) -> bool:
-        run = self.config.run
-        anywhere = run.device_models == "always" or tests_more_than_arrays(self.config.method)
-        over = self.personalises and run.device_models != "never"
-        return (over or run.writes_models_after(local.round)) and (anywhere or state.of_a_device)
-
-    def _keep_model(self, personalised: Forward, score: Score, state: ClientState, local: LocalRound) -> None:
-        """Write the client's model on this machine, as it was tested; nothing of it is sent."""
-        about, data, method, why = self._about_model(local), self.data, self.config.method, ""
-        content: Mapping[str, Tensor] | bytes | None = None
-        try:
-            plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
-            content = complete_arrays(plain, method.export(self.model))
-            module, x = plain_module(about, content).to(local.samples.x.device), local.samples.x[:COMPARED]
-            if not is_alike(predict(personalised, x), predict(module, x)):
-                why = f"{method.name} exports another model than it predicts with"
-        except NoPlainModel as error:
-            why = str(error)
-        except (StateError, RuntimeError) as error:  # a custom method that changes the model
-            why = f"{method.name} exports no plain model: {in_one_line(error)}"
-        if why:
-            content, reason = traced(personalised, self.model, local.samples.x)
-            about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
-        about["tested"] = {"correct": score.correct, "loss_sum": score.loss_sum, "samples": score.samples}
-        try:
-            write_model(state.folder, about, content, self.config.run.device_models_kept)
-        except (OSError, policy.PolicyError) as error:  # the round still counts
-            logger.warning("client %d: its model was not written: %s", local.client, error)
-
-    def _about_model(self, local: LocalRound) -> dict[str, Any]:
-        data, run = self.data, self.config.run
-        standardized = data.scaling(self._place(local.client))
-        numbers = {} if standardized is None else {key: of.tolist() for key, of in standardized._asdict().items()}
-        return {
-            **numbers,
-            "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
-            "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
-            "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
-            "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": scaling_of(data),
-            "normalize": self.config.data.normalize,
-            "loss": self.config.training.labels, "why": "",
-        }  # fmt: skip
-
-    def _test_trained(self, local: LocalRound, method: Method) -> dict[str, int | float]:
-        # The model may adapt: all that is sent or kept of it has been copied.
-        forward = self.adapted(local, method=method)
-        return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
-
-    def private(
-        self, local: LocalRound, shared: np.ndarray, extras: Mapping[str, np.ndarray], key: bytes
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Clip and disturb the trained shared arrays and the method's extras; see ``privacy.py``."""
-        layout = self.sharing.layout
-        # All clients know the first arrays, from the seed; the client's last ones are its secret.
-        starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
-        flat = {name: array.reshape(-1) for name, array in extras.items()}
-        received, privacy = layout.unpack(local.message.arrays), self.config.of(PrivacySettings)
-        shared, sent = private_reply(received, shared, starts, flat, privacy, key, local.round, layout)
-        return shared, {name: array.reshape(extras[name].shape) for name, array in sent.items()}
-
-    def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
-        if not self._mean_model.size or not self.config.run.evaluates_after(server_round):
-            return {}
-        whole = self.sharing.copies(self._mean_model.names)
-        return {EVALUATION_ONLY: self._mean_model.flatten(whole)}
-
-    def _personal_part(self) -> dict[str, np.ndarray]:
-        part = self.config.method.personal_part(self.model)
-        return {f"{FIRST}{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
-
-    def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
-        """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
-        # Checked before the file: a client that stores nothing has none.
-        if not (self.config.of(DiagnosticsSettings).diagnostics and self.config.method.personal_part(self.model)):
-            return {}
-        if local.never_trained:
-            return self._personal_part()
-        return {f"{FIRST}{name}": array for name, array in self._stored(state, local, FIRST).items()}
-
-    def _momentum(self, state: ClientState, local: LocalRound) -> Momentum | None:
-        """Return the momentum with which the client's last round ended; none unless it is kept."""
-        if not self.config.training.keep_momentum:
-            return None
-        found: Momentum = {}
-        for key, array in self._stored(state, local, MOMENTUM).items():
-            place, _, name = key.partition("/")
-            found.setdefault(int(place), {})[name] = torch.tensor(array, device=self.config.training.device)
-        return found
-
-    def _stored(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
-        """Return the arrays with a prefix that the client stored in its last round, by the rest of their names."""
-        if local.never_trained:
-            return {}
-        stored = self._stored_personal(state, local.message, local.client)
-        return {name[len(prefix) :]: array for name, array in stored.items() if name.startswith(prefix)}
-
-    @property
-    def personalises(self) -> bool:
-        """Whether the run is over, and training makes models for clients that were not in it."""
-        return bool(self.config.of(PersonaliseSettings).on)
-
     @property
     def sends_as_trained(self) -> bool:
         """Whether clients send their shared vectors as these were trained: without noise, and unrounded."""
-        return not self.config.of(PrivacySettings).on and self.config.run.wire_dtype == "float32"
+        return self.config.run.wire_dtype == "float32" and not any(part.changes_shared for part in self.parts)
 
     @property
     def draws_at_the_end(self) -> bool:
@@ -478,28 +279,7 @@ class Engine:
     @property
     def needs_model(self) -> bool:
         """Whether more than the method asks for a client's model in a round of training."""
-        return bool(
-            type(self.sharing) is not Sharing
-            or self._mean_model.size
-            or self.config.run.evaluate_trained
-            or self.config.of(DiagnosticsSettings).diagnostics
-        )
-
-    def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return how far the personal part has moved since."""
-        if not first:
-            return {}
-        now = self._personal_part()
-        squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
-        return {"personal-change": sum(squares) ** 0.5}
-
-    def _test_mean_model(self, local: LocalRound, samples: Samples) -> Score:
-        """Test the shared arrays with the mean of the clients' personal ones."""
-        own, mean = self.sharing.get_personal(), local.received(EVALUATION_ONLY)
-        self.sharing.set_personal({**own, **self._mean_model.unflatten(mean)})
-        score = self.score(self.config.method.personalised(self.model), local, samples)
-        self.sharing.set_personal(own)
-        return score
+        return type(self.sharing) is not Sharing or any(part.needs_model for part in self.parts)
 
     def run_phases(
         self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None,
@@ -563,12 +343,12 @@ class Engine:
         personal: Mapping[str, np.ndarray] = {}
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
-            personal = self._stored_personal(state, message, client) if trained else self._first_personal
+            personal = self.stored(state, message, client) if trained else self._first_personal
         if kind is not Later:
             tested = self._tested
             same = to_test and tested is not None and tested[0] is self.model and tested[1]() is vector
             self._fill(None if same else vector, personal)
-        place = self._place(client)
+        place = self.place(client)
         # A split finer than whole arrays takes the client's own channels out of the model: after it is loaded.
         received = self.sharing.received(vector)
         local = kind(
@@ -589,19 +369,26 @@ class Engine:
 
         return state, local, Given(cast(Received, received), personal, load)
 
-    def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
+    def stored(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
         """Return the arrays that a message names: of this run, or of the one that it continues."""
         key = message.config.get("personal-key")
         of = state if key is None else self.state_of(str(key), client)
         return of.load(int(message.config["personal-round"]))
 
+    def kept(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
+        """Return the arrays with a prefix that the client stored in its last round."""
+        if local.never_trained:
+            return {}
+        found = self.stored(state, local.message, local.client)
+        return {name: array for name, array in found.items() if name.startswith(prefix)}
+
     def test_samples(self, client: int) -> Samples:
         """Return a client's test samples where the model computes."""
-        return self._on_device("test", self._place(client))
+        return self._on_device("test", self.place(client))
 
     def validation_samples(self, client: int) -> Samples:
         """Return a client's validation samples where the model computes."""
-        return self._on_device("validation", self._place(client))
+        return self._on_device("validation", self.place(client))
 
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
         """Test a forward pass; what it draws from global generators does not depend on what was drawn before."""
@@ -613,7 +400,8 @@ class Engine:
         seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
         seed_global(seed, self.config.training.device)
 
-    def _place(self, client: int) -> int:
+    def place(self, client: int) -> int:
+        """Return the number of a client's data here."""
         return 0 if self.own else client
 
     def _on_device(self, part: str, place: int) -> Samples:
@@ -652,7 +440,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
     """
     path = own_data_path(node_config)
-    policy.check(run_config, path)
+    if (owner := guard()) is not None:
+        owner.check(run_config, path)
     if path and not {"partition-id", "num-partitions"} & node_config.keys():
         nodes, given = clients_of(run_config), stored_number(message, run_config, path)
         if given is None and kind == "query":
@@ -734,12 +523,9 @@ def _is_plain(model: nn.Module) -> bool:
     return all(type(module).__module__.partition(".")[0] in ("torch", "fedpfl") for module in model.modules())
 
 
-def _require_finite(local: LocalRound, arrays: Iterable[np.ndarray]) -> None:
-    _require(_are_finite(arrays), local)
-
-
-def _require(finite: bool, local: LocalRound) -> None:
-    if not finite:
+def require_finite(local: LocalRound, arrays: Iterable[np.ndarray], finite: bool = True) -> None:
+    """Refuse what a client has trained if arrays are not finite."""
+    if not (finite and _are_finite(arrays)):
         raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
 
 
@@ -754,15 +540,8 @@ def _available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _flat(momentum: Momentum | None) -> dict[str, np.ndarray]:
-    """Return the arrays to be stored of a round's momentum."""
-    return {
-        f"{MOMENTUM}{place}/{name}": array.cpu().numpy()
-        for place, arrays in (momentum or {}).items() for name, array in arrays.items()
-    }  # fmt: skip
-
-
-def _metrics(prefix: str, score: Score) -> dict[str, int | float]:
+def metrics_of(prefix: str, score: Score) -> dict[str, int | float]:
+    """Return the numbers of a test as they travel."""
     more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
     return {
         **more,

@@ -6,16 +6,55 @@ and 5.2 (table 3): LocalTrain trains its personal part alone, and FedAvg+ all of
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from ..core.payload import Payload
 from ..core.sharing import Sharing
+from ..options.after_the_end import PersonaliseSettings
 from ..training.phase import Penalty, Phase
+from .engine import Engine, metrics_of, require_finite
 
 LOCAL_TRAIN, FINE_TUNE = "local-train", "fine-tune"
+
+
+def answer(engine: Engine, client: int, message: Payload) -> Payload:
+    """Make a client's model as the setting ``personalise`` says, in place of its training in a round."""
+    return personalise(engine, client, message, engine.config.of(PersonaliseSettings).personalise)
+
+
+def personalise(engine: Engine, client: int, message: Payload, mode: str) -> Payload:
+    """Make a model for a client that was not in the run from the shared arrays of its end; test and keep it.
+
+    With ``local-train`` its personal part alone is trained, with ``fine-tune`` all of it, each for a round at the full
+    learning rate. Neither array nor state of the run changes.
+    """
+    started = time.perf_counter()
+    state, local = engine.load(client, message)
+    method, sharing = engine.config.method, engine.sharing
+    method.prepare(local)
+    phases: Sequence[Phase] = method.schedule(local)
+    if mode == LOCAL_TRAIN:
+        phases = of_personal_part(phases, sharing, engine.model, engine.config.training.weight_decay)
+    losses = engine.run_phases(phases, local, "batches", factor=1.0)
+    if mode == LOCAL_TRAIN:
+        trained = sharing.get_personal()
+        sharing.set_shared(sharing.layout.unpack(message.arrays))  # running statistics have moved
+        sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
+    else:
+        method.conclude(local)
+    require_finite(local, [sharing.get_shared(), *sharing.get_personal().values()])
+    seconds = time.perf_counter() - started
+    personalised = engine.adapted(local, factor=1.0)
+    score = engine.score(personalised, local, engine.test_samples(client))
+    for part in engine.parts:
+        part.tested(state, local, personalised, score)
+    trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
+    return Payload(metrics={**metrics_of("personalised", score), **trained_on, "train-seconds": seconds})
 
 
 class OnlyPersonal:

@@ -25,11 +25,11 @@ from ..core.stored import MAX_TOML, parse_toml
 from ..options.evaluate_global import EvaluateGlobalSettings
 from ..options.privacy import PrivacySettings
 from . import protocol
+from .guard import VARIABLE
 
 if TYPE_CHECKING:
     from ..setup.config import Config
 
-VARIABLE = "FEDPFL_POLICY"
 # A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
 # what is there is the choice of the one who started the run.
 _HF = "hf:"
@@ -136,27 +136,6 @@ def current() -> Policy | None:
     """Return the device's policy, read once in a process; None if it has none."""
     given = os.environ.get(VARIABLE)
     return _read(Path(given).absolute()) if given else None
-
-
-def check(run_config: Mapping[str, Value], own_data: str) -> None:
-    """Raise :class:`PolicyError` for a run that the device's policy refuses, or if the policy cannot be read."""
-    policy = current()
-    if policy is not None:
-        policy.check(run_config, own_data)
-
-
-def check_model(model: str) -> None:
-    """Raise :class:`PolicyError` for a model that the device's policy refuses; a function may have named it."""
-    policy = current()
-    if policy is not None:
-        policy.check_model(model)
-
-
-def require_room(size: int) -> None:
-    """Raise :class:`PolicyError` if the device's policy has no room for ``size`` bytes more of state."""
-    policy = current()
-    if policy is not None:
-        policy.require_room(size)
 
 
 # -- the file --------------------------------------------------------------------------------------------------------

@@ -9,19 +9,52 @@ from __future__ import annotations
 import hashlib
 import secrets
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Mapping
 
 import numpy as np
 
 from ..core.errors import DamagedFile
 from ..core.files import private_folder, write_atomically
 from ..core.layout import Layout
+from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.vectors import clipped, without_negative_variances
+from ..methods.base import LocalRound
 from ..options.privacy import PrivacySettings
+from .part import ClientPart, Training
 
 KEY_FILE = "noise.key"
 KEY_BYTES = 32
+
+
+class ClientPrivacy(ClientPart):
+    """Clips what a client sends, and adds noise to it."""
+
+    changes_shared = True
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self.settings: PrivacySettings = engine.config.of(PrivacySettings)
+
+    def send(self, training: Training, shared: np.ndarray, extra: Payload) -> tuple[np.ndarray, Payload]:
+        """Return private arrays, and of the method's numbers, to which no noise is added, those that the rule needs."""
+        local = training.local
+        key = noise_key(self.settings, training.state.folder, local.seed, local.client)
+        shared, arrays = self.private(local, shared, extra.arrays, key)
+        reads = training.method.aggregation.rule.reads
+        return shared, Payload(metrics={n: extra.metrics[n] for n in reads if n in extra.metrics}, arrays=arrays)
+
+    def private(
+        self, local: LocalRound, shared: np.ndarray, extras: Mapping[str, np.ndarray], key: bytes
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Clip and disturb the trained shared arrays and the method's extras."""
+        layout = self.engine.sharing.layout
+        # All clients know the first arrays, from the seed; the client's last ones are its secret.
+        starts = self.engine.extras.private_starts(local.extras)
+        received = layout.unpack(local.message.arrays)
+        start, end = ({n: array.reshape(-1) for n, array in arrays.items()} for arrays in (starts, extras))
+        shared, sent = private_reply(received, shared, start, end, self.settings, key, local.round, layout)
+        return shared, {name: array.reshape(extras[name].shape) for name, array in sent.items()}
 
 
 def private_update(

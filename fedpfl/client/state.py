@@ -20,7 +20,7 @@ import numpy as np
 from ..core.errors import StateError
 from ..core.files import make_password, private_folder
 from ..core.stored import read_arrays, write_arrays
-from .policy import require_room
+from .guard import guard
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SECRET = "secret"
@@ -64,7 +64,8 @@ class ClientState:
         """Store the arrays that the client holds after ``server_round``; does nothing if there are none."""
         if not arrays:
             return
-        require_room(sum(array.nbytes for array in arrays.values()))
+        if (owner := guard()) is not None:
+            owner.require_room(sum(array.nbytes for array in arrays.values()))
         private_folder(self.folder)
         write_arrays(self._path(server_round), arrays)
         earlier = [number for number in self.rounds() if number < min(server_round, started_from)]

@@ -20,7 +20,8 @@ from ..training.batched import Member, Turns, kind_of, run_phase_of_many
 from ..training.merge import CannotStack
 from ..training.phase import Phase
 from ..training.settings import TrainingSettings
-from .engine import Engine, Later, Taken, Training
+from .engine import Engine
+from .part import Later, Taken, Training
 
 logger = getLogger("fedpfl.client")
 

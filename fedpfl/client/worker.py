@@ -27,7 +27,8 @@ from ..core import custom
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..version import __version__
-from . import policy, protocol
+from . import protocol
+from .guard import VARIABLE, guard
 
 if TYPE_CHECKING:
     from .engine import Handler
@@ -41,10 +42,10 @@ QUEUE = 64
 
 def serve(path: Path) -> None:
     """Answer requests until the process is told to end."""
-    if policy.current() is None:
+    if guard() is None:
         logger.info("no policy: this device takes part in every run")
     else:
-        logger.info("the policy is %s", os.environ[policy.VARIABLE])
+        logger.info("the policy is %s", os.environ[VARIABLE])
     with listening(path) as listener:
         end_at_signals(path)
         protocol.code_hash()  # of what is imported now, whatever becomes of the files
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument(
         "--policy",
         metavar="FILE",
-        help=f"policy: what this device takes part in; ${policy.VARIABLE} gives it to the ClientApps",
+        help=f"policy: what this device takes part in; ${VARIABLE} gives it to the ClientApps",
     )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
@@ -178,7 +179,7 @@ def main() -> None:
         if arguments.socket:
             os.environ[protocol.SOCKET_VARIABLE] = arguments.socket
         if arguments.policy is not None:
-            os.environ[policy.VARIABLE] = str(Path(arguments.policy).absolute())
+            os.environ[VARIABLE] = str(Path(arguments.policy).absolute())
         serve(protocol.socket_path())
     except FedpflError as error:
         sys.exit(f"error: {error}")

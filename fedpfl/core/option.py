@@ -18,6 +18,11 @@ class TaskFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
+class NoSettings:
+    """What an option has whose settings belong to the run."""
+
+
+@dataclass(frozen=True)
 class Option:
     """An option with its settings: a subclass in a file of ``fedpfl/options/``, which imports the core alone.
 
@@ -26,13 +31,15 @@ class Option:
     title : str
         The heading of its settings in the reference.
     Settings : type
-        A dataclass of fields made by ``setting(…)``.
+        A dataclass of fields made by ``setting(…)``. Default: none.
     of_arrays : bool
         Whether form or meaning of the arrays that a run stores follow from the settings.
     parts : mapping of str to str
         What it brings where it is wanted, as MODULE:NAME of a function, imported where it is used:
 
         * ``model`` (config, model) returns the model that a method gets;
+        * ``client`` (engine) returns a ``ClientPart``, which sees a client's training and tests;
+        * ``train`` (engine, client, message) answers in place of a client's training;
         * ``extras`` (config, model, sharing) returns further arrays that travel;
         * ``rule`` (config, rule) changes the rule before round 1;
         * ``plan`` (config) checks what is needed before anything starts;
@@ -43,11 +50,11 @@ class Option:
         * ``loop`` (config) returns what makes the loop over the rounds;
         * ``afterwards`` (transport, server) is called once the results are written.
 
-        Of ``instead``, ``attendance`` and ``loop`` a run has one: the last.
+        Of ``train``, ``instead``, ``attendance`` and ``loop`` a run has one: the last.
     """
 
     title: ClassVar[str]
-    Settings: ClassVar[type]
+    Settings: ClassVar[type] = NoSettings
     of_arrays: ClassVar[bool] = False
     parts: ClassVar[Mapping[str, str]] = {}
 

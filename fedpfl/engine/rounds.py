@@ -21,6 +21,7 @@ from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
 from ..core.layout import rounded
 from ..core.metrics import names as names_of_metrics
+from ..core.option import part
 from ..core.payload import EVALUATION_ONLY, Number, Payload
 from ..core.settings import Value
 from ..results.record import Round
@@ -28,7 +29,6 @@ from ..rules import Rule
 from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener
-from .own_rule import OwnRule
 from .replies import Expected, leave_out
 from .sums import Adder, AddingTransport, GroupSum, require_layout
 from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
@@ -80,7 +80,8 @@ class RoundLoop:
         attendance: Attendance | None = None,
     ) -> None:
         self.rule = rule
-        self._own = None if type(rule).__module__.startswith("fedpfl.") else OwnRule(rule)
+        ours = type(rule).__module__.startswith("fedpfl.")
+        self._own = None if ours else part("fedpfl.engine.own_rule:OwnRule")(rule)
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()

@@ -22,8 +22,8 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from .. import models
-from ..client import policy
 from ..client.engine import HANDLERS, Engine
+from ..client.guard import guard
 from ..client.state import ClientState
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel, StateError
@@ -197,7 +197,8 @@ class Own:
             raise ConfigError(refused[0], sent[refused[0]], "a strategy cannot set this on a client")
         values = {"method": name, **sent, **self._settings, "model": model, "num-clients": 0}
         check_keys(values)
-        policy.check(values, "")
+        if (owner := guard()) is not None:
+            owner.check(values, "")
         return Config.parse(values)
 
 

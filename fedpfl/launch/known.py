@@ -30,7 +30,6 @@ class CommonSettings(TypedDict, total=False):
     early_stop: Annotated[int, {'minimum': 0}]
     metrics: FunctionsOrNames
     choose_by: str
-    evaluate_trained: bool
     state_dir: str
     device_models: Literal["auto", "always", "never"]
     device_model_every: Annotated[int, {'minimum': 0}]
@@ -90,7 +89,6 @@ class CommonSettings(TypedDict, total=False):
     learning_rate_warm_up: Annotated[int, {'minimum': 0}]
     clip_norm: Annotated[float, {'minimum': 0}]
     momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
-    keep_momentum: bool
     weight_decay: Annotated[float, {'minimum': 0}]
     tune_epochs: Annotated[int, {'minimum': 0}]
     device: Literal["cpu", "cuda"]
@@ -119,6 +117,8 @@ class CommonSettings(TypedDict, total=False):
     dp_reproducible: bool
     evaluate_global: bool
     diagnostics: bool
+    keep_momentum: bool
+    evaluate_trained: bool
     schedule: Literal["synchronous", "buffered"]
     buffer_size: Annotated[int, {'minimum': 1}]
     over_selection: Annotated[float, {'minimum': 0, 'maximum': 10}]

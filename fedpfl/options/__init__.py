@@ -5,10 +5,11 @@ To add one, write a subclass of :class:`~fedpfl.core.option.Option` in a new fil
 
 from __future__ import annotations
 
-from .after_the_end import MissedOption, PersonaliseOption
+from .after_the_end import DeviceModelOption, MissedOption, PersonaliseOption
 from .buffered import BufferedOption
 from .diagnostics import DiagnosticsOption
-from .evaluate_global import EvaluateGlobalOption
+from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
+from .keep_momentum import KeepMomentumOption
 from .listeners import ListenersOption
 from .norm_limit import NormLimitOption
 from .participation import ParticipationOption
@@ -22,6 +23,6 @@ from .virtual_time import VirtualTimeOption
 # In the order in which they are called.
 OPTIONS = (
     TrainableOption, ServerStepOption, NormLimitOption, RobustOption, PrivacyOption, EvaluateGlobalOption,
-    DiagnosticsOption, BufferedOption, ParticipationOption, VirtualTimeOption, PersonaliseOption, MissedOption,
-    TrackerOption, ListenersOption,
+    DiagnosticsOption, KeepMomentumOption, EvaluateTrainedOption, BufferedOption, ParticipationOption,
+    VirtualTimeOption, PersonaliseOption, DeviceModelOption, MissedOption, TrackerOption, ListenersOption,
 )  # fmt: skip

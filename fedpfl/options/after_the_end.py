@@ -34,7 +34,10 @@ class PersonaliseOption(Option):
 
     title = "After the end"
     Settings = PersonaliseSettings
-    parts = {"instead": "fedpfl.engine.after_the_end:personalise"}
+    parts = {
+        "instead": "fedpfl.engine.after_the_end:personalise",
+        "train": "fedpfl.client.personalise:answer",
+    }
 
     def wanted(self, config: Any) -> bool:
         """Return whether the run is over."""
@@ -45,6 +48,17 @@ class PersonaliseOption(Option):
         if self.settings.on and not config.run.resume:
             allowed = "needs resume and run-name, the finished run: `fedpfl personalise RUN`"
             raise ConfigError("personalise", self.settings.personalise, allowed)
+
+
+class DeviceModelOption(Option):
+    """Has clients write their models on their own machines; the settings say in which rounds they are tested for it."""
+
+    title = "Device models"
+    parts = {"client": "fedpfl.client.keep_model:KeptModels"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether any client may write one."""
+        return config.run.device_models != "never"  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

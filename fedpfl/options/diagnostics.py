@@ -25,7 +25,10 @@ class DiagnosticsOption(Option):
 
     title = "Diagnostics"
     Settings = DiagnosticsSettings
-    parts = {"listener": "fedpfl.engine.listeners.diagnostics:diagnostics"}
+    parts = {
+        "client": "fedpfl.client.diagnostics:Movement",
+        "listener": "fedpfl.engine.listeners.diagnostics:diagnostics",
+    }
 
     def wanted(self, config: Any) -> bool:
         """Return whether it is on."""

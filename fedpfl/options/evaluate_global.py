@@ -1,4 +1,4 @@
-"""Tests of the mean of the clients' whole models."""
+"""Further tests: of the mean of the clients' whole models, and of each model as it was trained."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class EvaluateGlobalOption(Option):
     title = "Global model"
     Settings = EvaluateGlobalSettings
     parts = {
+        "client": "fedpfl.client.further_tests:ClientMeanModel",
         "extras": "fedpfl.setup.mean_model:extras",
         "listener": "fedpfl.engine.listeners.mean_model:mean_model",
     }
@@ -40,3 +41,26 @@ class EvaluateGlobalOption(Option):
         if self.settings.evaluate_global and config.run.client_models:
             allowed = "cannot be combined with client-models: it is for one model"
             raise ConfigError("evaluate-global", True, allowed)
+
+
+@dataclass(frozen=True)
+class EvaluateTrainedSettings:
+    """Whether models are tested before they are combined."""
+
+    evaluate_trained: bool = setting(
+        False,
+        "Also test each client's model right after local training, before aggregation (trained in metrics.jsonl), "
+        "as on FedReG's testbed.",
+    )
+
+
+class EvaluateTrainedOption(Option):
+    """Has clients test their models right after training."""
+
+    title = "Trained models"
+    Settings = EvaluateTrainedSettings
+    parts = {"client": "fedpfl.client.further_tests:Trained"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether it is on."""
+        return self.settings.evaluate_trained  # type: ignore[no-any-return]

@@ -59,6 +59,7 @@ class PrivacyOption(Option):
     Settings = PrivacySettings
     of_arrays = True
     parts = {
+        "client": "fedpfl.client.privacy:ClientPrivacy",
         "rule": "fedpfl.engine.listeners.privacy:expect_noise",
         "listener": "fedpfl.engine.listeners.privacy:server_privacy",
     }

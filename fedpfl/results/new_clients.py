@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..client.engine import Engine
-from ..client.personalise import FINE_TUNE, LOCAL_TRAIN
+from ..client.personalise import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..core.errors import ConfigError, DataError
 from ..core.extras import CLIENT
 from ..core.federation import Client, new_clients
@@ -114,7 +114,7 @@ class Simulation:
 
 
 def _personalised(mode: str, stored: Simulation, new: Sequence[int]) -> dict[int, float]:
-    replies = {client: stored.engine.personalise(client, stored.message(client, "train"), mode) for client in new}
+    replies = {client: personalise(stored.engine, client, stored.message(client, "train"), mode) for client in new}
     return {client: float(reply.metrics["personalised-correct"]) for client, reply in replies.items()}
 
 

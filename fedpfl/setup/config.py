@@ -30,7 +30,7 @@ from ..training.settings import TrainingSettings
 # At most six digits: what comes from the network must not make a range of billions.
 _CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
 # Of the settings of run and training: see `Config.of_stored_arrays`.
-_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "keep-momentum", "download-weights")
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "download-weights")
 S = TypeVar("S")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -104,11 +104,6 @@ class RunSettings:
         "accuracy",
         "Metric on the validation samples that chooses the best round, controls early-stop and compares settings: "
         "accuracy, loss, or one of metrics.",
-    )
-    evaluate_trained: bool = setting(
-        False,
-        "Also test each client's model right after local training, before aggregation (trained in metrics.jsonl), "
-        "as on FedReG's testbed.",
     )
     seed: int = setting(1, "Seed of every random choice.", minimum=0)
     output_dir: str = setting("~/.fedpfl/runs", "Folder for run folders, on the server's machine.")
@@ -356,7 +351,7 @@ def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
 def _common() -> list[tuple[str, type]]:
     """Return title and settings class of every part that all methods have."""
     own = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
-    return [*own, *((option.title, option.Settings) for option in options())]
+    return [*own, *((option.title, option.Settings) for option in options() if s.keys(option.Settings))]
 
 
 def keys_of(method: str = "") -> list[str]:

@@ -120,11 +120,6 @@ class TrainingSettings:
         minimum=0,
     )
     momentum: float = setting(0.9, "Momentum of SGD; β₁ of Adam.", minimum=0, maximum=0.999999)
-    keep_momentum: bool = setting(
-        False,
-        "Keep a client's SGD momentum across rounds, separately for each phase, among its personal arrays. false: "
-        "it starts from 0 in every phase.",
-    )
     weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
@@ -191,8 +186,6 @@ class TrainingSettings:
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
-        if self.keep_momentum and not (self.optimizer == "sgd" and self.momentum):
-            raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
         if self.label_smoothing and (self.loss != CROSS_ENTROPY or "loss" in method.refuses):
             has_own = self.loss == CROSS_ENTROPY
             what = f"{method.name}, which has its own loss" if has_own else f"loss = {self.loss}"

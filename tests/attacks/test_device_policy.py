@@ -21,6 +21,7 @@ from worker_parts import workers
 from fedpfl.client import policy, protocol
 from fedpfl.client.engine import handle
 from fedpfl.client.forward import forward
+from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
 from fedpfl.core import custom, stored
 from fedpfl.core.errors import FedpflError
@@ -36,7 +37,7 @@ NODE = {"partition-id": 1, "num-partitions": 3}
 def home(tmp_path, monkeypatch):
     """Each test's device has a home of its own, and no policy."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv(policy.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path / "home"
 
 
@@ -50,7 +51,7 @@ def allow(tmp_path, monkeypatch):
         keys = {"state-folders": [str(tmp_path / "state")], **{k.replace("_", "-"): v for k, v in keys.items()}}
         path = tmp_path / f"policy-{next(count)}.toml"
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
-        monkeypatch.setenv(policy.VARIABLE, str(path))
+        monkeypatch.setenv(VARIABLE, str(path))
         return path
 
     return write
@@ -76,7 +77,7 @@ def values(tmp_path):
 def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch):
     assert policy.current() is None
     assert ask(values, evaluate_global=True).config["client"] == 1
-    monkeypatch.setenv(policy.VARIABLE, "")
+    monkeypatch.setenv(VARIABLE, "")
     assert policy.current() is None
 
 
@@ -102,7 +103,7 @@ def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch)
 def test_a_mistake_in_the_file_is_one_line_that_names_the_file(values, tmp_path, monkeypatch, line, words):
     path = tmp_path / "policy.toml"
     path.write_text(line)
-    monkeypatch.setenv(policy.VARIABLE, str(path))
+    monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(PolicyError) as refused:
         ask(values)
     assert words in str(refused.value)
@@ -111,7 +112,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_the_file(values, tmp_path,
 
 
 def test_a_policy_that_is_missing_allows_nothing(values, tmp_path, monkeypatch):
-    monkeypatch.setenv(policy.VARIABLE, str(tmp_path / "none.toml"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "none.toml"))
     with pytest.raises(PolicyError, match=r"none\.toml cannot be read: .*No such file"):
         ask(values)
 
@@ -367,7 +368,7 @@ def test_an_honest_run_under_the_shipped_policy_has_the_same_bits(tmp_path, monk
         run = simulate(home / ".fedpfl", 3, LocalGrid, method="fedper", num_server_rounds=2, output_dir=runs)
         found.append(arrays(run, home / ".fedpfl"))
         shutil.rmtree(home / ".fedpfl" / "state")
-        monkeypatch.setenv(policy.VARIABLE, str(SHIPPED))
+        monkeypatch.setenv(VARIABLE, str(SHIPPED))
     without, under = found
     assert without.keys() == under.keys()
     assert any(name.startswith("client-") for name in under)
@@ -386,7 +387,7 @@ def test_a_client_without_room_for_its_state_fails_alone_and_before_it_writes(tm
     path = allow(most_state_bytes=1000)
 
     def only_client_1(kind, client, payload):
-        monkeypatch.setenv(policy.VARIABLE, str(path) if client == 1 else "")
+        monkeypatch.setenv(VARIABLE, str(path) if client == 1 else "")
 
     run = run_federation(LocalGrid(3, values, intercept=only_client_1), values)
     for line in run.metrics():
@@ -401,9 +402,9 @@ def test_room_for_state_is_that_of_all_runs_and_files(tmp_path, allow):
     folder.mkdir(parents=True)
     (folder / "round-000001.safetensors").write_bytes(bytes(600))
     allow(most_state_bytes=1000)
-    policy.require_room(400)
+    policy.current().require_room(400)
     with refuses("401 more bytes of state: state-folders hold 600, and most-state-bytes is 1000"):
-        policy.require_room(401)
+        policy.current().require_room(401)
 
 
 def test_without_a_worker_the_client_app_refuses_and_logs_it(values, allow, monkeypatch, tmp_path, caplog):
@@ -423,7 +424,7 @@ def test_without_a_worker_the_client_app_refuses_and_logs_it(values, allow, monk
 def test_the_worker_refuses_and_logs_it_and_goes_on(values, allow, monkeypatch):
     path = str(allow(methods=["fedper"]))
     # Only the worker has the policy, and this process, which asks, has none.
-    monkeypatch.delenv(policy.VARIABLE)
+    monkeypatch.delenv(VARIABLE)
     with workers("--policy", path) as start:
         monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(start.path))
         start()
@@ -433,8 +434,8 @@ def test_the_worker_refuses_and_logs_it_and_goes_on(values, allow, monkeypatch):
         assert re.search(r"query of client 1: the policy of .* refuses method = 'fedavg'", start.log())
         # What a server sends cannot take its place.
         with pytest.raises(FedpflError, match="refuses method = 'fedavg'"):
-            forward("query", Payload({policy.VARIABLE: "", "policy": ""}), {
-                **values, "method": "fedavg", "policy": "", policy.VARIABLE: "",
+            forward("query", Payload({VARIABLE: "", "policy": ""}), {
+                **values, "method": "fedavg", "policy": "", VARIABLE: "",
             }, {**NODE, "policy": ""})  # fmt: skip
         assert forward("query", Payload(), values, NODE).config["client"] == 1
 
@@ -469,4 +470,4 @@ def test_a_python_that_reads_no_toml_says_what_it_needs(values, allow, monkeypat
     monkeypatch.setattr(stored.importlib, "import_module", missing)
     allow()
     with pytest.raises(PolicyError, match="needs the package tomli to read TOML"):
-        policy._read.__wrapped__(Path(os.environ[policy.VARIABLE]))
+        policy._read.__wrapped__(Path(os.environ[VARIABLE]))

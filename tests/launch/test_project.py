@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedpfl.cli import app as cli
 from fedpfl.client import policy
+from fedpfl.client.guard import VARIABLE
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.inventory import read_inventory
@@ -61,10 +62,10 @@ def test_a_bench_fits_together(bench, monkeypatch):
     values = tomllib.loads((bench / "settings.toml").read_text())
     plan = prepare(None, {}, {**values, "output-dir": str(bench)})
     assert plan.config.data.num_clients == boards.clients == 4
-    monkeypatch.setenv(policy.VARIABLE, str(bench / "policy.toml"))
-    policy.check(plan.run_config(), "")
+    monkeypatch.setenv(VARIABLE, str(bench / "policy.toml"))
+    policy.current().check(plan.run_config(), "")
     with pytest.raises(policy.PolicyError, match="feddecomp"):
-        policy.check({**plan.run_config(), "method": "feddecomp"}, "")
+        policy.current().check({**plan.run_config(), "method": "feddecomp"}, "")
     page = (bench / "README.md").read_text()
     assert all(name in page for name in ("inventory.yml", "settings.toml", "policy.toml"))
     ours = "".join((ROOT / "docs" / name).read_text() for name in ("testbed.md", "jetson.md", "deployment.md"))

@@ -155,7 +155,7 @@ def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
     def full(*arguments):
         raise OSError(28, "No space left on device", "round-000002.json")
 
-    monkeypatch.setattr("fedpfl.client.engine.write_model", full)
+    monkeypatch.setattr("fedpfl.client.device_model.write_model", full)
     folder, _ = kept(tmp_path, "fedper")
     assert not folder.metrics()[-1].get("failed")
     assert "client 1: its model was not written: [Errno 28] No space left on device" in caplog.text

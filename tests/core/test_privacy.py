@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedpfl
 from fedpfl.cli import app
-from fedpfl.client import engine as client_module
+from fedpfl.client import privacy as client_module
 from fedpfl.client.privacy import KEY_FILE, gaussian, noise_key, private_reply, private_update
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, StateError

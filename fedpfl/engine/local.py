@@ -191,15 +191,10 @@ class LocalTransport(AddingTransport):
 
     @property
     def _trains_together(self) -> bool:
-        return trains_together(self._config) and not self._engine.personalises
+        return trains_together(self._config) and self._engine.instead is None
 
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
-<<<<<<< HEAD
         if self._trains_together and requests and requests[0].kind == TRAIN:
-=======
-        together = trains_together(self._config) and self._engine.instead is None
-        if together and requests and requests[0].kind == TRAIN:
->>>>>>> f21d9df4 (What options do on a client are parts that its engine calls; the engine imports none of them, nor the device's policy)
             yield from self._train_together(requests)
             return
         for request in sorted(requests, key=lambda request: request.client.id):

@@ -40,7 +40,7 @@ LAYERS = [
 ]
 # What a round needs: the files of the core, by package. It knows none of the others; options are a list to it.
 CORE = {
-    "core": "", "rules": "rule mean averages", "methods": "base",
+    "core": "", "rules": "rule mean averages norms", "methods": "base",
     "training": "batched batches device loop losses metrics optim phase schedule settings steps",
     "client": "engine guard number part state",
     "engine": "agreement attendance federation listener listeners listeners.recorder replies rounds server sums "

@@ -9,7 +9,10 @@ import pytest
 from fedpfl.core.option import Option, TaskFacts, options, part
 from fedpfl.setup.config import Config
 
-KINDS = {"model", "extras", "rule", "plan", "instead", "follower", "attendance", "listener", "loop", "afterwards"}
+KINDS = {
+    "model", "client", "train", "extras", "rule", "plan", "instead", "follower", "attendance", "listener", "loop",
+    "afterwards",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.__name__)
@@ -30,4 +33,4 @@ def test_settings_of_an_option_are_found_and_replaced_by_their_class():
 
 def test_without_settings_of_options_a_run_has_none_that_changes_its_rounds():
     parts = {kind: Config.parse({"method": "fedavg"}).parts(kind) for kind in KINDS}
-    assert {kind: len(found) for kind, found in parts.items() if found} == {"model": 1, "listener": 1}
+    assert {kind: len(found) for kind, found in parts.items() if found} == {"model": 1, "client": 1, "listener": 1}

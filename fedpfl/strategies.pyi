@@ -27,7 +27,7 @@ class ClusteredFL(MethodStrategy):
     """Federated averaging in each cluster; initially all clients form one cluster."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., epsilon1: float = ..., epsilon2: float = ..., weights: Literal["examples", "uniform"] = ..., linkage: Literal["complete", "single"] = ..., first_split: int = ..., smallest_split: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., epsilon1: float = ..., epsilon2: float = ..., first_split: int = ..., **settings: Any,
     ) -> None: ...
 
 class Ditto(MethodStrategy):
@@ -41,21 +41,21 @@ class FactorizedFL(MethodStrategy):
     """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., test: Literal["received", "trained"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., **settings: Any,
     ) -> None: ...
 
 class FactorizedFLPlus(MethodStrategy):
     """W = u ⊗ v + µ: all three are averaged over clients with a similar v."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., test: Literal["received", "trained"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedALA(MethodStrategy):
     """Client i starts from Θ_i + (Θ − Θ_i) ⊙ W_i, 0 ≤ W_i ≤ 1, in the higher layers, then trains as in FedAvg."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: int = ..., samples: float = ..., weight_learning_rate: float = ..., first_epochs: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: int = ..., samples: float = ..., weight_learning_rate: float = ..., **settings: Any,
     ) -> None: ...
 
 class FedAMP(MethodStrategy):
@@ -69,7 +69,7 @@ class FedAS(MethodStrategy):
     """Base and personal head train together, after the base has learnt the class means of the client's last base."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., alignment_epochs: int = ..., alignment_learning_rate: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., alignment_learning_rate: float = ..., **settings: Any,
     ) -> None: ...
 
 class FedAvg(MethodStrategy):
@@ -139,28 +139,28 @@ class FedFac(MethodStrategy):
     """The channels with the lowest communality are client-specific."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., server_step: float = ..., variant: Literal["static", "dynamic"] = ..., kappa: str | float = ..., tau: str | float = ..., factor: Literal["principal-axis", "eigenvector"] = ..., tolerance: float = ..., max_iterations: int = ..., update: Literal["weights", "difference"] = ..., mask: Literal["none", "shared", "personal"] = ..., pre_rounds: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., variant: Literal["static", "dynamic"] = ..., kappa: str | float = ..., tau: str | float = ..., factor: Literal["principal-axis", "eigenvector"] = ..., update: Literal["weights", "difference"] = ..., mask: Literal["none", "shared", "personal"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedFomo(MethodStrategy):
     """w_i ← w_i + Σ_j ω_j·(w_j − w_i), then local training; no model is the same for all."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., models: int = ..., validation: float = ..., epsilon: float = ..., epsilon_decay: float = ..., baseline: Literal["before-training", "trained"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., models: int = ..., validation: float = ..., **settings: Any,
     ) -> None: ...
 
 class FedGH(MethodStrategy):
     """A client takes the head, trains base and head, and sends the mean features of each of its classes."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., server_learning_rate: float = ..., server_epochs: int = ..., server_batch_size: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., **settings: Any,
     ) -> None: ...
 
 class FedPAC(MethodStrategy):
     """The head on CE; then the base on CE + λ·mean (f(x) − c_y)²; centroids c_y are the means of all clients' features."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., alignment: float = ..., p_epochs: int = ..., combine: bool = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., alignment: float = ..., **settings: Any,
     ) -> None: ...
 
 class FedPer(MethodStrategy):
@@ -188,7 +188,7 @@ class FedReG(MethodStrategy):
     """Base and head_G are shared, head_P is personal; clients predict with the sum of both heads."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., threshold: Literal["average", "median", "max", "second-min"] = ..., augmentation: Literal["simple", "auto", "none"] = ..., max_growth: float = ..., order: Literal["sequential", "interleaved"] = ..., head_layers: int = ..., personal_start: Literal["generic", "random"] = ..., variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., head_layers: int = ..., threshold: Literal["average", "median", "max", "second-min"] = ..., augmentation: Literal["simple", "auto", "none"] = ..., personal_start: Literal["generic", "random"] = ..., variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedRep(MethodStrategy):
@@ -202,7 +202,7 @@ class FedRoD(MethodStrategy):
     """Features z, generic logits g(z), personal logits p(z); a client predicts by g + p, the global model is g."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., balanced: bool = ..., personal_start: Literal["generic", "zero"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., personal_start: Literal["generic", "zero"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedSALoRA(MethodStrategy):
@@ -216,14 +216,14 @@ class FedSplit(MethodStrategy):
     """W_k = (W^s, W_k^p): shared channels are averaged, client-specific ones never leave the client."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., server_step: float = ..., split: str | float = ..., shared: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., split: str | float = ..., shared: float = ..., **settings: Any,
     ) -> None: ...
 
 class FedTGP(MethodStrategy):
     """Clients do what they do in FedProto; the server trains prototypes P = g(E), a network g of one vector per class."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., pull: float = ..., predict: Literal["model", "prototype"] = ..., server_learning_rate: float = ..., server_epochs: int = ..., margin: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., pull: float = ..., predict: Literal["model", "prototype"] = ..., margin: float = ..., **settings: Any,
     ) -> None: ...
 
 class FlexLoRA(MethodStrategy):
@@ -244,7 +244,7 @@ class KNNPer(MethodStrategy):
     """Training is FedAvg's. A client predicts with λ·h_knn + (1 − λ)·h, h_knn by its nearest training samples."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., k: int = ..., scale: float = ..., weight: float = ..., tune: bool = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., k: int = ..., weight: float = ..., tune: bool = ..., **settings: Any,
     ) -> None: ...
 
 class LGFedAvg(MethodStrategy):
@@ -265,28 +265,28 @@ class Moon(MethodStrategy):
     """CE + µ·ℓ, ℓ = −log(exp(cos(z, z_glob)/τ) / (exp(cos(z, z_glob)/τ) + exp(cos(z, z_prev)/τ))); the mean of all."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., mu: float = ..., temperature: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., mu: float = ..., **settings: Any,
     ) -> None: ...
 
 class PerFedAvg(MethodStrategy):
     """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step on its own data."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., beta: float = ..., delta: float = ..., gradient: Literal["first-order", "hessian-free"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., beta: float = ..., gradient: Literal["first-order", "hessian-free"] = ..., **settings: Any,
     ) -> None: ...
 
 class PFedFDA(MethodStrategy):
     """The base trains under the classifier of all clients' Gaussians; a client predicts with that of a mixture."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., beta: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., **settings: Any,
     ) -> None: ...
 
 class PFedGate(MethodStrategy):
     """The dense model is averaged; the gate stays (Algorithm 1)."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., gate_learning_rate: float = ..., clip_norm: float = ..., blocks: int = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., gate_learning_rate: float = ..., **settings: Any,
     ) -> None: ...
 
 class PFedMe(MethodStrategy):
@@ -307,12 +307,12 @@ class PFedSD(MethodStrategy):
     """Cross-entropy + λτ²·KL(teacher ‖ student); the teacher is the model that the client trained last."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., distillation: float = ..., temperature: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., distillation: float = ..., **settings: Any,
     ) -> None: ...
 
 class Scaffold(MethodStrategy):
     """A client steps y_i ← y_i − η·(∇f_i(y_i) − c_i + c) and then renews c_i, of which it sends the change Δc_i."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., server_learning_rate: float = ..., control: Literal["steps", "start"] = ..., momentum: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., server_learning_rate: float = ..., momentum: float = ..., **settings: Any,
     ) -> None: ...

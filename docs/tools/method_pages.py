@@ -19,6 +19,7 @@ from torch import nn
 
 from fedpfl.core.extras import describe
 from fedpfl.core.files import write_atomically
+from fedpfl.core.settings import by_key
 from fedpfl.experiments.description import load
 from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
@@ -161,7 +162,7 @@ def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
     more = "".join(f' {key}="{value}"' for key, value in settings_of(method).items())
     lines += ["", "## Settings", "", "```sh", f"fedpfl run -c 'method=\"{name}\"{more}'", "```", ""]
     if dataclasses.fields(method.Settings):
-        lines += settings_table(method.Settings, name)
+        lines += settings_table(by_key(method.Settings, name))
     else:
         lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
     lines += _measured(name)

@@ -24,7 +24,7 @@ from test_layering import (  # noqa: E402
 
 from fedpfl.core.device import DEVICE_PACKAGES  # noqa: E402
 from fedpfl.methods import Method  # noqa: E402
-from fedpfl.setup.config import known_keys  # noqa: E402
+from fedpfl.setup.config import all_settings  # noqa: E402
 
 
 def lines_of_docstrings(text: str) -> int:
@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         loaded = plain_run(Path(folder))
     print(f"a plain run imports: {len(loaded)} modules, {lines_of(loaded):,} lines")
-    print(f"settings: {len(known_keys())}")
+    print(f"settings: {len(all_settings())}")
     print(f"upward arrows: {upward}")
     print(f"attributes and hooks of Method: {len(hooks)}")
     print(f"classes that share a name: {[name for name, count in classes.items() if count > 1] or 0}")

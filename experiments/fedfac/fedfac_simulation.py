@@ -44,7 +44,7 @@ from fedpfl.results.run import RunFolder
 CLIENTS, FEATURES, NEURONS = 100, 100, 200
 SAMPLES = 200
 START_NOISE = 0.1
-KAPPA, TOLERANCE, ITERATIONS = 0.75, 1e-3, 200
+KAPPA = 0.75
 SPLITS = ("true", "oracle", "static", "dynamic", "random")
 
 
@@ -154,7 +154,7 @@ def oracle(planted: Planted) -> np.ndarray:
     for hidden in planted.weights:
         moments.add(hidden.T)
     correlation = moments.correlation()
-    found = principal_axis(correlation, number_of_factors(correlation, KAPPA), TOLERANCE, ITERATIONS)
+    found = principal_axis(correlation, number_of_factors(correlation, KAPPA))
     return shared_channels(found.communalities, 1 - planted.split.mean()).astype(np.uint8)
 
 
@@ -166,7 +166,6 @@ def method_of(split: str, folder: Path, share: float) -> dict[str, Any]:
         return {"method": "fedsplit", "fedsplit-shared": share}
     return {
         "method": "fedfac", "fedfac-variant": split, "fedfac-kappa": str(KAPPA), "fedfac-tau": f"{1 - share:.6f}",
-        "fedfac-tolerance": TOLERANCE, "fedfac-max-iterations": ITERATIONS,
     }  # fmt: skip
 
 
@@ -197,7 +196,7 @@ def recover(
     rule = FactorSplit(
         Federation(clients, layout), np.zeros(layout.size, np.float32),
         channels=Channels(layout, (("weight",),)), dynamic=dynamic, kappas=[KAPPA], taus=[1 - planted.split.mean()],
-        factor=factor, tolerance=TOLERANCE, max_iterations=ITERATIONS, update="weights",
+        factor=factor, update="weights",
     )  # fmt: skip
     splits = []
     for number in range(1, rounds + 1 if dynamic else 2):

@@ -11,7 +11,6 @@ from ..core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.assembly import assemble, plain_model
-from ..setup.config import Config
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require
@@ -80,7 +79,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 def traffic(run: RunFolder) -> Traffic:
     """Return the bytes of a run, counted and computed."""
-    config, task, lines = Config.parse(run.config()), run.described(), run.history().lines
+    config, task, lines = run.parsed(), run.described(), run.history().lines
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = models.merged(plain_model(config, shape, task["num_classes"], vocabulary))

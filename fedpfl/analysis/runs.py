@@ -122,7 +122,7 @@ def other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
 
 def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
     """Return the settings of a run and its clients' data, which must be on this machine."""
-    config = Config.parse(run.config())
+    config = run.parsed()
     return config, federated_data(config.data, int(run.described()["clients"]), config.run.seed)
 
 

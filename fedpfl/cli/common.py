@@ -127,14 +127,14 @@ def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
         if not values.keys() - used:  # so that no other method needs to be imported
             continue
         known = owners()
-        foreign = {key: known[key] for key in values if key in known and known[key] not in chosen}
+        foreign = {key: ", ".join(known[key]) for key in values if key in known and not {*known[key]} & {*chosen}}
         if not foreign:
             continue
         # What the file is for: its own method, or several ones.
         own = find(values["method"]).name if file and isinstance(values.get("method"), str) else ""
-        several = any(known.get(key) in chosen for key in values)
+        several = any({*known.get(key, ())} & {*chosen} for key in values)
         for key, owner in foreign.items():
-            if not file or not (several or own == owner):
+            if not file or not (several or own in known[key]):
                 raise ConfigError(key, values[key], f"is a setting of {owner}, and the method is {_either(chosen)}")
         others = ", ".join(dict.fromkeys(foreign.values()))
         typer.echo(f"note: {text}: its settings of {others} are not used by {_either(chosen)}", err=True)

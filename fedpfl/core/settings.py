@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from .errors import ConfigError, did_you_mean
-from .removed import REMOVED
+from .removed import REMOVED, require_there
 
 # Settings that are places on the machine that uses them.
 PLACES = (
@@ -84,6 +84,7 @@ def setting(
     choices: Sequence[str] | Callable[[], Sequence[str]] | None = None,
     open_to: Mapping[str, Callable[[str], bool]] | None = None,
     needs: str = "",
+    of: str | None = None,
 ) -> Any:
     """Declare a dataclass field that is a setting.
 
@@ -101,6 +102,9 @@ def setting(
         What else is allowed besides ``choices``: a description, and a function that tells whether a word fits.
     needs : str
         A method's setting that is on may need ``validation-fraction`` to be above 0: that key.
+    of : str, optional
+        What stands before the key of a setting that several methods have, in place of the method's name; empty for
+        nothing.
 
     Examples
     --------
@@ -123,7 +127,7 @@ def setting(
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
     limits = Limits(above, minimum, maximum, choices, open_to or {})
-    return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits, "needs": needs})
+    return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits, "needs": needs, "of": of})
 
 
 def needing(key: str, settings: Any, prefix: str = "") -> str:
@@ -135,12 +139,18 @@ def needing(key: str, settings: Any, prefix: str = "") -> str:
 def key_of(field: dataclasses.Field[Any], prefix: str = "") -> str:
     """Return the key of a field as users write it: kebab-case, with the method's name in front where it has one."""
     key: str = field.name.replace("_", "-")
+    prefix = prefix if field.metadata["of"] is None else field.metadata["of"]
     return f"{prefix}-{key}" if prefix else key
 
 
 def keys(cls: type[Any], prefix: str = "") -> list[str]:
     """Return the keys of a settings class in the order in which they are declared."""
-    return [key_of(f, prefix) for f in dataclasses.fields(cls)]
+    return list(by_key(cls, prefix))
+
+
+def by_key(cls: type[Any], prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a settings class by their keys, in the order in which they are declared."""
+    return {key_of(field, prefix): field for field in dataclasses.fields(cls)}
 
 
 def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
@@ -181,12 +191,10 @@ def joined(value: Any) -> Any:
 
 def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:
     """Raise ``ConfigError`` for a key that is none of ``keys``; a removed setting may have the default that it had."""
+    require_there(values)
     for key, value in values.items():
-        removed = REMOVED.get(key)
-        if key in keys or (removed is not None and value == removed.default):
+        if key in keys or key in REMOVED:
             continue
-        if removed is not None:
-            raise ConfigError(key, value, f"this setting was removed: {removed.instead}")
         hint = did_you_mean(key, sorted(keys)) or "; `fedpfl config` lists all keys"
         raise ConfigError(key, value, "there is no such setting" + hint)
 

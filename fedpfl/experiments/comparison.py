@@ -48,8 +48,9 @@ def comparison(
     """
     owned = owners()
     for key, values in tune.items():
-        if owned.get(key, next(iter(methods))) not in methods:
-            raise ConfigError("tune", key, f"is a setting of {owned[key]}, and the methods are {', '.join(methods)}")
+        if key in owned and not methods.keys() & {*owned[key]}:
+            owner = ", ".join(owned[key])
+            raise ConfigError("tune", key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
         if key in NOT_IDENTIFYING or key in ("method", "seed"):
             raise ConfigError("tune", key, "cannot be chosen for each method")
         if not values:
@@ -58,7 +59,7 @@ def comparison(
         raise ConfigError("tune", ", ".join(tune), "needs validation-fraction above 0")
     base = {"validation-fraction": VALIDATION_FRACTION, **base} if tune else base
     rows = {
-        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if owned.get(key, name) == name}}
+        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if name in owned.get(key, (name,))}}
         for name, text in methods.items()
     }
     described = {

@@ -29,11 +29,11 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
-from ..core.removed import REMOVED
-from ..core.settings import absolute_places, items
+from ..core.removed import REMOVED, as_before
+from ..core.settings import absolute_places
 from ..core.stored import read_json, to_toml
 from ..results.run import RunFolder, find_run
-from ..setup.config import Config, check_keys, sections
+from ..setup.config import Config, all_settings, check_keys
 from . import metrics
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"
@@ -107,13 +107,11 @@ def plan(
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
     # Nor on whose home folder it is: a place below `~` counts as it was written.
     named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
-    defaults = {key: default for _, part, prefix in sections() for key, default in items(part(), prefix)}
-    same = {key for key in ADDED_LATER & named.keys() if named[key] == defaults[key]}
+    # So that runs are found that the version before has made.
+    named = as_before(named, config.method.name)
+    known: Mapping[str, Any] = {**all_settings(), **REMOVED}
+    same = {key for key in ADDED_LATER & named.keys() if named[key] == known[key].default}
     counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
-    # Runs are found that the version before has made.
-    method = config.method.name
-    had = {key: removed.default for key, removed in REMOVED.items() if key.startswith(f"{method}-")}
-    counted = dict(sorted({**had, **counted}.items()))
     if code := custom.fingerprint(flat):
         counted["parts"] = code  # other custom code makes another run
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]

@@ -74,8 +74,8 @@ class SweepPlan:
                 self.points.append(point)
         known = owners()
         for key in self.keys:
-            if known.get(key, self.methods[0]) not in self.methods:
-                allowed = f"is a setting of {known[key]}, and the method is {' or '.join(self.methods)}"
+            if key in known and not {*known[key]} & {*self.methods}:
+                allowed = f"is a setting of {', '.join(known[key])}, and the method is {' or '.join(self.methods)}"
                 raise ConfigError("grid" if key in fixed else "random", key, allowed)
         self.seeds = range(1, seeds + 1)
         self._runs = [[plan({**base, **point}, seed) for seed in self.seeds] for point in self.points]
@@ -189,7 +189,7 @@ def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point without settings of other methods; points that differ only in these are one."""
     own, known = _method(point, base), owners()
-    return {key: value for key, value in point.items() if known.get(key, own) == own}
+    return {key: value for key, value in point.items() if own in known.get(key, (own,))}
 
 
 def _spread(name: str, runs: Sequence[PlannedRun], store: Store) -> Spread | None:

@@ -29,7 +29,7 @@ from ..core.errors import ConfigError, LayoutError, did_you_mean, printable
 from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.rng import generator
-from ..core.settings import Value
+from ..core.settings import Value, key_of
 from ..core.sharing import Sharing
 from ..core.vectors import without_negative_variances
 from ..engine.agreement import agree
@@ -166,8 +166,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
     def _by_key(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings by their keys: a method's own have its name in front."""
-        own = {field.name for field in fields(self.method.Settings)}
         name = self.method.name
+        own = {field.name: key_of(field, name) for field in fields(self.method.Settings)}
         text = name if _is_built_in(self.method) else self._as_setting("method", self.method)
         values = {"method": text, "num-clients": 0, "partitioner": "auto"}
         if self.fraction_train:
@@ -177,8 +177,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         texts = {field.name for field in fields(self.method.Settings) if isinstance(field.default, str)}
         for key, value in settings.items():
             number = key in texts and type(value) in (int, float)  # such as tau=0.5, which may be "0.25,inf", too
-            word = key.replace("_", "-")
-            values[f"{name}-{word}" if key in own else word] = str(value) if number else value
+            values[own.get(key, key.replace("_", "-"))] = str(value) if number else value
         try:
             check_keys(values)
         except ConfigError as error:

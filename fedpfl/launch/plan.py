@@ -13,8 +13,8 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import private_folder
-from ..core.removed import REMOVED
-from ..core.settings import Value, absolute_places, require_keys
+from ..core.removed import require_there
+from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
@@ -23,7 +23,7 @@ from ..methods import discover
 from ..models import require_known
 from ..options.after_the_end import PersonaliseSettings
 from ..options.participation import ParticipationSettings
-from ..results.run import RunFolder, find_run
+from ..results.run import FREE_ON_RESUME, RunFolder, find_run
 from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
 from ..training.augment import find as find_augmentation
 from ..training.device import require_device
@@ -141,7 +141,7 @@ def _continued(continued: str | None, values: Mapping[str, Any], given: Mapping[
 def _find(run: str, values: Mapping[str, Any]) -> RunFolder:
     found = find_run(run, Path(str(values.get("output-dir", RunSettings.output_dir))))
     # Its rounds cannot go on as they were.
-    require_keys({key: value for key, value in found.config().items() if key in REMOVED}, ())
+    require_there({key: value for key, value in found.config().items() if key not in FREE_ON_RESUME})
     return found
 
 

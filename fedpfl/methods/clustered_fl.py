@@ -18,6 +18,9 @@ from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products
 from .base import Aggregation, Method
 
+# Clients in a cluster that may split, at least, as in the authors' code.
+SMALLEST_SPLIT = 3
+
 
 @dataclass(frozen=True)
 class ClusteredFLSettings:
@@ -27,21 +30,8 @@ class ClusteredFLSettings:
     epsilon2: float = setting(
         1.6, "A cluster that may split does so if some client's update has a norm above ε2.", minimum=0
     )
-    weights: str = setting(
-        "examples",
-        "Weights of a cluster's mean. examples: by training samples. uniform: equal.",
-        choices=("examples", "uniform"),
-    )
-    linkage: str = setting(
-        "complete",
-        "Clustering that splits a cluster. complete: as in the authors' code. single: as in the paper's Algorithm 1.",
-        choices=("complete", "single"),
-    )
     first_split: int = setting(
         21, "First round after which clusters may split; the authors' code waits for more than 20 rounds.", minimum=1
-    )
-    smallest_split: int = setting(
-        3, "Minimum number of clients in a cluster that may split, as in the authors' code.", minimum=2
     )
 
 
@@ -64,11 +54,11 @@ class ClusteredFL(Method):
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Warn where no cluster can ever split."""
-        name, first, smallest = self.name, self.settings.first_split, self.settings.smallest_split
+        name, first = self.name, self.settings.first_split
         if rounds < first:
             why = f"before round {first} ({name}-first-split), and the run has {rounds}"
-        elif clients < smallest:
-            why = f"of fewer than {smallest} clients ({name}-smallest-split), and the run has {clients}"
+        elif clients < SMALLEST_SPLIT:
+            why = f"of fewer than {SMALLEST_SPLIT} clients, and the run has {clients}"
         else:
             return []
         return [f"{name}: no cluster splits {why}: all clients stay in one cluster, as in fedavg"]
@@ -134,13 +124,13 @@ class Clusters(PerClientRule):
 
     def _weight(self, client: int) -> float:
         found = self.clients[client]
-        return found.train_samples * self.damping(found) if self.settings.weights == "examples" else 1.0
+        return found.train_samples * self.damping(found)
 
     def _members(self, number: int) -> list[int]:
         return [i for i in self.answered_before() if self.cluster[i] == number]
 
     def _may_split(self, number: int) -> bool:
-        enough = len(self._members(number)) >= self.settings.smallest_split
+        enough = len(self._members(number)) >= SMALLEST_SPLIT
         return self.round >= self.settings.first_split and enough
 
     def _is_stuck(self, answered: list[int]) -> bool:
@@ -154,7 +144,7 @@ class Clusters(PerClientRule):
 
     def _split(self, number: int) -> None:
         members = self._members(number)
-        _, smaller = bipartition(cosines(self.updates[members]), self.settings.linkage)
+        _, smaller = bipartition(cosines(self.updates[members]))
         self.cluster[[members[place] for place in smaller]] = self._clusters()
 
 
@@ -167,18 +157,17 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     return found
 
 
-def bipartition(similarities: np.ndarray, linkage: str) -> tuple[list[int], list[int]]:
+def bipartition(similarities: np.ndarray) -> tuple[list[int], list[int]]:
     """Return two parts of at least two clients, as unlike as can be: positions, the larger part first.
 
-    Parts are joined until two are left: those whose least similar members are most similar (``complete``, as in the
-    authors' code), or those whose most similar members are (``single``, the paper's Algorithm 1, which makes the
-    largest similarity between the two parts as small as it can be).
+    Parts are joined until two are left: those whose least similar members are most similar (complete linkage, as in the
+    authors' code; the paper's Algorithm 1 has single linkage).
     """
     # A quarter of a second to import, and most rounds split nothing.
     from scipy.cluster import hierarchy
 
     above = np.triu_indices(len(similarities), 1)
-    root = hierarchy.to_tree(hierarchy.linkage(np.maximum(1 - similarities[above], 0), linkage))
+    root = hierarchy.to_tree(hierarchy.linkage(np.maximum(1 - similarities[above], 0), "complete"))
     parts = [sorted(int(leaf) for leaf in child.pre_order()) for child in (root.get_left(), root.get_right())]
     larger, smaller = sorted(parts, key=lambda part: (-len(part), part))
     return larger, smaller

@@ -24,11 +24,12 @@ from ..training.steps import forward_with
 from .base import LocalRound, Method
 
 OWN, WEIGHTS = "own", "mixing"
+FIRST_EPOCHS = 10  # in which W is learned while all its entries are still 1
 
 
 @dataclass(frozen=True)
 class FedALASettings:
-    """Settings of FedALA, the paper's but for the epochs of the first time."""
+    """Settings of FedALA."""
 
     layers: int = setting(
         1,
@@ -37,7 +38,6 @@ class FedALASettings:
     )
     samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
     weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
-    first_epochs: int = setting(10, "Epochs in which W is learned while all its entries are still 1.", minimum=1)
 
 
 class FedALA(Method):
@@ -114,7 +114,7 @@ class FedALA(Method):
         return [
             Phase(
                 train=lambda name: name.startswith(WEIGHTS + "."),
-                epochs=self.settings.first_epochs if first else 1,
+                epochs=FIRST_EPOCHS if first else 1,
                 data=local.draw(count, "samples that learn to mix"),
                 loss=loss, project=keep_in_unit, during=mixing_at_the_end, move_statistics=False,
                 learning_rate=self.settings.weight_learning_rate, **PLAIN_SGD,

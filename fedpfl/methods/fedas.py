@@ -37,9 +37,8 @@ MIN_LOG, MAX_LOG = -30.0, 30.0
 
 @dataclass(frozen=True)
 class FedASSettings:
-    """Settings of FedAS; the defaults are those of the authors' code."""
+    """Settings of FedAS; the default is that of the authors' code."""
 
-    alignment_epochs: int = setting(1, "Epochs that align the received base. 0: none.", minimum=0)
     alignment_learning_rate: float = setting(0.01, "Learning rate of the alignment, with plain SGD.", above=0)
 
 
@@ -101,7 +100,7 @@ class FedAS(KeepsTrained):
             return value
 
         aligned = Phase(
-            train=lambda name: name.startswith("base."), epochs=self.settings.alignment_epochs, loss=apart,
+            train=lambda name: name.startswith("base."), epochs=1, loss=apart,
             learning_rate=self.settings.alignment_learning_rate, move_statistics=False, **PLAIN_SGD,
         )  # fmt: skip
         return [aligned, Phase(train=excluding(in_twin), epochs=self.training.local_epochs)]

@@ -10,32 +10,23 @@ tested with its base and the received head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Sequence, cast
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from ..core.extras import SERVER, Extra
-from ..core.federation import Client, Federation
+from ..core.federation import Client
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..models import cut
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
 
-
-@dataclass(frozen=True)
-class FedGHSettings:
-    """Settings of FedGH."""
-
-    server_learning_rate: float = setting(0.01, "Learning rate η of the server's plain SGD.", above=0)
-    server_epochs: int = setting(1, "Epochs per round over the class means.", minimum=1)
-    server_batch_size: int = setting(1, "Class means per step.", minimum=1)
+# Of the server's plain SGD on the class means of a round.
+LEARNING_RATE, EPOCHS, BATCH_SIZE = 0.01, 1, 1
 
 
 class TrainedHead(PairsRule):
@@ -44,10 +35,6 @@ class TrainedHead(PairsRule):
     name = "trained-head"
     takes_shared = False
     no_robust_mean = "trains on class means"
-
-    def __init__(self, federation: Federation, shared: np.ndarray, settings: FedGHSettings) -> None:
-        super().__init__(federation, shared)
-        self.settings = settings
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Send nothing but the head."""
@@ -61,9 +48,8 @@ class TrainedHead(PairsRule):
         model.head = nn.Linear(inputs, outputs, bias="head.bias" in arrays)
         model.load_state_dict(arrays)
         phase = Phase(
-            train=everything, epochs=self.settings.server_epochs, batch_size=self.settings.server_batch_size,
-            learning_rate=self.settings.server_learning_rate, data=self.pairs(), **PLAIN_SGD,
-            loss=lambda trained, batch: F.cross_entropy(cast(Any, trained).head(batch.x), batch.y),
+            train=everything, epochs=EPOCHS, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, **PLAIN_SGD,
+            loss=lambda trained, batch: F.cross_entropy(cast(Any, trained).head(batch.x), batch.y), data=self.pairs(),
         )  # fmt: skip
         self.note("server-loss", fit(model, phase, self.generator("pairs")))
         self.shared = self.layout.flatten({name: array.numpy() for name, array in model.state_dict().items()})
@@ -86,7 +72,7 @@ class FedGH(PrototypeMethod):
         "personal-head": "trains one head for all clients",
         "loss": "has mean features of each class",
     }
-    Settings = FedGHSettings
+    aggregation = Aggregation(TrainedHead)
 
     @property
     def extras(self) -> Sequence[Extra]:
@@ -104,8 +90,3 @@ class FedGH(PrototypeMethod):
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the head."""
         return cut(model).in_head(name)
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The server's training."""
-        return Aggregation(TrainedHead, {"settings": self.settings})

@@ -29,16 +29,13 @@ class FedPACSettings:
     """Settings of FedPAC."""
 
     alignment: float = setting(1.0, "Weight λ of the distance to the centroids.", minimum=0)
-    p_epochs: int = setting(1, "Epochs per round that train the head, before the E epochs of the base.", minimum=0)
-    combine: bool = setting(True, "Whether clients receive combinations of heads. false with λ = 0 is FedRep.")
 
 
 class HeadCombination(PrototypeRule):
     """The mean of bases, weighted by samples, and for each client that answered a combination of all their heads.
 
     Client i gets Σ_j α_ij·head_j, where α_i minimises an estimate of the combined head's error on i's data: of variance
-    Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have, and without ``combine`` all
-    do.
+    Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have.
     """
 
     name = "head-combination"
@@ -46,11 +43,8 @@ class HeadCombination(PrototypeRule):
     no_robust_mean = "also combines single clients' heads"
     remembers = ("heads",)
 
-    def __init__(
-        self, federation: Federation, shared: np.ndarray, in_head: Callable[[str], bool], combine: bool
-    ) -> None:
+    def __init__(self, federation: Federation, shared: np.ndarray, in_head: Callable[[str], bool]) -> None:
         super().__init__(federation, shared)
-        self.combine = combine
         self._head = self.layout.mask(in_head)
         self.heads = np.tile(shared[self._head], (len(self.clients), 1))
 
@@ -80,8 +74,6 @@ class HeadCombination(PrototypeRule):
         ids, (heads, moments, variances) = list(self._replies), map(np.stack, zip(*self._replies.values()))
         self.heads = self.heads.copy()
         self.heads[ids] = heads
-        if not self.combine:
-            return
         products = inner_products(moments, centred=True)
         gaps = (products - row[:, None] - row[None, :] + row[i] for i, row in enumerate(products))  # of h_j − h_i
         # Noise may have made a V_j negative.
@@ -135,7 +127,7 @@ class FedPAC(PrototypeMethod):
 
         in_head = cut(local.model).in_head
         return [
-            Phase(train=in_head, epochs=self.settings.p_epochs, move_statistics=False),
+            Phase(train=in_head, epochs=1, move_statistics=False),
             Phase(train=excluding(in_head), epochs=self.training.local_epochs, loss=loss),
         ]
 
@@ -148,8 +140,7 @@ class FedPAC(PrototypeMethod):
     @property
     def aggregation(self) -> Aggregation:
         """A mean of bases and combinations of heads."""
-        options = {"in_head": lambda name: name.startswith("head."), "combine": self.settings.combine}
-        return Aggregation(HeadCombination, options)
+        return Aggregation(HeadCombination, {"in_head": lambda name: name.startswith("head.")})
 
 
 def least_on_simplex(p: np.ndarray) -> np.ndarray:

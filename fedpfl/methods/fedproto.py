@@ -28,11 +28,13 @@ from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, class_by_wi
 class FedProtoSettings:
     """Settings of FedProto."""
 
-    pull: float = setting(1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0)
+    pull: float = setting(
+        1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0, of="fedproto"
+    )
     predict: str = setting(
         "model", "How classes are predicted. model: by the client's own model. prototype: as the class of the nearest "
         "prototype.",
-        choices=("model", "prototype"),
+        choices=("model", "prototype"), of="fedproto",
     )  # fmt: skip
 
 

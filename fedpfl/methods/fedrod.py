@@ -30,9 +30,6 @@ PERSONAL_HEAD = "personal_head"
 class FedRoDSettings:
     """Settings of FedRoD."""
 
-    balanced: bool = setting(
-        True, "Whether the generic head is trained with balanced softmax. false: base and generic head are FedAvg's."
-    )
     personal_start: str = setting(
         "generic",
         "Initialisation of the personal head. generic: a copy of the generic head. zero: zeros.",
@@ -96,9 +93,8 @@ class FedRoD(Method):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             generic, personal = both_logits(model, batch.x)
             personal = generic.detach() + personal
-            if self.settings.balanced:
-                # The lowest finite number: a class with probability 0 and, being overwritten, without a gradient.
-                generic = (generic + log_counts).masked_fill(absent, torch.finfo(generic.dtype).min)
+            # The lowest finite number: a class with probability 0 and, being overwritten, without a gradient.
+            generic = (generic + log_counts).masked_fill(absent, torch.finfo(generic.dtype).min)
             return self.training.criterion(generic, batch.y) + self.training.criterion(personal, batch.y)
 
         return loss

@@ -27,13 +27,14 @@ from .base import Aggregation, everything
 from .bases.prototypes import PairsRule
 from .fedproto import FedProto, FedProtoSettings
 
+# Of the server's plain SGD: epochs S a round over the clients' class means, and the learning rate.
+EPOCHS, LEARNING_RATE = 100, 0.01
+
 
 @dataclass(frozen=True)
 class FedTGPSettings(FedProtoSettings):
     """Settings of FedTGP."""
 
-    server_learning_rate: float = setting(0.01, "Learning rate of the server's plain SGD.", above=0)
-    server_epochs: int = setting(100, "Epochs S per round over the clients' class means.", minimum=1)
     margin: float = setting(100.0, "Maximum margin τ.", minimum=0)
 
 
@@ -65,8 +66,8 @@ class TrainedPrototypes(PairsRule):
             return F.cross_entropy(-distances - margin * F.one_hot(batch.y, classes), batch.y)
 
         phase = Phase(
-            train=everything, epochs=self.settings.server_epochs, batch_size=self.batch_size, loss=loss, data=data,
-            learning_rate=self.settings.server_learning_rate, **PLAIN_SGD,
+            train=everything, epochs=EPOCHS, batch_size=self.batch_size, loss=loss, data=data,
+            learning_rate=LEARNING_RATE, **PLAIN_SGD,
         )  # fmt: skip
         self.note("server-loss", fit(network, phase, self.generator("pairs")))
         self.note("margin", margin)

@@ -22,6 +22,7 @@ from .bases.prototypes import class_by_width
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]
+SCALE = 1.0  # σ of distances
 LEAST = 1e-12  # The least probability whose logarithm is taken.
 
 
@@ -30,9 +31,6 @@ class KNNPerSettings:
     """Settings of kNN-Per."""
 
     k: int = setting(10, "Number of neighbours k; all training samples if the client has fewer.", minimum=1)
-    scale: float = setting(
-        1.0, "Scale σ of distances. The larger it is, the more evenly neighbours are weighted.", above=0
-    )
     weight: float = setting(
         0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
     )
@@ -65,7 +63,7 @@ class Mixture:
         distances = torch.cdist(features, self._features, compute_mode="donot_use_mm_for_euclid_dist")
         near, places = distances.topk(min(self.settings.k, len(self._labels)), largest=False)
         shared = F.softmax(self.head(features), dim=1)
-        votes = F.softmax(-near / self.settings.scale, dim=1)
+        votes = F.softmax(-near / SCALE, dim=1)
         return torch.zeros_like(shared).scatter_add(1, self._labels[places], votes), shared
 
     def _mixed(self, neighbours: Tensor, shared: Tensor, weight: float) -> Tensor:

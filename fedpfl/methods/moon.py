@@ -22,13 +22,14 @@ from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .bases.trained import KeepsTrained
 
+TEMPERATURE = 0.5  # τ of the contrastive loss
+
 
 @dataclass(frozen=True)
 class MoonSettings:
     """Settings of MOON; the paper takes the best µ of 0.1, 1, 5 and 10: 5 for CIFAR-10, 1 for its other data."""
 
     mu: float = setting(1.0, "Weight µ of the contrastive loss. 0: FedAvg.", minimum=0)
-    temperature: float = setting(0.5, "Temperature τ of the contrastive loss.", above=0)
 
 
 class Moon(KeepsTrained):
@@ -58,7 +59,7 @@ class Moon(KeepsTrained):
         local.model.eval()
         # Neither trains: one pass over the data serves all epochs.
         received, last = (directions(predict(cut(model).base, x)) for model in (local.model, twin(local.model)))
-        apart = (last - received) / self.settings.temperature
+        apart = (last - received) / TEMPERATURE
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             base, head, _ = cut(model)

@@ -21,15 +21,14 @@ from ..training.phase import Batch, Phase, loss_of
 from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
 
+DELTA = 0.001  # step δ of the finite difference
+
 
 @dataclass(frozen=True)
 class PerFedAvgSettings:
     """Settings of Per-FedAvg; the step α of the adaptation is ``learning-rate``."""
 
     beta: float = setting(0.001, "Step size β of the shared model.", above=0)
-    delta: float = setting(
-        0.001, "Step δ of the finite difference that approximates the Hessian-vector product (hessian-free).", above=0
-    )
     gradient: str = setting(
         "first-order",
         "first-order: ignore the Hessian. hessian-free: approximate the Hessian-vector product by a finite difference.",
@@ -76,7 +75,7 @@ class PerFedAvg(Method):
         self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Return f(w'; D2) and the gradient at w: ∇f(w'; D2), less α·∇²f(w; D3) times it (Algorithm 1)."""
-        alpha, delta = self.training.learning_rate, self.settings.delta
+        alpha, delta = self.training.learning_rate, DELTA
         adapting, judging, *hessian = parts_of(batch, self.batches)
         with returning(params) as start:
             _, inner = self._gradient(model, adapting, params)

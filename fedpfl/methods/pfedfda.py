@@ -10,7 +10,6 @@ authors draw uniform numbers. The server sets negative eigenvalues of the mean c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Sequence, cast
 
 import numpy as np
@@ -22,7 +21,6 @@ from ..core.errors import ConfigError
 from ..core.extras import BOTH, RECEIVED, Extra
 from ..core.federation import Client
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..models import cut
 from ..rules.averages import RunningMean
 from ..rules.mean import Mean
@@ -33,19 +31,6 @@ from .bases.prototypes import class_by_width, require_settable_head
 
 EPSILON = 1e-4  # ε: of a classifier's covariance and of priors
 FEW = 2  # A class with at most so many samples gets the received mean.
-
-
-@dataclass(frozen=True)
-class PFedFDASettings:
-    """Settings of pFedFDA."""
-
-    beta: float = setting(
-        -1.0,
-        "Weight β of the client's own statistics, from 0 (the global ones only) to 1 (its own only). -1: choose one "
-        "β for the means and one for the covariance by cross-validation with two folds.",
-        minimum=-1,
-        maximum=1,
-    )
 
 
 class MeanOfGaussians(Mean):
@@ -109,17 +94,11 @@ class PFedFDA(Method):
         "personal-head": "makes its heads of statistics, which are shared",
         "loss": "has a Gaussian for each class",
     }
-    Settings = PFedFDASettings
     aggregation = Aggregation(MeanOfGaussians)
     extras = (
         Extra("means", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
         Extra("covariance", BOTH, "of the features", lambda m: class_by_width(m)[1:] * 2, private_from=RECEIVED),
     )
-
-    def check(self) -> None:
-        """Refuse what is neither a share nor -1."""
-        if -1 < self.settings.beta < 0:
-            raise ConfigError("pfedfda-beta", self.settings.beta, "must be -1 or from 0 to 1")
 
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse a head that is no linear layer with a bias."""
@@ -153,9 +132,7 @@ class PFedFDA(Method):
         """Make the client's classifier; return means and covariance of its mixture."""
         x, y = local.samples
         z, statistics = predict(cut(local.model.eval()).base, x).double(), common(local)
-        beta = torch.full((2,), float(self.settings.beta)).to(z)
-        if self.settings.beta < 0:
-            beta = best_shares(z, y, *statistics, priors(local), local.generator("folds"))
+        beta = best_shares(z, y, *statistics, priors(local), local.generator("folds"))
         mixture = mix(beta, gaussian(z, y, statistics[0]), statistics)
         set_head(local, *mixture)
         return mixture

@@ -18,13 +18,14 @@ from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound, excluding
 from .bases.trained import KeepsTrained
 
+TEMPERATURE = 3.0  # τ of the distillation
+
 
 @dataclass(frozen=True)
 class PFedSDSettings:
     """Settings of pFedSD."""
 
     distillation: float = setting(0.5, "Weight λ of the distillation.", minimum=0)
-    temperature: float = setting(3.0, "Temperature τ of the distillation.", above=0)
 
 
 class PFedSD(KeepsTrained):
@@ -46,17 +47,17 @@ class PFedSD(KeepsTrained):
         if local.never_trained:
             return [Phase(train=excluding(in_twin), epochs=epochs)]
         # The teacher does not train: one pass over the data serves all epochs.
-        taught = F.softmax(predict(twin(local.model).eval(), local.samples.x) / self.settings.temperature, dim=1)
+        taught = F.softmax(predict(twin(local.model).eval(), local.samples.x) / TEMPERATURE, dim=1)
         return [Phase(train=excluding(in_twin), epochs=epochs, loss=self._loss(taught))]
 
     def _loss(self, taught: Tensor) -> Loss:
-        weight, temperature = self.settings.distillation, self.settings.temperature
+        weight = self.settings.distillation
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             logits = model(batch.x)
-            student = F.log_softmax(logits / temperature, dim=1)
+            student = F.log_softmax(logits / TEMPERATURE, dim=1)
             apart = F.kl_div(student, taught[batch.positions], reduction="batchmean")
-            total: Tensor = self.training.criterion(logits, batch.y) + weight * temperature**2 * apart
+            total: Tensor = self.training.criterion(logits, batch.y) + weight * TEMPERATURE**2 * apart
             return total
 
         return loss

@@ -7,10 +7,10 @@ Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K ste
 gradients, and this mean is used here, because it is also valid with momentum and Adam. ``weight-decay``, which the
 paper does not have, works on the corrected gradients.
 
-Option I needs few or small steps: far from where a round began its correction is out of date, and clients diverge. With
-momentum option II diverges as well, because momentum makes each correction several times as large
-(``docs/results/comparisons.md``). So clients train without momentum, as in the paper, unless ``scaffold-momentum`` is
-set.
+Option I, the gradient at the received model, is left out. It needs few or small steps: far from where a round began its
+correction is out of date, and clients diverge. With momentum option II diverges as well, because momentum makes each
+correction several times as large (``docs/results/comparisons.md``). So clients train without momentum, as in the paper,
+unless ``scaffold-momentum`` is set.
 """
 
 from __future__ import annotations
@@ -36,12 +36,6 @@ class ScaffoldSettings:
     """Settings of SCAFFOLD."""
 
     server_learning_rate: float = setting(1.0, "Server step size η_g towards the mean.", above=0)
-    control: str = setting(
-        "steps",
-        "Gradient that becomes a client's c_i. steps: the mean over its steps (option II of the paper). start: the "
-        "gradient at the received model, as the mean over the batches of an additional epoch (option I).",
-        choices=("steps", "start"),
-    )
     momentum: float = setting(
         0.0,
         "Momentum of a client's SGD, in place of `momentum`; the paper uses none.",
@@ -101,16 +95,12 @@ class Scaffold(KeepsArrays):
     Settings = ScaffoldSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """Train E epochs with the correction c − c_i of what arrived; option I looks at the gradient before."""
+        """Train E epochs with the correction c − c_i of what arrived."""
         common, own = local.by_name(local.received("control")), self.kept(local.model)
         arrays = {name: common[name] - own[name] for name in own if name in common}
         local.notes["gradients"] = steps = Correction(arrays)
         momentum = self.settings.momentum if self.training.optimizer == "sgd" else None
-        training = Phase(train=everything, epochs=self.training.local_epochs, penalty=steps, momentum=momentum)
-        if self.settings.control == "steps":
-            return [training]
-        local.notes["gradients"] = start = Correction(arrays)
-        return [Phase(train=everything, epochs=1, penalty=start, learning_rate=0.0, move_statistics=False), training]
+        return [Phase(train=everything, epochs=self.training.local_epochs, penalty=steps, momentum=momentum)]
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Warn where the run's momentum is another one."""

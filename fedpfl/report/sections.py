@@ -23,7 +23,6 @@ from ..data.settings import DataSettings, in_words
 from ..results.run import FREE_ON_RESUME, RunFolder
 from ..results.summary import outcome
 from ..results.tables import Cell, Spread, Table
-from ..setup.config import Config
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0
@@ -293,7 +292,7 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
             section.notes.append(note)
             continue
         try:
-            config = Config.parse(run.config())
+            config = run.parsed()
             key = config.data, task["clients"], config.run.seed
             if key in seen:
                 continue

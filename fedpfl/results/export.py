@@ -43,7 +43,7 @@ def export_personal(
     input and output. If ``global.safetensors`` is every client's model, other forms of it are
     ``RUN/personal/global.…``. A client that is asked for, by name or number, must have its state here.
     """
-    written, config, task = [], Config.parse(folder.config()), folder.described()
+    written, config, task = [], folder.parsed(), folder.described()
     numbers = None if clients is None else [folder.client_number(client) for client in clients]
     for client, arrays in _personal_models(folder, config, task, numbers):
         path = folder.path / "personal" / f"client-{client:05d}{FORMS[form]}"
@@ -94,7 +94,7 @@ def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
 
 def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield (client, what its plain model loads), for clients with a model of their own."""
-    yield from _personal_models(folder, Config.parse(folder.config()), folder.described(), clients)
+    yield from _personal_models(folder, folder.parsed(), folder.described(), clients)
 
 
 def _personal_models(
@@ -173,7 +173,7 @@ def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Modu
     It is the personalised model of a client, or by default the one that all clients share.
     """
     client = None if client is None else folder.client_number(client)
-    config, task = Config.parse(folder.config()), folder.described()
+    config, task = folder.parsed(), folder.described()
     found = iter(()) if client is None else _personal_models(folder, config, task, [client])
     return _plain(folder, config, task, client, next((arrays for _, arrays in found), None))
 

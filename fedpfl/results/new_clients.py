@@ -25,7 +25,6 @@ from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
-from ..setup.config import Config
 from ..training.loop import EVALUATION_BATCH
 from .run import RunFolder, personal_place
 
@@ -34,7 +33,7 @@ ENSEMBLE = "ensemble"
 
 def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     """Test the clients that a run held out."""
-    config, task = Config.parse(folder.config()), folder.described()
+    config, task = folder.parsed(), folder.described()
     new = new_clients(config.run.seed, config.run.new_clients, int(task["clients"]))
     if not new:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
@@ -70,7 +69,7 @@ class Simulation:
     @classmethod
     def of(cls, folder: RunFolder) -> Simulation:
         """Read what a run stored; its data must be on this machine."""
-        config, task = Config.parse(folder.config()), folder.described()
+        config, task = folder.parsed(), folder.described()
         config = replace(config, run=replace(config.run, device_models="never"))  # the run is over
         last, stored = folder.checkpoint()
         clients = int(task["clients"])

@@ -39,6 +39,7 @@ from ..core.federation import Client
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import other_than
+from ..core.removed import renewed, require_there
 from ..core.stored import (
     MAX_JSON,
     Stored,
@@ -307,14 +308,22 @@ class RunFolder:
         return (self.path / "config.toml").read_bytes().startswith(b"#")
 
     def config(self) -> Stored:
-        """Return the stored settings."""
+        """Return the stored settings; those that are called otherwise now, by that key."""
         path = self.path / "config.toml"
         try:
-            return read_toml(path)
+            found = read_toml(path)
+            return Stored(path, renewed(found).items())
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
+
+    def parsed(self) -> Config:
+        """Return the settings; ``ConfigError`` if the run's method had one that there is no more."""
+        values = self.config()
+        config = Config.parse(values)
+        require_there({key: value for key, value in values.items() if key.startswith(f"{config.method.name}-")})
+        return config
 
     def described(self) -> Stored:
         """Return :meth:`task` of a run whose clients are found."""

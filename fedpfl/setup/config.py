@@ -7,7 +7,7 @@ Flower hands every process the same flat mapping (``pyproject.toml``, overridden
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, replace
 from typing import Any, Iterator, Mapping, TypeVar
 
 from ..core import custom
@@ -29,6 +29,8 @@ from ..training.settings import TrainingSettings
 
 # At most six digits: what comes from the network must not make a range of billions.
 _CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
+# Titles of parts of the settings.
+SEVERAL, METHOD = "Several methods", "Method "
 # Of the settings of run and training: see `Config.of_stored_arrays`.
 _OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "download-weights")
 S = TypeVar("S")
@@ -360,20 +362,31 @@ def keys_of(method: str = "") -> list[str]:
     return [*(key for _, cls in _common() for key in s.keys(cls)), *own]
 
 
-def sections() -> list[tuple[str, type, str]]:
-    """Return (title, settings class, key prefix) of every part, the methods last."""
-    of_methods = [(f"Method {m.name}", m.Settings, m.name) for m in known().values() if s.keys(m.Settings)]
-    return [*((title, cls, "") for title, cls in _common()), *of_methods]
+def sections() -> dict[str, dict[str, Field[Any]]]:
+    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name."""
+    found = {title: s.by_key(cls) for title, cls in _common()}
+    found[SEVERAL] = {}
+    listed: set[str] = set()
+    for method in known().values():
+        own = {key: of for key, of in s.by_key(method.Settings, method.name).items() if key not in listed}
+        found[SEVERAL].update({key: of for key, of in own.items() if of.metadata["of"] == ""})
+        found[f"{METHOD}{method.name}"] = {key: of for key, of in own.items() if of.metadata["of"] != ""}
+        listed |= own.keys()
+    return {title: part for title, part in found.items() if part}
 
 
-def known_keys() -> list[str]:
-    """Return every key that a run may set."""
-    return [key for _, cls, prefix in sections() for key in s.keys(cls, prefix)]
+def all_settings() -> dict[str, Field[Any]]:
+    """Return every setting of a run by key."""
+    return {key: of for part in sections().values() for key, of in part.items()}
 
 
-def owners() -> dict[str, str]:
-    """Return the method of every setting that belongs to one method, by key."""
-    return {key: m.name for m in known().values() for key in s.keys(m.Settings, m.name)}
+def owners() -> dict[str, tuple[str, ...]]:
+    """Return the methods of every setting that only some methods have, by key."""
+    found: dict[str, tuple[str, ...]] = {}
+    for method in known().values():
+        for key in s.keys(method.Settings, method.name):
+            found[key] = (*found.get(key, ()), method.name)
+    return found
 
 
 def unused(values: Mapping[str, Any], method: str) -> list[str]:
@@ -381,12 +394,13 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
 
     Flower hands over every key that the app has, so that only another value shows that a setting was given.
     """
-    others = set(values) - {*keys_of(method)}
+    if not set(values) - {*keys_of(method)}:  # so that no other method needs to be imported
+        return []
+    every = all_settings()
     given: dict[str, list[str]] = {}
-    for other in known().values() if others else ():
-        for key, default in s.items(other.Settings(), other.name):
-            if other.name != method and values.get(key, default) != default:
-                given.setdefault(other.name, []).append(key)
+    for key, methods in owners().items():
+        if method not in methods and values.get(key, every[key].default) != every[key].default:
+            given.setdefault(", ".join(methods), []).append(key)
     named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
     return [f"settings of other methods, which {method} does not use: {named}"] if given else []
 
@@ -403,4 +417,4 @@ def check_keys(values: Mapping[str, Any]) -> None:
     know_method(values)
     if not set(values) - {*keys_of()}:  # so that no method needs to be imported for its settings
         return
-    s.require_keys(values, known_keys())
+    s.require_keys(values, all_settings())

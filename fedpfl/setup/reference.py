@@ -15,10 +15,10 @@ from typing import Any, Iterable, Mapping
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
 from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
-from ..core.settings import key_of
+from ..core.removed import renewed, require_there
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__
-from .config import sections
+from .config import METHOD, all_settings, sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
@@ -40,10 +40,9 @@ def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = F
     With ``explained`` a comment after each key gives its meaning and limits.
     """
     lines = [BEGIN, "[tool.flwr.app.config]"]
-    for title, cls, prefix in sections():
+    for title, fields in sections().items():
         lines.append(f"# {title}")
-        for field in dataclasses.fields(cls):
-            key = key_of(field, prefix)
+        for key, field in fields.items():
             value = json.dumps((values or {}).get(key, field.default), ensure_ascii=False)
             lines.append(f"{key} = {value}" + (f"  # {_meaning(field)}" if explained else ""))
     return "\n".join([*lines, END])
@@ -60,9 +59,9 @@ def settings_page() -> str:
         "pairs and TOML. Written by `fedpfl config --update`.",
         "",
     ]
-    for title, cls, prefix in sections():
-        if not prefix:
-            lines += [f"## {title}", "", *settings_table(cls, prefix), ""]
+    for title, fields in sections().items():
+        if not title.startswith(METHOD):
+            lines += [f"## {title}", "", *settings_table(fields), ""]
     pages = ", ".join(f"[{name}](methods/{name}.md#settings)" for name in methods())
     return "\n".join([*lines, "## Settings of methods", "", f"Each method's page has them: {pages}.", ""])
 
@@ -70,20 +69,19 @@ def settings_page() -> str:
 def known_module() -> str:
     """Return ``fedpfl/launch/known.py``: types of all settings for editors, with their limits."""
     types = {}
-    for _, cls, prefix in sections():
-        for field in dataclasses.fields(cls):
-            key, found = key_of(field, prefix), field.metadata["limits"]
-            kind = "FunctionsOrNames" if key in FUNCTIONS else type(field.default).__name__
-            numbers = {"above": found.above, "minimum": found.minimum, "maximum": found.maximum}
-            limits: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-            # What stands open to more than the user's own parts is checked where that is known.
-            if found.choices is not None and set(found.open_to) <= {FORM}:
-                choices = tuple(found.choices())
-                if not found.open_to:
-                    kind = f"Literal[{', '.join(json.dumps(choice) for choice in choices)}]"
-                else:
-                    limits = {"choices": choices}
-            types[key] = f"Annotated[{kind}, {limits!r}]" if limits else kind
+    for key, field in all_settings().items():
+        found = field.metadata["limits"]
+        kind = "FunctionsOrNames" if key in FUNCTIONS else type(field.default).__name__
+        numbers = {"above": found.above, "minimum": found.minimum, "maximum": found.maximum}
+        limits: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+        # What stands open to more than the user's own parts is checked where that is known.
+        if found.choices is not None and set(found.open_to) <= {FORM}:
+            choices = tuple(found.choices())
+            if not found.open_to:
+                kind = f"Literal[{', '.join(json.dumps(choice) for choice in choices)}]"
+            else:
+                limits = {"choices": choices}
+        types[key] = f"Annotated[{kind}, {limits!r}]" if limits else kind
 
     def fields(keys: Iterable[str], of: Mapping[str, str] = types) -> list[str]:
         return [f"    {key.replace('-', '_')}: {of.get(key, 'Any')}" for key in keys]
@@ -287,15 +285,17 @@ def _values(project: Path, block: str) -> dict[str, Any]:
                 found[key], _ = json.JSONDecoder().raw_decode(rest)
             except ValueError:
                 raise FedpflError(f"{project}: the setting {key} is not written as a plain value: {rest}") from None
+    found = renewed(found)
+    require_there(found)
     return found
 
 
-def settings_table(cls: type, prefix: str) -> list[str]:
-    """Return the settings of a part as lines of a Markdown table, each key after its prefix."""
+def settings_table(fields: Mapping[str, dataclasses.Field[Any]]) -> list[str]:
+    """Return settings by their keys as lines of a Markdown table."""
     lines = ["| key | default | meaning | allowed |", "|---|---|---|---|"]
-    for field in dataclasses.fields(cls):
+    for key, field in fields.items():
         default = json.dumps(field.default, ensure_ascii=False)
-        row = (f"`{key_of(field, prefix)}`", f"`{default}`", field.metadata["doc"], _allowed(field))
+        row = (f"`{key}`", f"`{default}`", field.metadata["doc"], _allowed(field))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     return lines
 

@@ -13,11 +13,9 @@ from fedpfl.data.dataset import Dataset
 from fedpfl.data.partitioners import partition
 from fedpfl.data.settings import DataSettings
 from fedpfl.methods.fedreg import fedreg
-from fedpfl.methods.fedreg.fedreg import FedReGSettings
 from fedpfl.methods.fedreg.rebalance import THRESHOLDS, max_rebalanced, quota, rebalance
 
 CLAIM = 999_999
-DEFAULT = FedReGSettings().max_growth
 
 
 class FalseCount(LocalGrid):
@@ -41,12 +39,13 @@ def test_a_false_count_does_not_make_the_other_clients_work(tmp_path, monkeypatc
         return rebalance(samples, size, *rest)
 
     monkeypatch.setattr(fedreg, "rebalance", counted)
-    settings = {"fedreg_max_growth": 1.0, "fedreg_augmentation": "none", "num_server_rounds": 2, "local_epochs": 1}
+    monkeypatch.setattr(fedreg, "MAX_GROWTH", 1.0)
+    settings = {"fedreg_augmentation": "none", "num_server_rounds": 2, "local_epochs": 1}
     values = federation(tmp_path, 4, method="fedreg", **settings)
     run = run_federation(FalseCount(4, values), values)
     assert len(made) == 4
     assert all("failed" not in line for line in run.metrics())
-    warned = [record.getMessage() for record in caplog.records if "fedreg-max-growth" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "rebalanced set" in record.getMessage()]
     # Once for each client, although there are two rounds.
     assert len(warned) == len(set(warned)) == 4
     assert "the rebalanced set has 1000 instead of 25" in warned[0]
@@ -72,10 +71,11 @@ def test_a_message_without_a_threshold_is_refused(tmp_path):
         run_federation(LocalGrid(3, values, intercept=removed), values)
 
 
-def test_a_bound_that_does_not_bite_changes_no_bit(tmp_path):
+def test_a_bound_that_does_not_bite_changes_no_bit(tmp_path, monkeypatch):
     few = {"method": "fedreg", "num_server_rounds": 1, "local_epochs": 1, "fedreg_augmentation": "none"}
-    runs = [simulate(tmp_path / str(growth), 3, **few, fedreg_max_growth=growth) for growth in (DEFAULT, 10_000.0)]
-    first, second = (run.checkpoint()[1]["shared"] for run in runs)
+    first = simulate(tmp_path / "a", 3, **few).checkpoint()[1]["shared"]
+    monkeypatch.setattr(fedreg, "MAX_GROWTH", 10_000.0)
+    second = simulate(tmp_path / "b", 3, **few).checkpoint()[1]["shared"]
     assert np.array_equal(first, second)
 
 
@@ -111,4 +111,4 @@ def test_the_bound_bites_in_none_of_the_paper_s_cases(size, classes, clients, al
     shares = partition(data, settings, clients, seed)
     counts = [np.bincount(labels[share.train], minlength=classes) for share in shares]
     threshold = max(of([int(row.sum()) for row in counts]) for of in THRESHOLDS.values())
-    assert threshold <= min(max_rebalanced(row, DEFAULT) for row in counts)
+    assert threshold <= min(max_rebalanced(row, fedreg.MAX_GROWTH) for row in counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import shlex
@@ -18,7 +17,6 @@ from typer.main import get_command
 from fedpfl.api import frames
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
-from fedpfl.core.settings import key_of
 from fedpfl.data.registry import table as data_sets
 from fedpfl.engine.devices import SHIPPED
 from fedpfl.experiments.description import load
@@ -28,7 +26,7 @@ from fedpfl.methods import methods
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary
-from fedpfl.setup.config import sections
+from fedpfl.setup.config import all_settings
 from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +36,7 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")})
 }
-FIELDS = {key_of(field, prefix): field for _, settings, prefix in sections() for field in dataclasses.fields(settings)}
+FIELDS = all_settings()
 # Options of analyses, and keys of files for sbatch and for experiments.
 OTHER_KEYS = {"label", "personal", "kind", "setup", "x"}
 COMMANDS = {"fedpfl": get_command(app), "fedpfl-bridge": get_command(bridge)}

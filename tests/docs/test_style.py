@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 import subprocess
 import sys
@@ -16,8 +15,7 @@ from typer.main import get_command
 
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
-from fedpfl.core.settings import key_of
-from fedpfl.setup.config import sections
+from fedpfl.setup.config import all_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")})
@@ -70,11 +68,10 @@ def test_the_words_of_a_page(page):
 
 
 def test_the_words_of_settings():
-    for _, settings, prefix in sections():
-        for field in dataclasses.fields(settings):
-            text = field.metadata["doc"]
-            assert not complaints(text), key_of(field, prefix)
-            assert not re.match(rf"(?:{'|'.join(AVOID_FIRST)})\b", text), key_of(field, prefix)
+    for key, field in all_settings().items():
+        text = field.metadata["doc"]
+        assert not complaints(text), key
+        assert not re.match(rf"(?:{'|'.join(AVOID_FIRST)})\b", text), key
 
 
 def test_the_words_of_help():

@@ -142,9 +142,7 @@ def test_nothing_shared_and_less_shared_later_are_no_matter():
 
 def test_each_client_s_own_start_counts():
     federation = Federation(tuple(Client(i, 5, 5) for i in range(2)), Layout.of([("head.w", (2,)), ("base.w", (2,))]))
-    made = HeadCombination(
-        federation, np.zeros(4, np.float32), in_head=lambda name: name.startswith("head"), combine=True
-    )
+    made = HeadCombination(federation, np.zeros(4, np.float32), in_head=lambda name: name.startswith("head"))
     made.heads[1] = 1e6
     limit = NormLimit(4.0, Extras(), PrivacySettings(), "float32")
     assert play(limit, made, 1, {0: [1e6, 1e6, 0, 0], 1: [1e6, 1e6, 0, 1]}).keys() == {0}

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from support import play, rule
 
+from fedpfl.methods import clustered_fl
 from fedpfl.methods.clustered_fl import ClusteredFLSettings, Clusters, bipartition, cosines
 
-OPTIONS = {
-    "epsilon1": 0.5, "epsilon2": 1.0, "weights": "uniform", "linkage": "complete",
-    "first_split": 1, "smallest_split": 2,
-}  # fmt: skip
+OPTIONS = {"epsilon1": 0.5, "epsilon2": 1.0, "first_split": 1}
 LEFT, RIGHT = {0: [2, 0], 2: [2, 0.1]}, {1: [-2, 0], 3: [-2, 0.1]}
+
+
+@pytest.fixture(autouse=True)
+def two_may_split(monkeypatch):
+    monkeypatch.setattr(clustered_fl, "SMALLEST_SPLIT", 2)
 
 
 def clusters(**options):
@@ -48,9 +51,10 @@ def test_clusters_stay_whole_in_the_first_rounds():
     assert strategy.cluster.tolist() == [0, 1, 0, 1]
 
 
-def test_small_clusters_do_not_split_and_clients_that_never_answered_do_not_count():
+def test_small_clusters_do_not_split_and_clients_that_never_answered_do_not_count(monkeypatch):
+    monkeypatch.setattr(clustered_fl, "SMALLEST_SPLIT", 3)
     updates = {0: [2, 0], 1: [-2, 0]}
-    strategy = clusters(smallest_split=3)
+    strategy = clusters()
     play(strategy, 1, updates)
     assert strategy.cluster.tolist() == [0] * 4
     strategy.for_clients[:] = 0
@@ -69,35 +73,20 @@ def test_absent_clients_part_by_their_latest_update_and_unknown_ones_stay_with_t
 
 
 def test_weights_by_samples_decide_about_splits_and_means():
-    strategy = rule(Clusters, [0], (3, 1), settings=ClusteredFLSettings(**{**OPTIONS, "weights": "examples"}))
+    strategy = rule(Clusters, [0], (3, 1), settings=ClusteredFLSettings(**OPTIONS))
     play(strategy, 1, {0: [2], 1: [-2]})  # the mean update is 1, above ε1
     assert strategy.cluster.tolist() == [0, 0]
     assert strategy.for_clients.tolist() == [[1], [1]]
 
 
-def test_single_linkage_minimises_the_largest_similarity_across():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        similarities = cosines(rng.normal(size=(6, 3)).astype(np.float32))
-        parts = bipartition(similarities, "single")
-
-        def largest_across(part, similarities=similarities):
-            rest = [j for j in range(6) if j not in part]
-            return similarities[np.ix_(part, rest)].max()
-
-        every = [[i for i in range(6) if code >> i & 1] for code in range(1, 63)]
-        assert largest_across(parts[0]) == pytest.approx(min(map(largest_across, every)))
-
-
 def test_complete_linkage_joins_by_the_least_similar_members():
     angles = np.radians([0, 20, 50, 90])
     similarities = cosines(np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32))
-    assert bipartition(similarities, "complete") == ([0, 1], [2, 3])
-    assert bipartition(similarities, "single") == ([0, 1, 2], [3])
+    assert bipartition(similarities) == ([0, 1], [2, 3])  # single linkage would leave 3 alone
 
 
 def test_updates_of_zero_and_equal_ones_can_be_divided():
     assert cosines(np.zeros((2, 3))).tolist() == [[0, 0], [0, 0]]
-    larger, smaller = bipartition(np.ones((3, 3)), "complete")
+    larger, smaller = bipartition(np.ones((3, 3)))
     assert sorted(larger + smaller) == [0, 1, 2]
     assert len(larger) == 2

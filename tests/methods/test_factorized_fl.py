@@ -74,18 +74,18 @@ def test_of_alpha_only_u_and_one_v_leave_the_client(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "prefix", "factors"),
-    [(ALPHA, "factorized_fl", {"u"}), (BETA, "factorized_fl_plus", {"u", "v", "mu"})],
+    ("method", "factors"),
+    [(ALPHA, {"u"}), (BETA, {"u", "v", "mu"})],
 )
-def test_the_classifier_is_treated_as_any_layer_on_request(tmp_path, method, prefix, factors):
+def test_the_classifier_is_treated_as_any_layer_on_request(tmp_path, method, factors):
     for place, expected in (("personal", set()), ("shared", {f"head.{name}" for name in (*factors, "bias")})):
-        values = federation(tmp_path, method=method, **{f"{prefix}_classifier": place})
+        values = federation(tmp_path, method=method, **{"factorized_fl_classifier": place})
         _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
         assert {name for name in sharing.shared if name.startswith("head.")} == expected
 
 
 def test_beta_sends_only_what_is_left_of_mu_in_both_directions(tmp_path):
-    settings = {"factorized_fl_plus_l1": 2e-3, "learning_rate": 0.05, "num_server_rounds": 2}
+    settings = {"factorized_fl_l1": 2e-3, "learning_rate": 0.05, "num_server_rounds": 2}
     folder, sharing, log = run(tmp_path, method=BETA, **settings)
     layout = sharing.layout
     assert all(value == 2e-3 for value in layout.sparse.values())
@@ -109,7 +109,7 @@ def test_beta_sends_only_what_is_left_of_mu_in_both_directions(tmp_path):
 
 
 def test_what_is_reported_is_what_is_sent(tmp_path):
-    _, sharing, log = run(tmp_path, nodes=2, method=BETA, num_server_rounds=1, factorized_fl_plus_classifier="shared")
+    _, sharing, log = run(tmp_path, nodes=2, method=BETA, num_server_rounds=1, factorized_fl_classifier="shared")
     for kind, _, _, reply in log:
         if kind == "train":
             arrays = {name: array.numpy() for name, array in reply.array_records["arrays"].items()}
@@ -123,15 +123,11 @@ def test_what_is_reported_is_what_is_sent(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "prefix", "model"),
-    [
-        (ALPHA, "factorized_fl", "small-cnn"),
-        (ALPHA, "factorized_fl", "resnet8"),
-        (BETA, "factorized_fl_plus", "small-cnn"),
-    ],
+    ("method", "model"),
+    [(ALPHA, "small-cnn"), (ALPHA, "resnet8"), (BETA, "small-cnn")],
 )
-def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method, prefix, model):
-    settings = {f"{prefix}_threshold": 1.5, f"{prefix}_min_aggregate": 1, f"{prefix}_l1": 0.0}
+def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method, model):
+    settings = {"factorized_fl_threshold": 1.5, "factorized_fl_min_aggregate": 1, "factorized_fl_l1": 0.0}
     common = {
         "method": method,
         "model": model,
@@ -175,9 +171,9 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
         assert a["train_loss"] == b["train_loss"]
 
 
-@pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
-def test_epsilon_0_and_tau_minus_1_is_the_plain_mean(tmp_path, method, prefix):
-    settings = {f"{prefix}_scaling": 0.0, f"{prefix}_threshold": -1.0}
+@pytest.mark.parametrize("method", [ALPHA, BETA])
+def test_epsilon_0_and_tau_minus_1_is_the_plain_mean(tmp_path, method):
+    settings = {"factorized_fl_scaling": 0.0, "factorized_fl_threshold": -1.0}
     folder, sharing, log = run(tmp_path, method=method, num_server_rounds=2, **settings)
     _, state = folder.checkpoint()
     sent = [sharing.layout.unpack(arrays).astype(np.float64) for _, arrays in sorted(replies(log, 2).items())]
@@ -209,10 +205,10 @@ def test_all_clients_start_from_the_same_factors(tmp_path):
 @pytest.mark.parametrize("name", ["factorized-fl", "factorized-fl-plus"])
 def test_that_nobody_can_be_left_out_is_said_before_round_1(name):
     def remarks(clients, **settings):
-        config = Config.parse({"method": name, **{f"{name}-{key}": value for key, value in settings.items()}})
+        config = Config.parse({"method": name, **{f"factorized-fl-{key}": value for key, value in settings.items()}})
         return config.method.remarks(assemble(config, (1, 8, 8), 10)[0], clients, rounds=5)
 
-    assert remarks(10) == [f"{name}: {name}-min-aggregate = 10: all 10 clients are averaged, however unlike"]
+    assert remarks(10) == [f"{name}: factorized-fl-min-aggregate = 10: all 10 clients are averaged, however unlike"]
     assert remarks(11) == remarks(10, matching="random") == remarks(10, **{"min-aggregate": 9}) == []
 
 
@@ -286,35 +282,6 @@ def test_similarities_and_matches_of_every_round_are_kept(tmp_path):
         assert (np.diag(matches) > 0).sum() == len(heard)
 
 
-@pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
-def test_testing_the_trained_model_is_testing_before_the_mean(tmp_path, method, prefix):
-    settings = {"method": method, "num_server_rounds": 2, "fraction_train": 0.5, "local_epochs": 1}
-    alone = {f"{prefix}_threshold": 1.5, f"{prefix}_min_aggregate": 1, f"{prefix}_l1": 0.0}
-    trained = {f"{prefix}_test": "trained"}
-    # Whoever gets back what it sent is tested alike both ways, ...
-    a = simulate(tmp_path / "a", 4, **settings, **alone)
-    b = simulate(tmp_path / "b", 4, **settings, **alone, **trained)
-    for client in a.metrics()[0]["clients"]:
-        one, other = (f.metrics()[0]["personalised"]["each"][str(client)] for f in (a, b))
-        assert one == other
-    # ... and so is, with what it receives, whoever has not trained yet, ...
-    d = simulate(tmp_path / "d", 4, **settings)
-    e = simulate(tmp_path / "e", 4, **settings, **trained)
-    waiting = [str(client) for client in range(4) if client not in d.metrics()[0]["clients"]]
-    assert waiting
-    for client in waiting:
-        assert d.metrics()[0]["personalised"]["each"][client] == e.metrics()[0]["personalised"]["each"][client]
-    # ... and where means are sent, what is exported is what was trained, before it met the others'.
-    c, sharing, log = run(tmp_path / "c", nodes=4, **settings, **trained)
-    last = replies(log, 2)
-    exported = {path.stem: load_file(path) for path in export_personal(c)}
-    for client, arrays in last.items():
-        flat = sharing.layout.unflatten(sharing.layout.unpack(arrays))
-        assert np.array_equal(exported[f"client-{client:05d}"]["base.conv1.bias"], flat["base.conv1.bias"])
-        _, state = c.checkpoint()
-        assert not np.array_equal(sharing.layout.flatten(flat), state["for_clients"][client])
-
-
 def test_the_exported_model_predicts_as_the_client_was_tested(tmp_path):
     from fedpfl import models
 
@@ -371,12 +338,12 @@ def test_a_model_without_a_head_is_refused():
         method.build(torch.nn.Sequential(torch.nn.Linear(2, 2)))
 
 
-@pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
-def test_lambda_as_a_threshold_does_not_move_mu(tmp_path, method, prefix):
+@pytest.mark.parametrize("method", [ALPHA, BETA])
+def test_lambda_as_a_threshold_does_not_move_mu(tmp_path, method):
     def trained(penalty, l1):
-        given = {f"{prefix}_penalty": penalty, f"{prefix}_l1": l1, "num_server_rounds": 1, "local_epochs": 1}
+        given = {"factorized_fl_penalty": penalty, "factorized_fl_l1": l1, "num_server_rounds": 1, "local_epochs": 1}
         place = tmp_path / f"{penalty}-{l1}"
-        folder, sharing, log = run(place, method=method, **given, **{f"{prefix}_threshold": 1.5})
+        folder, sharing, log = run(place, method=method, **given, **{"factorized_fl_threshold": 1.5})
         return personal(folder, 0) if method == ALPHA else sharing.layout.unpack(replies(log, 1)[0])
 
     free, threshold, gradient = trained("gradient", 0.0), trained("threshold", 1e-3), trained("gradient", 1e-3)

@@ -128,21 +128,11 @@ def test_a_client_goes_back_to_before_its_training_where_no_model_is_better():
 
 
 def test_the_memory_stays_on_the_client_and_is_only_there_where_it_is_needed():
-    for settings, there in (({}, True), ({"baseline": "trained"}, False), ({"models": 0}, False)):
+    for settings, there in (({}, True), ({"models": 0}, False)):
         method = fedfomo(**settings)
         model = linear_round(method, [[1.0]], [0], 2).model
         assert hasattr(model, "before") == there
         assert method.sharing(model).shared == ["head.weight", "head.bias"]
-
-
-def test_compared_with_the_trained_model_a_client_keeps_that_if_no_other_does_better():
-    method = fedfomo(validation=0.5, baseline="trained")
-    x, y = np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.array([0, 1, 0, 1])
-    worse = np.array([-50, 50, 0, 0], np.float32)
-    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": np.tile(worse, (2, 1))}))
-    before = head(local.model)[0]
-    assert train(method, local).arrays["weights"].tolist() == [0, 0]
-    np.testing.assert_allclose(head(local.model)[0], before, atol=1e-6)
 
 
 @pytest.mark.parametrize(("samples", "held"), [(1, 1), (2, 1), (3, 1), (10, 2), (100, 20)])

@@ -12,7 +12,8 @@ from fedpfl.methods.fedfomo.candidates import Candidates
 
 
 def candidates(epsilon=0.0, models=2, clients=4, decay=0.0):
-    strategy = rule(Candidates, [0, 0], [1] * clients, models=models, epsilon=epsilon, epsilon_decay=decay)
+    strategy = rule(Candidates, [0, 0], [1] * clients, models=models)
+    strategy.epsilon, strategy.epsilon_decay = epsilon, decay
     play(strategy, 1, {i: [i, i] for i in range(clients)}, weights={i: [] for i in range(clients)})
     return strategy
 
@@ -26,7 +27,7 @@ def sent(strategy, client, number):
 
 
 def test_nobody_s_model_is_sent_before_it_exists_and_none_for_a_test():
-    strategy = rule(Candidates, [0, 0], (1, 1, 1), models=2, epsilon=0.0, epsilon_decay=0.0)
+    strategy = rule(Candidates, [0, 0], (1, 1, 1), models=2)
     strategy.round = 1
     assert strategy.attachments(strategy.clients[0], "train") == Payload()
     play(strategy, 1, {1: [5, 5]}, weights={1: []})

@@ -43,10 +43,9 @@ def test_every_method_builds_and_exports_every_model(name, model):
     ("name", "settings", "personal"),
     [
         ("fedper", {}, {"head"}),
-        ("fedper", {"fedper-head-layers": 2}, {"head", "base.fc2"}),
-        ("fedper", {"fedper-head-layers": 0}, set()),
+        ("fedper", {"head-layers": 2}, {"head", "base.fc2"}),
         ("fedrep", {}, {"head"}),
-        ("fedbabu", {"fedbabu-head-layers": 3}, {"head", "base.fc2", "base.fc1"}),
+        ("fedbabu", {"head-layers": 3}, {"head", "base.fc2", "base.fc1"}),
         ("lg-fedavg", {}, {"base.conv1", "base.conv2", "base.fc1", "base.fc2"}),
         ("fedrod", {}, {"personal_head"}),
     ],
@@ -86,9 +85,9 @@ def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monke
 
 
 @pytest.mark.parametrize("name", ["fedbabu", "fedper", "fedrep", "lg-fedavg"])
-def test_a_head_that_the_model_does_not_have_is_refused_by_its_own_key(tmp_path, name):
-    values = federation(tmp_path, method=name, **{f"{name}-head-layers": 3})
-    with pytest.raises(ConfigError, match=f"^{name}-head-layers = 3: the model ends with 2 linear layers"):
+def test_a_head_that_the_model_does_not_have_is_refused(tmp_path, name):
+    values = federation(tmp_path, method=name, head_layers=3)
+    with pytest.raises(ConfigError, match=r"^head-layers = 3: the model ends with 2 linear layers"):
         assemble(Config.parse(values), (1, 8, 8), 10)
 
 
@@ -134,10 +133,9 @@ class TestFedRoD:
         for name, grad in grads.items():
             assert bool(grad.abs().max() > 0) == name.startswith("personal_head."), name
 
-    def test_the_personal_loss_does_not_reach_base_and_generic_head(self, model):
-        plain = method("fedrod", **{"fedrod-balanced": False})
+    def test_the_personal_loss_does_not_reach_base_and_generic_head(self, chosen, model):
         torch.manual_seed(1)
-        _, grads = self.gradients(plain, model, [1, 1, 1, 1], [0, 2, 3])
+        _, grads = self.gradients(chosen, model, [1, 1, 1, 1], [0, 2, 3])
         model.zero_grad()
         torch.manual_seed(1)
         F.cross_entropy(model(torch.randn(3, 1, 8, 8)), torch.tensor([0, 2, 3])).backward()

@@ -8,6 +8,7 @@ import torch
 from support import FEW_SAMPLES, linear_round, simulate
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.methods import knn_per
 from fedpfl.methods.knn_per import KNNPer, KNNPerSettings
 from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings
@@ -41,7 +42,7 @@ def probabilities(x, y, at, **settings):
     return method.personalised(local.model)(torch.tensor(at)).exp().detach().numpy()
 
 
-def test_neighbours_alone_predict_what_the_samples_say():
+def test_neighbours_alone_predict_what_the_samples_say(monkeypatch):
     rng = np.random.default_rng(0)
     x, y, at = rng.normal(size=(20, 4)), np.repeat([0, 1, 1, 2, 2], 4), rng.normal(size=(7, 4))
     nearest = probabilities(x, y, at, k=1, weight=1.0)
@@ -49,7 +50,8 @@ def test_neighbours_alone_predict_what_the_samples_say():
     assert (nearest.argmax(1) == y[apart.argmin(1)]).all()
     assert nearest.max(1) == pytest.approx(np.ones(7))
     # More neighbours than there are samples, all of them alike: the shares of the classes.
-    alike = probabilities(x, y, at, k=1000, scale=1e9, weight=1.0)
+    monkeypatch.setattr(knn_per, "SCALE", 1e9)
+    alike = probabilities(x, y, at, k=1000, weight=1.0)
     assert alike == pytest.approx(np.tile([0.2, 0.4, 0.4], (7, 1)), abs=1e-6)
 
 

@@ -21,7 +21,7 @@ ALPHA = 0.1
 
 def method(gradient, **training):
     given = {"local_epochs": 1, "batch_size": 4, "learning_rate": ALPHA, "momentum": 0.0, **training}
-    return PerFedAvg(PerFedAvgSettings(gradient=gradient, delta=1e-3), TrainingSettings(**given))
+    return PerFedAvg(PerFedAvgSettings(gradient=gradient), TrainingSettings(**given))
 
 
 def quadratic(model, batch):

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.methods.pfedgate import PFedGate
+from fedpfl.methods.pfedgate import PFedGate, pfedgate
 from fedpfl.methods.pfedgate.gate import Gate, SwitchableNorm, blocks_of
 
 
@@ -96,22 +96,22 @@ def test_the_input_is_normalised_by_a_mixture_of_three_kinds_of_moments(shape):
 def test_gate_and_model_have_rates_and_norms_of_their_own():
     from fedpfl.setup.config import Config
 
-    settings = {"method": "pfedgate", "pfedgate-gate-learning-rate": 0.3, "pfedgate-clip-norm": 2.0}
+    settings = {"method": "pfedgate", "pfedgate-gate-learning-rate": 0.3}
     method = Config.parse(settings).method
     (phase,) = method.schedule(None)
     names = [name for name, _ in method.build(small()).named_parameters()]
     first = {name: next(i for i, group in enumerate(phase.groups) if group.selected(name)) for name in names}
     assert {name for name, i in first.items() if i == 0} == {name for name in names if name.startswith("gate.")}
     assert set(first.values()) == {0, 1}
-    assert [(group.learning_rate, group.clip_norm) for group in phase.groups] == [(0.3, 2.0), (None, 2.0)]
+    assert [(group.learning_rate, group.clip_norm) for group in phase.groups] == [(0.3, 10.0), (None, 10.0)]
 
 
 def test_with_every_gate_open_it_is_fedavg_to_the_bit(tmp_path, monkeypatch):
     forward = Gate.forward
     monkeypatch.setattr(Gate, "forward", lambda self, x: 0 * forward(self, x) + 1)
     settings = {"num_server_rounds": 2, "local_epochs": 1}
-    # A norm that no gradient reaches: clipping multiplies by 1.
-    ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, pfedgate_clip_norm=1e9, **settings)
+    monkeypatch.setattr(pfedgate, "CLIP_NORM", 1e9)  # which no gradient reaches: clipping multiplies by 1
+    ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, **settings)
     fedavg = simulate(tmp_path / "b", 2, method="fedavg", **settings)
     a, b = (load_file(run.path / "global.safetensors") for run in (ours, fedavg))
     assert a.keys() == b.keys()

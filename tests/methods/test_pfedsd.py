@@ -25,17 +25,17 @@ def test_steps_follow_cross_entropy_and_distillation():
     rng = np.random.default_rng(6)
     x, y = rng.normal(size=(5, 2)), rng.integers(0, 3, 5)
     training = TrainingSettings(local_epochs=2, batch_size=5, learning_rate=0.4, momentum=0.0)
-    method = PFedSD(PFedSDSettings(distillation=0.7, temperature=2.0), training)
+    method = PFedSD(PFedSDSettings(distillation=0.7), training)
     local = linear_round(method, x, y, 3, trained=1)
     teacher = rng.normal(size=(3, 2)), rng.normal(size=3)
     for parameter, value in zip(twin(local.model).parameters(), teacher, strict=True):
         parameter.data.copy_(torch.tensor(value))
     weight, bias = head(local.model)
-    taught = softmax((x @ teacher[0].T + teacher[1]) / 2)
+    taught = softmax((x @ teacher[0].T + teacher[1]) / 3)
     train(method, local)
     for _ in range(2):
         z = x @ weight.T + bias
-        error = (softmax(z) - np.eye(3)[y] + 0.7 * 2 * (softmax(z / 2) - taught)) / 5  # λτ²·KL has slope λτ·(p_τ − t)
+        error = (softmax(z) - np.eye(3)[y] + 0.7 * 3 * (softmax(z / 3) - taught)) / 5  # λτ²·KL has slope λτ·(p_τ − t)
         weight, bias = weight - 0.4 * error.T @ x, bias - 0.4 * error.sum(0)
     for ours, reference in zip(head(local.model), (weight, bias), strict=True):
         np.testing.assert_allclose(ours, reference, rtol=1e-12)

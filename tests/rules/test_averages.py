@@ -149,9 +149,7 @@ def test_the_estimate_takes_the_place_of_every_sum():
     by_part = rule(
         MeanByPart, [0, 0], [2] * 5, Layout.of([("a", (1,)), ("b", (1,))]), weight_of=lambda name: f"{name}-samples"
     )
-    split_late = ClusteredFLSettings(
-        epsilon1=0, epsilon2=1, weights="examples", linkage="single", first_split=9, smallest_split=9
-    )
+    split_late = ClusteredFLSettings(epsilon1=0, epsilon2=1, first_split=9)
     clusters = rule(Clusters, [0, 0], [2] * 5, settings=split_late)
     for made in (rule(Mean, [0, 0], [2] * 5), by_part, clusters, rule(FedDynMean, [0, 0], [2] * 5, alpha=0.0)):
         made.averages = RobustAverages(settings("median"))

@@ -100,7 +100,7 @@ def test_it_is_had_with_means_alone(method):
         assert Config.parse(values).parts("rule") == [add_step]
         assert method not in OWN_STEP
         return
-    words = "already has a server step|moves on from the mean" if method in OWN_STEP else "does not compute a mean"
+    words = "averages single channels|moves on from the mean" if method in OWN_STEP else "does not compute a mean"
     with pytest.raises(ConfigError, match=rf"^server-optimizer = 'adam': must be none for {method}: .* ({words})"):
         Config.parse(values)
 

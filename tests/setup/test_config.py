@@ -9,11 +9,12 @@ import pytest
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
-from fedpfl.core.removed import REMOVED
-from fedpfl.core.settings import require_absolute
+from fedpfl.core.removed import REMOVED, as_before, renewed
+from fedpfl.core.settings import by_key, require_absolute
 from fedpfl.launch import quick
+from fedpfl.methods import methods
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, check_keys, known_keys, unused
+from fedpfl.setup.config import Config, all_settings, check_keys, owners, unused
 
 ROOT = Path(__file__).parents[2]
 FIXED = [
@@ -41,11 +42,11 @@ FIXED = [
 
 
 def test_the_promised_keys_exist():
-    assert set(FIXED) <= set(known_keys())
+    assert set(FIXED) <= set(all_settings())
 
 
 def test_keys_are_unique_kebab_case():
-    keys = known_keys()
+    keys = list(all_settings())
     assert len(keys) == len(set(keys))
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key) for key in keys)
 
@@ -69,7 +70,7 @@ def test_places_must_not_depend_on_the_working_directory(key):
 
 def test_pyproject_defaults_are_the_code_s_defaults():
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert list(written) == known_keys()
+    assert list(written) == list(all_settings())
     flat = Config.parse({}).flat()
     assert {key: written[key] for key in flat} == flat
     assert all(type(written[key]) is type(flat[key]) for key in flat)
@@ -119,7 +120,7 @@ def test_unknown_keys_are_named_with_the_nearest_known():
 
 def test_the_number_of_settings_does_not_grow():
     # `fedpfl config | grep -c ' = '` prints it. A new setting takes the place of one that nobody needs.
-    assert len(known_keys()) <= 261
+    assert len(all_settings()) <= 212
 
 
 @pytest.mark.parametrize("key", REMOVED)
@@ -129,7 +130,30 @@ def test_a_removed_setting_names_what_is_there_instead(key):
         check_keys({key: "another"})
     with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
         quick.check({key: "another"}, {key: REMOVED[key].default})
-    assert key not in known_keys()
+    assert key not in all_settings()
+
+
+def test_methods_that_share_a_setting_describe_it_alike():
+    fields = all_settings()
+    for key, names in owners().items():
+        for name in names:
+            own = by_key(methods()[name].Settings, name)[key]
+            assert own.default == fields[key].default and own.metadata["doc"] == fields[key].metadata["doc"], key
+            assert own.metadata["limits"].describe() == fields[key].metadata["limits"].describe(), key
+    assert owners()["head-layers"] == ("fedbabu", "fedper", "fedreg", "fedrep", "lg-fedavg")
+    assert unused({"head-layers": 2}, "fedavg") == [
+        "settings of other methods, which fedavg does not use: head-layers of fedbabu, fedper, fedreg, fedrep, "
+        "lg-fedavg"
+    ]
+
+
+def test_a_setting_that_is_called_otherwise_now_keeps_its_value():
+    before = {"fedper-head-layers": 2, "fedrep-head-layers": 1, "fedtgp-pull": 0.5, "seed": 3, "fedgh-server-epochs": 1}
+    assert renewed(before) == {"head-layers": 2, "fedproto-pull": 0.5, "seed": 3}
+    now = Config.parse({"method": "fedper", "head-layers": 2}).flat()
+    then = as_before(now, "fedper")
+    assert then["fedper-head-layers"] == 2 and "head-layers" not in then
+    assert renewed(then) == now
 
 
 def test_whole_numbers_are_accepted_where_a_number_is_expected():

@@ -16,7 +16,7 @@ from ..base import Method
 class HeadSettings:
     """Where the head begins."""
 
-    head_layers: int = setting(1, "Number of linear layers at the model's end that form its head.", minimum=1)
+    head_layers: int = setting(1, "Number of linear layers at the model's end that form its head.", minimum=1, of="")
 
 
 class HeadMethod(Method):
@@ -26,4 +26,4 @@ class HeadMethod(Method):
 
     def in_head(self, model: nn.Module) -> Callable[[str], bool]:
         """Return the function that tells by name which arrays belong to the head; refuse a model without one."""
-        return cut(model, self.settings.head_layers, f"{self.name}-head-layers").in_head
+        return cut(model, self.settings.head_layers).in_head

@@ -21,7 +21,6 @@ from ...core.extras import SERVER, Extra
 from ...core.payload import Number, Payload
 from ...core.settings import setting
 from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
-from ...layers.memory import Memory, remembered
 from ...models.parts import cut
 from ...training.phase import L1, Phase
 from ..base import Aggregation, LocalRound, Method, everything, in_classifier
@@ -29,45 +28,52 @@ from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from .similarity import Similarity
 
 BUFFERS = (*RUNNING_STATISTICS, UNUSED_BUFFER)
-TRAINED = "trained"  # the model's child that remembers the shared arrays as they were trained
+NAME = "factorized-fl"  # stands before the keys of both variants
 
 
 @dataclass(frozen=True)
 class FactorizedFLSettings:
     """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
 
-    l1: float = setting(5e-4, "Weight λ of ‖µ‖₁ in the loss. Outside training, entries below λ count as 0.", minimum=0)
+    l1: float = setting(
+        5e-4, "Weight λ of ‖µ‖₁ in the loss. Outside training, entries below λ count as 0.", minimum=0, of=NAME
+    )
     penalty: str = setting(
         "gradient",
         "Effect of λ‖µ‖₁. gradient: it is part of the training loss. threshold: λ is only the value below which an "
         "entry counts as 0, as in the authors' code, whose penalty has no gradient.",
         choices=("gradient", "threshold"),
+        of=NAME,
     )
-    mu: bool = setting(True, "Whether weights have a term µ besides u ⊗ v. false: the ablation without µ.")
+    mu: bool = setting(True, "Whether weights have a term µ besides u ⊗ v. false: the ablation without µ.", of=NAME)
     threshold: float = setting(
-        0.0, "Threshold τ: clients whose cosine similarity is below it are left out. Above 1 all are.", minimum=-1
+        0.0,
+        "Threshold τ: clients whose cosine similarity is below it are left out. Above 1 all are.",
+        minimum=-1,
+        of=NAME,
     )
-    scaling: float = setting(1.0, "Scaling ε of the similarities. 0: all matched clients weigh the same.", minimum=0)
+    scaling: float = setting(
+        1.0, "Scaling ε of the similarities. 0: all matched clients weigh the same.", minimum=0, of=NAME
+    )
     min_aggregate: int = setting(
-        10, "Minimum number of nearest clients to average, even below τ; includes the client itself.", minimum=1
+        10,
+        "Minimum number of nearest clients to average, even below τ; includes the client itself.",
+        minimum=1,
+        of=NAME,
     )
     matching: str = setting(
         "similar",
         "Clients whose arrays are averaged. similar: the matched ones. random: three drawn at random. worst: the "
         "three least similar. The last two are for comparison.",
         choices=("similar", "random", "worst"),
+        of=NAME,
     )
     classifier: str = setting(
         "personal",
         "Whether each client keeps its classifier, as when labels or tasks differ (personal), or the classifier is "
         "treated like any other layer (shared).",
         choices=("personal", "shared"),
-    )
-    test: str = setting(
-        "received",
-        "Shared arrays with which a client is tested. received: those it would receive next. trained: its own, "
-        "right after training.",
-        choices=("received", "trained"),
+        of=NAME,
     )
 
 
@@ -80,7 +86,7 @@ class FactorizedFL(Method):
     configs/factorized-fl-cifar10.toml.
     """
 
-    name = "factorized-fl"
+    name = NAME
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
     equations = (
@@ -102,9 +108,6 @@ class FactorizedFL(Method):
             model, self.settings.l1, self.settings.mu, torch.Generator().manual_seed(torch.initial_seed())
         )
         penultimate_v(model.state_dict())  # refuses a model that has no layer to compare clients by
-        if self.settings.test == "trained":
-            shared = {name: array for name, array in model.state_dict().items() if self.travels(name, model)}
-            model.add_module(TRAINED, Memory(shared))
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
@@ -114,14 +117,14 @@ class FactorizedFL(Method):
     def is_common(self, name: str) -> bool:
         """Return whether an array means the same to all clients."""
         own_classifier = self.settings.classifier == "personal" and in_classifier(name)
-        return not own_classifier and not name.endswith(BUFFERS) and not name.startswith(f"{TRAINED}.")
+        return not own_classifier and not name.endswith(BUFFERS)
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Tell users if no client can be left out."""
         least = self.settings.min_aggregate
         if self.settings.matching != "similar" or clients > least:
             return []
-        return [f"{self.name}: {self.name}-min-aggregate = {least}: all {clients} clients are averaged, however unlike"]
+        return [f"{self.name}: {NAME}-min-aggregate = {least}: all {clients} clients are averaged, however unlike"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train u, v and µ together on cross-entropy + λ·‖µ‖₁ (Equation 6)."""
@@ -131,22 +134,13 @@ class FactorizedFL(Method):
     def conclude(self, local: LocalRound) -> Payload:
         """Send v of the layer before the classifier, by which clients are compared (Section 4.2)."""
         compared = local.model.state_dict()[_compared(local.model)]
-        return Payload(metrics=self.finish(local.model), arrays={"compared": compared.cpu().numpy()})
+        return Payload(metrics=sizes(local.model), arrays={"compared": compared.cpu().numpy()})
 
     @property
     def extras(self) -> Sequence[Extra]:
         """The v that is sent."""
         about = "v of the layer before the classifier, by which the server compares clients"
         return (Extra("compared", SERVER, about, copy_of=_compared),)
-
-    def finish(self, model: nn.Module) -> dict[str, Number]:
-        """Remember the trained arrays, if those are to be tested; return the sizes that the paper counts."""
-        if self.settings.test == "trained":
-            arrays = model.state_dict()
-            for name, array in remembered(model, TRAINED).items():
-                array.copy_(arrays[name])
-        kept, parameters = count_kept(model)
-        return {"mu-nonzero": kept, "parameters": parameters}
 
     @property
     def aggregation(self) -> Aggregation:
@@ -158,20 +152,15 @@ class FactorizedFL(Method):
         names = ("threshold", "scaling", "min_aggregate", "matching")
         return {name: getattr(self.settings, name) for name in names}
 
-    def adaptation(self, local: LocalRound) -> list[Phase]:
-        """Go back to the arrays as they were trained, if those are to be tested and there are any yet."""
-        if not local.never_trained:
-            self._recall(local.model)
-        return []
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Multiply out u ⊗ v + µ as it is tested, under the plain model's names."""
-        self._recall(model)
         return merge(model)
 
-    def _recall(self, model: nn.Module) -> None:
-        if self.settings.test == "trained":
-            model.load_state_dict(remembered(model, TRAINED), strict=False)
+
+def sizes(model: nn.Module) -> dict[str, Number]:
+    """Return the numbers of parameters that the paper counts."""
+    kept, parameters = count_kept(model)
+    return {"mu-nonzero": kept, "parameters": parameters}
 
 
 def _compared(model: nn.Module) -> str:

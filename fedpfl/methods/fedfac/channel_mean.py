@@ -11,7 +11,7 @@ from ...core.errors import ConfigError
 from ...core.federation import Client, Federation
 from ...core.payload import Payload
 from ...core.rng import generator
-from ...core.sharing import SPLIT, is_parameter
+from ...core.sharing import SPLIT
 from ...rules.mean import Mean
 from .sharing import Channels
 
@@ -20,34 +20,17 @@ class PartialMean(Mean):
     """Base of the rules that average the shared channels of some layers, and everything of the others.
 
     ``split`` has a 1 for every channel that is shared, layer after layer; it is None as long as there is no split. With
-    ``only_shared`` only these channels travel once there is one. The server's step is W^s ← W^s + η_g·ΔW^s, ΔW^s being
-    the mean of the clients' differences.
+    ``only_shared`` only these channels travel once there is one.
     """
 
     only_shared = True
-    no_server_step = "already has a server step η_g"
+    no_server_step = "averages single channels"
     no_robust_mean = ""
 
-    def __init__(
-        self, federation: Federation, shared: np.ndarray, channels: Channels, server_step: float = 1.0
-    ) -> None:
+    def __init__(self, federation: Federation, shared: np.ndarray, channels: Channels) -> None:
         super().__init__(federation, shared)
         self.channels = channels
-        self.step_size = server_step
         self.split: np.ndarray | None = None
-
-    def finish(self) -> None:
-        """Go from W^s to W^s + η_g·(mean − W^s), written so that η_g = 1 gives the mean to the bit.
-
-        Running statistics are no weights: of them the mean is kept (a step could make a variance negative). A channel
-        that was client-specific has no W^s; of it the mean of the weights is kept.
-        """
-        before = self.shared.astype(np.float64)
-        super().finish()
-        stepped = (1 - self.step_size) * before + self.step_size * self.shared
-        had_shared = self.split is None or self.only_shared or self.channels.elements(self.split)
-        steps = is_parameter(self.layout) & had_shared
-        self.shared = np.where(steps, stepped, self.shared).astype(np.float32)
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Attach which channels are shared."""

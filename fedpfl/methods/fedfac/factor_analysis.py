@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Where the principal-axis iteration stops: at this change of the communalities, or after so many iterations a layer.
+TOLERANCE, MAX_ITERATIONS = 1e-3, 200
+
 
 class Moments:
     """Means and centred cross products of observations of d channels that come in blocks.
@@ -74,7 +77,9 @@ def number_of_factors(correlation: np.ndarray, kappa: float) -> int:
     return min(int(np.searchsorted(shares, kappa * shares[-1])) + 1, len(shares))
 
 
-def principal_axis(correlation: np.ndarray, count: int, tolerance: float, max_iterations: int) -> Factors:
+def principal_axis(
+    correlation: np.ndarray, count: int, tolerance: float = TOLERANCE, max_iterations: int = MAX_ITERATIONS
+) -> Factors:
     """Estimate the communalities by principal-axis iteration (Equation 7 and below).
 
     Â = (√γ_1·u_1, …, √γ_G·u_G) of R; then, until no entry of Σ_ε moves by more than the tolerance, Σ_ε = diag(R − ÂÂᵀ)

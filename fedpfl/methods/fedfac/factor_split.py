@@ -12,7 +12,15 @@ from ...core.errors import LayoutError
 from ...core.federation import Client, Federation
 from ...core.payload import Payload
 from .channel_mean import PartialMean
-from .factor_analysis import Factors, Moments, eigenvector_shares, number_of_factors, principal_axis, shared_channels
+from .factor_analysis import (
+    MAX_ITERATIONS,
+    Factors,
+    Moments,
+    eigenvector_shares,
+    number_of_factors,
+    principal_axis,
+    shared_channels,
+)
 
 logger = getLogger("flwr")
 T = TypeVar("T")
@@ -38,16 +46,13 @@ class FactorSplit(PartialMean):
         kappas: Sequence[float],
         taus: Sequence[float | str],
         factor: str,
-        tolerance: float,
-        max_iterations: int,
         update: str,
         **options: Any,
     ) -> None:
         super().__init__(federation, shared, **options)
         self.only_shared = not dynamic
         self.kappas, self.taus = self._each(kappas), self._each(taus)
-        self.factor, self.tolerance, self.max_iterations = factor, tolerance, max_iterations
-        self.update = update
+        self.factor, self.update = factor, update
 
     @property
     def due(self) -> bool:
@@ -92,7 +97,7 @@ class FactorSplit(PartialMean):
         count = number_of_factors(correlation, self.kappas[layer])
         if self.factor == "eigenvector":
             return eigenvector_shares(correlation, count)
-        return principal_axis(correlation, count, self.tolerance, self.max_iterations)
+        return principal_axis(correlation, count)
 
     def _report(self, split: np.ndarray, found: Sequence[Factors]) -> None:
         self.note("shared-channels", split.mean())
@@ -104,7 +109,7 @@ class FactorSplit(PartialMean):
             self.note("factor-iterations", max(f.iterations for f in found))
             self.note("factor-analyses-cut-short", len(capped))
             if capped and self.round == 1:
-                logger.log(WARNING, "round 1: the factor analysis stopped at %d iterations", self.max_iterations)
+                logger.log(WARNING, "round 1: the factor analysis stopped at %d iterations", MAX_ITERATIONS)
         self.keep("split", split)
         self.keep("communalities", np.concatenate([f.communalities for f in found]))
 

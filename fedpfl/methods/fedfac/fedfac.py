@@ -58,10 +58,6 @@ class FedFacSettings(ChannelSettings):
         "as in the authors' code.",
         choices=("principal-axis", "eigenvector"),
     )
-    tolerance: float = setting(
-        1e-3, "Change of the communalities at which the principal-axis iteration stops.", above=0
-    )
-    max_iterations: int = setting(200, "Maximum number of principal-axis iterations per layer.", minimum=1)
     update: str = setting(
         "weights",
         "What is analysed. weights: the clients' weights. difference: their change since the start of the round.",
@@ -72,11 +68,6 @@ class FedFacSettings(ChannelSettings):
         "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round. "
         "shared: the shared channels. personal: the client-specific ones.",
         choices=("none", "shared", "personal"),
-    )
-    pre_rounds: int = setting(
-        1,
-        "Local training before the split of the static variant, in rounds; all of it takes place in round 1.",
-        minimum=1,
     )
 
 
@@ -119,12 +110,10 @@ class FedFac(FedSplit):
         return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """Train E epochs of everything; before the static split as often as there are pre-rounds."""
+        """Train E epochs of everything."""
         if self.settings.mask != "none" and local.has_received(SPLIT):
             self._mask(local)
-        before_split = self.only_shared_travel and local.round == 1
-        phase = Phase(train=everything, epochs=self.training.local_epochs)
-        return [phase] * (self.settings.pre_rounds if before_split else 1)
+        return [Phase(train=everything, epochs=self.training.local_epochs)]
 
     @torch.no_grad()
     def _mask(self, local: LocalRound) -> None:
@@ -166,10 +155,9 @@ class FedFac(FedSplit):
         """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
         s = self.settings
         analysis = {
-            "kappas": self._kappas, "taus": self._taus, "factor": s.factor,
-            "tolerance": s.tolerance, "max_iterations": s.max_iterations, "update": s.update,
+            "kappas": self._kappas, "taus": self._taus, "factor": s.factor, "update": s.update,
         }  # fmt: skip
-        return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
+        return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis})
 
     @property
     def _kappas(self) -> list[float]:

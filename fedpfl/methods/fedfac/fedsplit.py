@@ -7,7 +7,7 @@ Here the split is given; FedFac finds it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Mapping, Sequence, cast
+from typing import Any, ClassVar, Sequence, cast
 
 from torch import nn
 
@@ -32,17 +32,20 @@ class ChannelSettings:
         'Layers Λ to split, by name or by number, such as "16,17". Number 1 is the first convolution or linear '
         "layer; the projections of residual networks are not counted. auto: the last convolution, or the last "
         "hidden layer of a model without convolutions.",
+        of="fedfac",
     )
     splits: str = setting(
         "channel",
         "What belongs to a channel. channel: its row of the weight, its bias and its BatchNorm channel. weight: the "
         "row alone; the layer's biases and BatchNorm are personal, as in the authors' code.",
         choices=("channel", "weight"),
+        of="fedfac",
     )
     share_buffers: bool = setting(
-        True, "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal."
+        True,
+        "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal.",
+        of="fedfac",
     )
-    server_step: float = setting(1.0, "Server step size η_g along the mean update.", above=0)
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,7 @@ class FedSplit(Method):
     name = "fedsplit"
     paper = "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data"
     shares = "everything but the client-specific channels of some layers, by a given split"
-    equations = (
-        r"W_i = (W^s, W_i^p), \quad W^s \leftarrow W^s + \eta_g \frac{\sum_i n_i (W_i^s - W^s)}{\sum_i "
-        r"n_i}"
-    )
+    equations = r"W_i = (W^s, W_i^p), \quad W^s \leftarrow \frac{\sum_i n_i W_i^s}{\sum_i n_i}"
     refuses = {"trainable": "splits whole layers into channels"}
     Settings: ClassVar[type[Any]] = FedSplitSettings
 
@@ -100,7 +100,7 @@ class FedSplit(Method):
             name = known[number - 1] if 1 <= number <= len(known) else word
             if name not in known:
                 allowed = f"{word!r} must be a number from 1 to {len(known)} or one of {', '.join(known)}"
-                raise ConfigError(f"{self.name}-layers", self.settings.layers, allowed)
+                raise ConfigError("fedfac-layers", self.settings.layers, allowed)
             chosen.add(_required(model, name))
         return [name for name in known if name in chosen]
 
@@ -127,13 +127,8 @@ class FedSplit(Method):
 
     @property
     def aggregation(self) -> Aggregation:
-        """W^s ← W^s + η_g·Σ n_k·ΔW_k^s / Σ n_k (Algorithm 1)."""
-        given = {"split": self.settings.split, "share": self.settings.shared}
-        return Aggregation(ChannelMean, {**given, **self._server_step})
-
-    @property
-    def _server_step(self) -> Mapping[str, Any]:
-        return {"server_step": self.settings.server_step}
+        """W^s ← Σ n_k·W_k^s / Σ n_k (Algorithm 1, with the step size η_g = 1)."""
+        return Aggregation(ChannelMean, {"split": self.settings.split, "share": self.settings.shared})
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Return none: the shared channels alone make no model."""

@@ -22,14 +22,11 @@ class Candidates(PerClientRule):
 
     name = "candidates"
     remembers = ("preferences",)
+    epsilon, epsilon_decay = 0.3, 0.05  # ε of round 1, and by how much it falls
 
-    def __init__(
-        self, federation: Federation, shared: np.ndarray, models: int, epsilon: float, epsilon_decay: float
-    ) -> None:
+    def __init__(self, federation: Federation, shared: np.ndarray, models: int) -> None:
         super().__init__(federation, shared)
         self.models = models
-        self.epsilon = epsilon
-        self.epsilon_decay = epsilon_decay
         self.preferences = np.zeros((len(self.clients), len(self.clients)))
         # Chosen once a round: a message that is sent again is the same, even if others have answered meanwhile.
         self._chosen_in = -1

@@ -5,8 +5,7 @@ Section 3.
 
 As in the authors' code, a client compares the models with the one that it began its last local training with. The model
 that it trained is among the candidates, so others' models compete with it. If no candidate is better than the old
-model, the client returns to the old one. With ``fedfomo-baseline = "trained"`` the candidates are compared with the
-trained model, and the client always continues from that. The authors' server also offers models of whole groups of
+model, the client returns to the old one. The authors' server also offers models of whole groups of
 clients; here it does not.
 """
 
@@ -45,16 +44,6 @@ class FedFomoSettings:
         minimum=0,
         maximum=0.9,
     )
-    epsilon: float = setting(
-        0.3, "Probability ε, in round 1, that a model to send is drawn at random.", minimum=0, maximum=1
-    )
-    epsilon_decay: float = setting(0.05, "Decrease of ε per round, down to 0.", minimum=0, maximum=1)
-    baseline: str = setting(
-        "before-training",
-        "Model with which the others are compared. before-training: the client's own before its last local "
-        "training, as in the authors' code; its trained model is then one of the others. trained: the trained model.",
-        choices=("before-training", "trained"),
-    )
 
 
 class FedFomo(Method):
@@ -82,10 +71,10 @@ class FedFomo(Method):
 
     @property
     def _remembers(self) -> bool:
-        return bool(self.settings.baseline == "before-training" and self.settings.models)
+        return bool(self.settings.models)
 
     def build(self, model: nn.Module) -> nn.Module:
-        """Add the memory of the model from before the last local training, if that is compared with."""
+        """Add the memory of the model from before the last local training, if models are compared with it."""
         if self._remembers:
             model.add_module(BEFORE, Memory(self.sharing(model).received()))
         return model
@@ -99,7 +88,7 @@ class FedFomo(Method):
         return not _in_memory(name)
 
     def prepare(self, local: LocalRound) -> None:
-        """Step towards the models that were sent, and the trained one with ``before-training`` (Equation 3)."""
+        """Step towards the models that were sent, and the trained one (Equation 3)."""
         split = self.sharing(local.model)
         if local.has_received("models"):
             own, models = split.get_shared(), local.received("models")
@@ -158,8 +147,7 @@ class FedFomo(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The server passes models on, and combines none (Section 3.2)."""
-        names = ("models", "epsilon", "epsilon_decay")
-        return Aggregation(Candidates, {name: getattr(self.settings, name) for name in names})
+        return Aggregation(Candidates, {"models": self.settings.models})
 
 
 def _in_memory(name: str) -> bool:

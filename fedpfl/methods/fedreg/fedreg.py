@@ -7,16 +7,15 @@ random (``fedreg-personal-start = "random"``). Variant b averages its only head 
 
 Where the paper leaves it open: a head is the last linear layer; Q = t / C is rounded to the nearest whole number, at
 least 1; samples to augment are drawn with replacement; the rebalanced set is drawn once, since it is an input of the
-client's Algorithm 1. Each step starts with a new optimiser, with the order ``interleaved`` each epoch.
-``fedreg-max-growth`` is not in the paper: it bounds t on the client, because t follows from the counts that other
-clients report.
+client's Algorithm 1. Each step starts with a new optimiser. ``MAX_GROWTH`` is not in the paper: it bounds t on the
+client, because t follows from the counts that other clients report.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import WARNING, getLogger
 from typing import Any, Callable
 
@@ -30,6 +29,7 @@ from ...core.settings import setting
 from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
+from ..bases.head import HeadSettings
 from ..bases.prototypes import class_by_width
 from .by_part import MeanOfRebalanced
 from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalanced, quota, rebalance
@@ -37,13 +37,15 @@ from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalan
 logger = getLogger("flwr")
 
 HEAD_P = "head_p"
+# Samples of a client's rebalanced set, at most, as a multiple of its own training samples.
+MAX_GROWTH = 20.0
 # The ablations of Section 4.7, a) to d).
 VARIANTS = ("full", "same-weights", "one-head", "original-only", "rebalanced-only")
 ONE_HEAD = ("one-head", "rebalanced-only")
 
 
 @dataclass(frozen=True)
-class FedReGSettings:
+class FedReGSettings(HeadSettings):
     """Settings of FedReG; the defaults are the paper's choice (Section 4.3)."""
 
     threshold: str = setting(
@@ -58,20 +60,6 @@ class FedReGSettings:
         "auto: AutoAugment. none: plain copies. Data other than images are always filled up with copies.",
         choices=AUGMENTATIONS,
     )
-    max_growth: float = setting(
-        20.0,
-        "Maximum size of a client's rebalanced set, as a multiple of its own training samples (counted as at least "
-        "1,000). It bounds the effect of the sample counts that other clients report.",
-        minimum=1,
-        maximum=10_000,
-    )
-    order: str = setting(
-        "sequential",
-        "sequential: E epochs on the original data, then E on the rebalanced data. interleaved: one epoch of each, "
-        "E times.",
-        choices=("sequential", "interleaved"),
-    )
-    head_layers: int = setting(1, "Number of linear layers at the model's end that form a head.", minimum=1)
     personal_start: str = setting(
         "generic",
         "Initialisation of the personal head. generic: a copy of the generic head. random: its own, as in Algorithm 1.",
@@ -143,9 +131,7 @@ class FedReG(Method):
         original = Phase(everything if variant in ONE_HEAD else excluding(self._in_head_g), epochs, loss)
         rebalanced = Phase(excluding(in_head_p), epochs, data=self._rebalanced(local))
         steps = [rebalanced] if variant == "rebalanced-only" else [original, rebalanced]
-        if self.settings.order == "sequential":
-            return steps
-        return [replace(step, epochs=1) for _ in range(epochs) for step in steps]
+        return steps
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send n^r, the weight of head_G (Equation 6)."""
@@ -183,7 +169,7 @@ class FedReG(Method):
         if self.settings.variant in ONE_HEAD:
             return arrays
         if self.settings.head_layers > 1:
-            raise NoPlainModel("two heads of several layers each are no single one (fedreg-head-layers > 1)")
+            raise NoPlainModel("two heads of several layers each are no single one (head-layers > 1)")
         for name, array in model.get_submodule(HEAD_P).state_dict().items():
             arrays[f"head.{name}"] = arrays[f"head.{name}"] + array
         return {name: array for name, array in arrays.items() if not in_head_p(name)}
@@ -200,11 +186,11 @@ class FedReG(Method):
         return self._rebalanced_sets.get((local.client, size), draw)
 
     def _quota(self, local: LocalRound) -> int:
-        threshold, growth = _threshold(local), self.settings.max_growth
+        threshold, growth = _threshold(local), MAX_GROWTH
         most = max_rebalanced(local.class_counts, growth)
         if threshold > most and local.client not in self._bounded:
             self._bounded.add(local.client)
-            words = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (fedreg-max-growth = %g)"
+            words = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (at most %g times its own)"
             logger.log(WARNING, words, local.client, most, threshold, growth)
         return quota(local.class_counts, threshold, growth)
 

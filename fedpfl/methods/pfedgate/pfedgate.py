@@ -18,8 +18,9 @@ from ...training.steps import forward_with
 from ..base import Aggregation, LocalRound, Method, everything
 from .gate import Gate, blocks_of
 
-# The value of every gate at first.
-OPENED = 0.99
+OPENED = 0.99  # the value of every gate at first
+CLIP_NORM = 10.0  # of the gradients of gate and model, each
+BLOCKS = 5  # into which every parameter is divided
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,6 @@ class PFedGateSettings:
 
     share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
     gate_learning_rate: float = setting(0.1, "Learning rate of the gate.", above=0)
-    clip_norm: float = setting(
-        10.0, "Maximum gradient norm of the gate and of the model, each clipped separately.", above=0
-    )
-    blocks: int = setting(5, "Number of blocks into which every parameter is divided.", minimum=1)
 
 
 class PFedGate(Method):
@@ -60,7 +57,7 @@ class PFedGate(Method):
             raise ConfigError(
                 "method", self.name, "its gate computes with the input values, but tokens are only numbers of words"
             )
-        model.gate = Gate(model.input_shape, blocks_of(model, self.settings.blocks), self.settings.share, OPENED)
+        model.gate = Gate(model.input_shape, blocks_of(model, BLOCKS), self.settings.share, OPENED)
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
@@ -73,8 +70,7 @@ class PFedGate(Method):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.training.criterion(gated(model, batch.x), batch.y)
 
-        own = self.settings
-        groups = [Group(in_gate, own.gate_learning_rate, own.clip_norm), Group(everything, None, own.clip_norm)]
+        groups = [Group(in_gate, self.settings.gate_learning_rate, CLIP_NORM), Group(everything, None, CLIP_NORM)]
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, groups=groups)]
 
     def personalised(self, model: nn.Module) -> Forward:

@@ -83,6 +83,8 @@ class Engine:
         require_working(self._measures, data.num_classes, config.training.labels)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
+        part = config.last("of_client", None)
+        self._own_settings: Callable[[Config, int], Config] | None = part and part(config, data.client_names)
         self._made: dict[str, tuple[Any, ...]] = {}
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
@@ -109,6 +111,8 @@ class Engine:
             extras = extras_of(config, model, sharing)
             self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays
         self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays = self._made[name]
+        if self._own_settings is not None:
+            self.config = self._own_settings(self.config, client)
 
     def state_of(self, key: str, client: int) -> ClientState:
         """Return where a client keeps its arrays in the run with a key."""
@@ -150,6 +154,7 @@ class Engine:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         if self.instead is not None:
             return self.instead(self, client, message)
+        self.use_model_of(client)
         training = self.begin_training(client, message, self.config.method)
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
@@ -270,6 +275,11 @@ class Engine:
     def sends_as_trained(self) -> bool:
         """Whether clients send their shared vectors as these were trained: without noise, and unrounded."""
         return self.config.run.wire_dtype == "float32" and not any(part.changes_shared for part in self.parts)
+
+    @property
+    def own_training(self) -> str:
+        """What tells apart clients that train with settings of their own."""
+        return "" if self._own_settings is None else repr(self.config.training)
 
     @property
     def draws_at_the_end(self) -> bool:

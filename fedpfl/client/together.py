@@ -139,6 +139,7 @@ class Together:
     def _begin(self, client: int, message: Payload) -> _Client:
         """Load a client, have its method make its phases, and take its model out of the engine's."""
         engine, begun = self._engine, time.perf_counter()
+        engine.use_model_of(client)
         # A method may leave something in itself that it needs when the client's round ends.
         training = engine.begin_training(client, message, copy.copy(engine.config.method), later=True)
         local = training.local
@@ -158,7 +159,7 @@ class Together:
         if loaded:
             self._turns_of(engine).take(member)
         found = _Client(training, phases, member)
-        found.kind = f"{engine.config.run.model} {kind_of(phases)}"
+        found.kind = f"{engine.config.run.model} {kind_of(phases)} {engine.own_training}"
         found.seconds = time.perf_counter() - begun
         return found
 

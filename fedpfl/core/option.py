@@ -43,6 +43,7 @@ class Option:
         * ``extras`` (config, model, sharing) returns further arrays that travel;
         * ``rule`` (config, rule) changes the rule before round 1;
         * ``plan`` (config) checks what is needed before anything starts;
+        * ``of_client`` (config, names) returns a function of a config and a client, which returns the client's config;
         * ``instead`` (transport, config) runs in place of the rounds and returns the run's folder;
         * ``follower`` (config, folder) returns listeners that see the run from before its first message;
         * ``attendance`` (config, folder, transport) returns what decides who takes part;
@@ -50,7 +51,7 @@ class Option:
         * ``loop`` (config) returns what makes the loop over the rounds;
         * ``afterwards`` (transport, server) is called once the results are written.
 
-        Of ``train``, ``instead``, ``attendance`` and ``loop`` a run has one: the last.
+        Of ``of_client``, ``train``, ``instead``, ``attendance`` and ``loop`` a run has one: the last.
     """
 
     title: ClassVar[str]

@@ -13,6 +13,7 @@ from that line.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
@@ -182,7 +183,15 @@ def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
 
 
 def joined(value: Any) -> Any:
-    """Return a list of numbers and texts as the text that a setting has for it (``1,5``), other things as they are."""
+    """Return a list, or a table of tables, as the text that a setting has for it; other things as they are."""
+    if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
+        tables = {
+            str(name): {str(key).replace("_", "-"): one for key, one in own.items()} for name, own in value.items()
+        }
+        try:
+            return json.dumps(tables)
+        except (TypeError, ValueError):
+            return value
     if isinstance(value, (list, tuple)) and value and all(type(one) in (int, float, str) for one in value):
         texts = [str(one) for one in value]
         return value if any("," in text for text in texts) else ",".join(texts)

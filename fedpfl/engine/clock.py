@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -68,11 +68,15 @@ def micro(seconds: float) -> int:
 class Clock:
     """The virtual time of a run.
 
+    ``training`` returns how a client trains.
+
     ``size`` are the bytes of the shared arrays on their way to a client, ``replies`` those on their way back: messages
     and replies have as many until those of a round are counted.
     """
 
-    def __init__(self, bench: DevicesModel, training: TrainingSettings, size: int, replies: int) -> None:
+    def __init__(
+        self, bench: DevicesModel, training: Callable[[int], TrainingSettings], size: int, replies: int
+    ) -> None:  # fmt: skip
         self._bench, self._training, self._bytes = bench, training, (size, replies)
         self._place = {client: place for place, device in enumerate(bench.devices) for client in device.clients}
         self._free: list[Free] = [(0, 0, 0)] * len(bench.devices)
@@ -148,7 +152,7 @@ class Clock:
 
     def _work(self, client: Client, trains: bool) -> int:
         """Return how many microseconds a client computes."""
-        device, training = self._bench.devices[self._place[client.id]], self._training
+        device, training = self._bench.devices[self._place[client.id]], self._training(client.id)
         if not trains:
             return micro(client.test_samples / device.test)
         samples = training.local_steps * training.batch_size or client.train_samples * training.local_epochs

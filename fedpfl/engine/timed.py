@@ -38,7 +38,10 @@ class TimedParticipation(Participation):
         shape = tuple(self._folder.task()["input_shape"])
         size = rule.layout.size * np.dtype(self._config.run.wire_dtype).itemsize
         bench = read_bench(self._config, shape)
-        self.clock = Clock(bench, self._config.training, size, size if rule.takes_shared else 0)
+        config, part = self._config, self._config.last("of_client", None)
+        own = None if part is None else part(config, self._folder.task().get("client_names", ()))
+        training = (lambda client: config.training) if own is None else lambda client: own(config, client).training
+        self.clock = Clock(bench, training, size, size if rule.takes_shared else 0)
 
     def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
         """Begin the round of the clock as well, and note who is offline."""

@@ -130,6 +130,7 @@ class CommonSettings(TypedDict, total=False):
     new_nodes: Literal["ignore", "join"]
     forget_after: Annotated[int, {'minimum': 0}]
     devices_model: str
+    client_settings: str
     personalise: Literal["none", "local-train", "fine-tune"]
     missed_timeout: Annotated[float, {'minimum': 0}]
     tracker: Literal["none", "wandb", "mlflow"]

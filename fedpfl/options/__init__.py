@@ -12,7 +12,7 @@ from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
 from .keep_momentum import KeepMomentumOption
 from .listeners import ListenersOption
 from .norm_limit import NormLimitOption
-from .participation import ParticipationOption
+from .participation import ClientSettingsOption, ParticipationOption
 from .privacy import PrivacyOption
 from .robust import RobustOption
 from .server_step import ServerStepOption
@@ -24,5 +24,6 @@ from .virtual_time import VirtualTimeOption
 OPTIONS = (
     TrainableOption, ServerStepOption, NormLimitOption, RobustOption, PrivacyOption, EvaluateGlobalOption,
     DiagnosticsOption, KeepMomentumOption, EvaluateTrainedOption, BufferedOption, ParticipationOption,
-    VirtualTimeOption, PersonaliseOption, DeviceModelOption, MissedOption, TrackerOption, ListenersOption,
+    VirtualTimeOption, ClientSettingsOption, PersonaliseOption, DeviceModelOption, MissedOption, TrackerOption,
+    ListenersOption,
 )  # fmt: skip

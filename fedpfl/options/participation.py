@@ -1,13 +1,16 @@
-"""Late, absent and slow clients: who is asked in a round, and who is waited for."""
+"""Late, absent, slow and unlike clients: who is asked in a round, who is waited for, and how each trains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.option import Option, TaskFacts
+from ..core.option import Option, TaskFacts, part
 from ..core.settings import setting
 from .virtual_time import VirtualTimeSettings
+
+# Settings of training that a client can have for itself.
+UNLIKE = ("local-epochs", "local-steps", "batch-size", "learning-rate", "momentum", "weight-decay", "clip-norm")
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,35 @@ class ParticipationOption(Option):
             why = "does nothing: a simulation measures no time without devices-model"
             found += [f"{key} {why}" for key, value in timed.items() if value]
         return found
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """The clients that are unlike others."""
+
+    client_settings: str = setting(
+        "",
+        "Settings of single clients, a table for each by its name in the data or its number: {anna = {local-epochs = "
+        f"2}}, 3 = {{weight = 0.5}}}}. Allowed are {', '.join(UNLIKE)}, and weight, a factor of what the client weighs "
+        "in the mean.",
+    )
+
+
+class ClientSettingsOption(Option):
+    """Has single clients train in another way, and weigh more or less in the mean."""
+
+    title = "Unlike clients"
+    Settings = ClientSettings
+    parts = {
+        "of_client": "fedpfl.client.own_settings:own_settings",
+        "listener": "fedpfl.engine.own_weights:own_weights",
+    }
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether a client has any."""
+        return bool(self.settings.client_settings)
+
+    def check(self, config: Any) -> None:
+        """Refuse what one client cannot have."""
+        if self.wanted(config):
+            part("fedpfl.client.own_settings:check")(config)

@@ -68,6 +68,7 @@ class Mean(Rule):
         self.weights = weights
         self.absent = absent
         self.step = step
+        self.own_weights: dict[int, float] = {}  # factors of some clients' weights
 
     def begin(self) -> None:
         """Start the sums at zero."""
@@ -118,4 +119,5 @@ class Mean(Rule):
         """Return a_i; a rule may override it. There is no reply of a client that counts with the last mean."""
         # Noise on the sum hides a client only if none counts for more than the noise is made for.
         alike = self.weights == "uniform" or self.noise is not None
-        return 1.0 if alike else client.train_samples * self.damping(client)
+        weight = 1.0 if alike else client.train_samples * self.damping(client)
+        return weight * self.own_weights.get(client.id, 1.0)

@@ -81,7 +81,9 @@ def loop(devices=BOARDS, starts_at=0.0, server_seconds=0.0, **settings):
     config = Config.parse(given)
     rule = Mean(Federation(CLIENTS, LAYOUT), np.zeros(250, np.float32))
     attendance = TimedParticipation(config, RunFolder(Path("runs") / "bench"), Arithmetic())
-    attendance.clock = Clock(DevicesModel(devices, starts_at, server_seconds), config.training, BYTES, BYTES)
+    attendance.clock = Clock(
+        DevicesModel(devices, starts_at, server_seconds), lambda client: config.training, BYTES, BYTES
+    )
     make = config.last("loop", None)
     return (make(config) if make else RoundLoop)(rule, config.run, "key", attendance=attendance)
 

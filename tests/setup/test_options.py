@@ -10,8 +10,8 @@ from fedpfl.core.option import Option, TaskFacts, options, part
 from fedpfl.setup.config import Config
 
 KINDS = {
-    "model", "client", "train", "extras", "rule", "plan", "instead", "follower", "attendance", "listener", "loop",
-    "afterwards",
+    "model", "client", "of_client", "train", "extras", "rule", "plan", "instead", "follower", "attendance", "listener",
+    "loop", "afterwards",
 }  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""Clients that train with settings of their own, and weigh more or less in the mean."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
+from typer.testing import CliRunner
+
+import fedpfl
+from fedpfl.cli import app
+from fedpfl.core.errors import ConfigError
+from fedpfl.engine.local import LocalTransport
+from fedpfl.setup.config import Config
+
+GIVEN = {"method": "ditto", "local_epochs": 1, "num_server_rounds": 2, "model": "mlp", **FEW_SAMPLES}
+UNLIKE = {0: {"local_epochs": 3}, 2: {"learning_rate": 0.1, "batch_size": 4}}
+
+
+def shared(folder):
+    return (folder.path / "global.safetensors").read_bytes()
+
+
+def personal(run, tmp_path, client):
+    (folder,) = (tmp_path / "state").glob(f"*/client-{client:05}")
+    return sorted(folder.glob("round-*.safetensors"))[-1].read_bytes()
+
+
+@pytest.mark.parametrize(("client", "own"), [(0, {"local_epochs": 3}), (1, {"learning_rate": 0.1, "batch_size": 4})])
+def test_a_client_trains_as_it_would_if_all_had_its_settings(tmp_path, client, own):
+    given = {**GIVEN, "num_server_rounds": 1}
+    some = simulate(tmp_path / "some", 3, client_settings={client: own}, **given)
+    every = simulate(tmp_path / "every", 3, **{**given, **own})
+    plain = simulate(tmp_path / "plain", 3, **given)
+    for other in range(3):
+        like = ("every", every) if other == client else ("plain", plain)
+        assert personal(some, tmp_path / "some", other) == personal(like[1], tmp_path / like[0], other)
+
+
+def test_it_is_the_same_over_flower_and_for_any_number_of_workers(tmp_path):
+    values = federation(tmp_path / "a", 4, client_settings=UNLIKE, **GIVEN)
+    runs = [run_federation(LocalTransport(Config.parse({**values, "num-clients": 4}), workers=2), values)]
+    runs.append(simulate(tmp_path / "b", 4, client_settings=UNLIKE, **GIVEN))
+    runs.append(simulate(tmp_path / "c", 4, LocalGrid, client_settings=UNLIKE, **GIVEN))
+    assert len({shared(run) for run in runs}) == 1
+    assert shared(runs[0]) != shared(simulate(tmp_path / "d", 4, **GIVEN))
+
+
+def test_clients_of_one_batch_train_as_they_do_alone(tmp_path):
+    runs = [simulate(tmp_path / f"{n}", 4, client_settings=UNLIKE, clients_at_once=n, **GIVEN) for n in (1, 4)]
+    ours, theirs = (run.checkpoint()[1]["shared"] for run in runs)
+    assert np.allclose(ours, theirs, atol=1e-5)
+
+
+def test_weights_are_factors_of_the_samples(tmp_path):
+    given = {**GIVEN, "num_server_rounds": 1, "method": "fedavg"}
+    alone = [simulate(tmp_path / f"{i}", 2, client_settings={1 - i: {"weight": 0}}, **given) for i in (0, 1)]
+    both = simulate(tmp_path / "both", 2, client_settings={1: {"weight": 3}}, **given)
+    samples = [train for train, _ in both.task()["samples"]]
+    first, second = (run.checkpoint()[1]["shared"].astype(np.float64) for run in alone)
+    wanted = (samples[0] * first + 3 * samples[1] * second) / (samples[0] + 3 * samples[1])
+    assert np.allclose(both.checkpoint()[1]["shared"], wanted, atol=1e-6)
+
+
+def test_clients_have_names_and_files_have_tables(tmp_path, elsewhere):
+    rng = np.random.default_rng(0)
+    data = {name: (rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 2, 40)) for name in ("ann", "ben", "2")}
+    small = {"method": "local", "model": "mlp", "num_server_rounds": 1, "local_epochs": 1, "quiet": True, "workers": 0}
+    # The client named "2" comes before the one with this number.
+    own = fedpfl.run(**small, data=data, client_settings={"ben": {"local_epochs": 4}, "2": {"local_epochs": 2}})
+    assert json.loads(own.settings["client-settings"])["ben"] == {"local-epochs": 4}
+    for name, epochs in (("ann", 1), ("ben", 4), ("2", 2)):
+        same = fedpfl.run(**{**small, "local_epochs": epochs}, data=data)
+        assert all((own.model(name).state_dict()[k] == v).all() for k, v in same.model(name).state_dict().items())
+    file = tmp_path / "own.toml"
+    file.write_text('method = "local"\nmodel = "mlp"\nnum-server-rounds = 1\n[client-settings.1]\nlocal-epochs = 2\n')
+    done = CliRunner().invoke(app, ["run", "-q", "-c", str(file), "-c", "client-settings={1={local-epochs=3}}"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(fedpfl.load(done.stdout.strip().split("/")[-1]).settings["client-settings"]) == {
+        "1": {"local-epochs": 3}
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "must be a table of settings for each client"),
+        ("[1]", "must be a table of settings for each client"),
+        ('{"0": 3}', "must be a table of settings for each client"),
+        ('{"0": {"epochs": 3}}', "client-settings = '0': epochs of client 0: must be one of .*local-epochs"),
+        ('{"0": {"local-epochs": 0}}', "client-settings = '0': local-epochs = 0: must be at least 1"),
+        ('{"0": {"weight": -1}}', "weight = -1: must be a number of at least 0"),
+        ('{"0": {"weight": true}}', "weight = True: must be a number of at least 0"),
+    ],
+)
+def test_what_is_no_setting_of_a_client_is_refused(text, words):
+    with pytest.raises(ConfigError, match=words):
+        Config.parse({"method": "fedavg", "client-settings": text})
+
+
+def test_clients_that_there_are_not_and_weights_without_a_mean_are_refused_before_round_1(tmp_path):
+    for own, words in (
+        ({7: {"local_epochs": 2}}, "is no client; they are 0 … 1"),
+        ({"ann": {}}, "no client of this name"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            simulate(tmp_path / next(iter(map(str, own))), 2, client_settings=own, **GIVEN)
+    with pytest.raises(ConfigError, match="weight: must be 1 for fedamp, whose rule is more than a mean"):
+        simulate(tmp_path, 2, client_settings={0: {"weight": 2}}, **{**GIVEN, "method": "fedamp"})
+    with pytest.raises(ConfigError, match="must be 1 with dp-where = server"):
+        Config.parse({"method": "fedavg", "dp-noise-multiplier": 1.0, "dp-where": "server",
+                      "client-settings": '{"0": {"weight": 2}}'})  # fmt: skip

@@ -30,8 +30,8 @@ from common import BenchmarkError, count, footer, main, note, table
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fedpfl.launch.superlink import script
-from fedpfl.mqtt.broker import ENVIRONMENT, BrokerFiles, write_broker_files
+from fedpfl.bench.mqtt.broker import ENVIRONMENT, BrokerFiles, write_broker_files
+from fedpfl.bench.superlink import script
 
 PULL, PUSH, HEARTBEAT = (f"/v1/fleet/{name}" for name in ("pull-messages", "push-object", "send-node-heartbeat"))
 # What Flower 1.41 sends along with every request of a SuperNode.

@@ -32,7 +32,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from fedpfl.launch.superlink import SuperLink
+from fedpfl.bench.superlink import SuperLink
 
 PYPROJECT = """\
 [project]

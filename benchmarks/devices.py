@@ -32,7 +32,7 @@ KINDS = {
 # What a part of a testbed is called on its command line; the first that is found counts.
 PARTS = {
     "SuperLink": ("flower-superlink",), "SuperNodes": ("flower-supernode",), "bridge": ("fedpfl.cli.bridge",),
-    "broker": ("mosquitto",), "workers": ("fedpfl.client.worker",), "fork servers": ("fedpfl.launch.forkserver",),
+    "broker": ("mosquitto",), "workers": ("fedpfl.bench.device.worker",), "fork servers": ("fedpfl.bench.forkserver",),
     "SuperExecs": ("flower-superexec",), "ServerApp": ("flwr-serverapp", "fedpfl-serverapp"),
     "ClientApps": ("flwr-clientapp",),
 }  # fmt: skip

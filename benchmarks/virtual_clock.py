@@ -20,8 +20,8 @@ from typing import Any
 
 from common import Run, count, footer, main, note, simulate, table
 
-from fedpfl.client.profile import Profile
-from fedpfl.client.profile import measure as measure_profile
+from fedpfl.bench.device.profile import Profile
+from fedpfl.bench.device.profile import measure as measure_profile
 from fedpfl.core.stored import to_toml
 from fedpfl.setup.config import Config
 

@@ -24,10 +24,10 @@ def main() -> None:
     import numpy as np
     import torch
 
+    import fedpfl.bench.device.worker
+    import fedpfl.bench.forkserver
     import fedpfl.cli.bridge
-    import fedpfl.client.worker
     import fedpfl.flower.client_app
-    import fedpfl.launch.forkserver
     from fedpfl.client.engine import handle
     from fedpfl.core.payload import Payload
     from fedpfl.setup.assembly import assemble

@@ -19,7 +19,7 @@ from pathlib import Path
 from processes import using
 from waiting import wait_until
 
-from fedpfl.launch.superlink import free_port
+from fedpfl.bench.superlink import free_port
 from fedpfl.results.run import RunFolder
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from processes import marked
 from support import exported
 from waiting import wait_until
 
-from fedpfl.launch.superlink import free_port, script
+from fedpfl.bench.superlink import free_port, script
 from fedpfl.results.export import export_personal
 
 pytestmark = [

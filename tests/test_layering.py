@@ -20,20 +20,22 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 LAYERS = [
     ["core", "flower_private", "version"],
     ["options"],
-    ["data", "layers", "models", "mqtt"],
+    ["data", "layers", "models", "bench/mqtt"],
     ["rules", "training"],
     ["methods"],
     ["setup"],
     ["client"],
+    ["bench/device"],
     ["results"],
     ["engine"],
     ["flower"],
     ["strategies"],
+    ["bench"],
     ["launch"],
-    ["analysis"],
-    ["experiments"],
-    ["report"],
-    ["live"],
+    ["study/analysis"],
+    ["study"],
+    ["study/report"],
+    ["study/live"],
     ["api"],
     ["cli"],
     ["fedpfl"],  # the package's own __init__.py, which hands on names
@@ -73,8 +75,9 @@ MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def part_of(module):
-    """Return the package or file, at the top of fedpfl, that a module belongs to."""
-    return module.split(".")[:2][-1]
+    """Return the folder or file of fedpfl that a module belongs to: at its top, or one of those listed in another."""
+    first, *rest = module.split(".")[1:] or [module]
+    return inner if (inner := "/".join([first, *rest[:1]])) in RANK else first
 
 
 def imports(module):
@@ -97,7 +100,7 @@ def test_dependencies_point_downwards(module):
         ours = other.split(".")[0] == PACKAGE.name
         if ours and part_of(other) != part:
             assert RANK[part_of(other)] < RANK[part], f"{module} imports {other}"
-        if not ours and part in {*DEVICE_PACKAGES, "mqtt", "results", "engine"}:
+        if not ours and part in {*DEVICE_PACKAGES, "bench/mqtt", "results", "engine"}:
             assert other.split(".")[0] != "flwr", f"{module} imports flwr"
 
 
@@ -175,23 +178,23 @@ def test_what_runs_on_devices_uses_nothing_newer_than_python_3_8():
 
 
 def test_the_training_core_loads_without_flower():
-    found = "{m.split('.')[0] for m in sys.modules}"
-    # And what it loads is what a worker compares with the app's.
-    parts = "{m.split('.')[1] for m in sys.modules if m.startswith('fedpfl.')}"
-    wanted = {*DEVICE_PACKAGES, "version"}
-    checks = f"assert not {found} & {{'flwr', 'ray'}}; assert {parts} == {wanted}"
-    code = f"import sys, fedpfl.client.engine, fedpfl.methods.feddecomp, fedpfl.client.worker; {checks}"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    code = "import sys, fedpfl.client.engine, fedpfl.methods.feddecomp, fedpfl.bench.device.worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    loaded = {*done.stdout.split()}
+    assert not {name.partition(".")[0] for name in loaded} & {"flwr", "ray"}
+    # What it loads is what a worker compares with the app's.
+    parts = {part_of(module) for module in loaded & MODULES.keys()}
+    assert parts == {*DEVICE_PACKAGES, "version", "fedpfl", "bench"}
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "import fedpfl.flower.client_app, fedpfl.flower.server_app",
-        "from fedpfl.launch.forkserver import load; load(); import fedpfl.launch.superexec",
-        "import fedpfl.launch.superlink, fedpfl.launch.testbed",
-        "import fedpfl.cli.bridge, fedpfl.mqtt.direct, fedpfl.mqtt.device, fedpfl.mqtt.server, fedpfl.mqtt.events",
-        "import fedpfl.live.server",
+        "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.superexec",
+        "import fedpfl.bench.superlink, fedpfl.bench.testbed",
+        "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import direct, device, server, events",
+        "import fedpfl.study.live.server",
         "import fedpfl.cli; from fedpfl.cli import doctor, up, watch, keys",
     ],
     ids=["apps", "fork server", "SuperLink", "bridge", "live page", "commands"],

@@ -15,7 +15,7 @@ import pytest
 from installed import clean, environment
 
 import fedpfl
-from fedpfl.experiments import shipped
+from fedpfl.study import shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["num-server-rounds=1 local-epochs=1 num-clients=2 threads=1", 'method="fedper" model="mlp" batch-size=100']
@@ -60,7 +60,7 @@ def test_the_wheel_has_what_is_not_code(wheel):
         names = set(archive.namelist())
     tracked = carry_out("git", "ls-files", "configs", "experiments", "fedpfl", cwd=ROOT).split()
     assert {name if name.startswith("fedpfl/") else f"fedpfl/shipped/{name}" for name in tracked} <= names
-    assert {"fedpfl/report/page.html", "fedpfl/live/uPlot-LICENSE", "fedpfl/py.typed"} <= names
+    assert {"fedpfl/study/report/page.html", "fedpfl/study/live/uPlot-LICENSE", "fedpfl/py.typed"} <= names
 
 
 @pytest.mark.thorough

@@ -29,7 +29,7 @@ def workers(*options: str) -> Iterator[Any]:
     def start(python=sys.executable, wait=True):
         log = (folder / "log").open("ab")
         variables = {**os.environ, "PYTHONPATH": str(ROOT), protocol.SOCKET_VARIABLE: str(path)}
-        command = [python, "-m", "fedpfl.client.worker", *options]
+        command = [python, "-m", "fedpfl.bench.device.worker", *options]
         process = subprocess.Popen(command, env=variables, cwd=folder, stderr=log)
         processes.append(process)
         if wait:

@@ -20,13 +20,13 @@ from torch import nn
 from fedpfl.core.extras import describe
 from fedpfl.core.files import write_atomically
 from fedpfl.core.settings import by_key
-from fedpfl.experiments.description import load
 from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import adapts_itself
 from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.models import BaseHeadModel
 from fedpfl.setup.reference import settings_table
+from fedpfl.study.description import load
 from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from run_records import DOCS, leaderboard
 
-from fedpfl.report.draw import COLOURS, TEXT
+from fedpfl.study.report.draw import COLOURS, TEXT
 
 COLUMN = "CIFAR-10, Dir(0.5)"
 BASELINES = ("Local", "FedAvg")

@@ -33,19 +33,19 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedpfl.analysis.fairness import worst_tenth
-from fedpfl.analysis.figure import Points, file_name
 from fedpfl.core.files import write_atomically
-from fedpfl.experiments import metrics
-from fedpfl.experiments.description import load
-from fedpfl.experiments.measured import Measured, Place
-from fedpfl.experiments.page import folded, wrapped
-from fedpfl.experiments.shipped import experiments
-from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import analysed, rankings
-from fedpfl.report.draw import Pen
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
+from fedpfl.study import metrics
+from fedpfl.study.analysis.fairness import worst_tenth
+from fedpfl.study.analysis.figure import Points, file_name
+from fedpfl.study.description import load
+from fedpfl.study.measured import Measured, Place
+from fedpfl.study.page import folded, wrapped
+from fedpfl.study.report.draw import Pen
+from fedpfl.study.shipped import experiments
+from fedpfl.study.store import Store
+from fedpfl.study.tables import analysed, rankings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

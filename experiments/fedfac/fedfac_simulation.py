@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from fedpfl.bench.superlink import script
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import to_toml
-from fedpfl.launch.superlink import script
 from fedpfl.methods.fedfac.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
 from fedpfl.methods.fedfac.factor_split import FactorSplit
 from fedpfl.methods.fedfac.sharing import Channels

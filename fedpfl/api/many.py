@@ -9,20 +9,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.registry import NoOptions, NotRecorded
-from ..analysis.significance import significance
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
-from ..experiments.grid import Grid, Job, Process, Resources
-from ..experiments.store import DEFAULT_ROOT, PlannedRun, State, Store
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
 from ..launch.quick import plain
 from ..results.run import RunFolder
 from ..results.tables import Table
+from ..study.analysis.registry import NoOptions, NotRecorded
+from ..study.analysis.significance import significance
+from ..study.grid import Grid, Job, Process, Resources
+from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store
 from . import frames
 from .plot import Plot, require_drawing
 from .runs import Run, functions_as_text, report, require_listeners
@@ -59,7 +59,7 @@ class Comparison:
         self, runs: Sequence[Run], tables: Sequence[Table] = (), chosen: Mapping[Any, dict[str, Any]] | None = None
     ) -> None:
         require_drawing("a comparison", "matplotlib", "jinja2")
-        from ..report.sections import comparison as overview
+        from ..study.report.sections import comparison as overview
 
         self.runs, self.chosen = list(runs), dict(chosen or {})
         folders = [run._folder for run in self.runs]

@@ -8,14 +8,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..analysis.figure import Figure
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
+from ..study.analysis.figure import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ..report.draw import Pen
+    from ..study.report.draw import Pen
 
 
 def require_drawing(what: str, *modules: str) -> None:
@@ -48,7 +48,7 @@ class Plot:
         return self._pen().canvas(self.data)
 
     def _pen(self) -> Pen:
-        from ..report.draw import Pen
+        from ..study.report.draw import Pen
 
         return Pen(self._names)
 

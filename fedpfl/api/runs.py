@@ -9,17 +9,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.figure import Lines
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..core.rng import global_state_kept
 from ..engine.listener import Listener
-from ..experiments.store import find_stored
 from ..launch.plan import Plan
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run import RunFolder, find_run
 from ..results.summary import Summary, outcome
 from ..setup.config import RunSettings
+from ..study.analysis.figure import Lines
+from ..study.store import find_stored
 from . import frames
 from .plot import Plot, require_drawing
 
@@ -221,7 +221,7 @@ def load(
 def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
     """Write a page about runs; see :meth:`Run.report`."""
     require_drawing("a report", "matplotlib", "jinja2")
-    from ..report import sections, write_page
+    from ..study.report import sections, write_page
 
     page = Path(path).expanduser()
     with ExitStack() as stack:

@@ -239,10 +239,10 @@ def compare(
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
     chosen_from = [{"method": method} for method in methods]
     _require_allowed(methods, settings, *on, *chosen_from, *_each("tune", tune or {}))
-    from ..experiments.comparison import comparison, tables
-    from ..experiments.measured import in_words
-    from ..experiments.store import State
     from ..methods import find
+    from ..study.comparison import comparison, tables
+    from ..study.measured import in_words
+    from ..study.store import State
     from .many import Comparison, Runs, key_of, number_of_clients
     from .plot import require_drawing
     from .runs import Run
@@ -359,8 +359,8 @@ def sweep(
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     if "method" not in (random or {}):
         _require_allowed(methods, settings, *tried, named=random or {})
-    from ..experiments.store import State
-    from ..experiments.sweep import SELECT, SweepPlan
+    from ..study.store import State
+    from ..study.sweep import SELECT, SweepPlan
     from .many import Runs, Sweep, key_of, number_of_clients
 
     if select not in SELECT:

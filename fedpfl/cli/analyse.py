@@ -32,7 +32,7 @@ def analyse(
     ] = None,
 ) -> None:
     """Analyse runs: who gains, what it costs, what an attacker sees. Without NAME, list the analyses."""
-    from ..analysis import ANALYSES
+    from ..study.analysis import ANALYSES
 
     if name is None or listing:
         _list_analyses()
@@ -54,8 +54,8 @@ def analyse(
 def _list_analyses() -> None:
     from dataclasses import fields
 
-    from ..analysis import ANALYSES
     from ..core.settings import key_of
+    from ..study.analysis import ANALYSES
 
     width = max(map(len, ANALYSES))
     for name, analysis in ANALYSES.items():

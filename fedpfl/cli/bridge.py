@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..bench.mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from ..core.errors import ConfigError, FedpflError
-from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from .program import OneLineErrors
 
 if TYPE_CHECKING:
-    from ..mqtt.account import Account
-    from ..mqtt.device import DeviceBridge
-    from ..mqtt.link import Link
-    from ..mqtt.local import LocalServer
-    from ..mqtt.upstream import Upstream
+    from ..bench.mqtt.account import Account
+    from ..bench.mqtt.device import DeviceBridge
+    from ..bench.mqtt.link import Link
+    from ..bench.mqtt.local import LocalServer
+    from ..bench.mqtt.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +92,10 @@ def device(
     """Serve this device's SuperNodes. The MQTT account has the device's name unless --username is given."""
     _log_to_stderr(log_level)
     _require_paho()
-    from ..mqtt import topics
-    from ..mqtt.device import DeviceBridge
-    from ..mqtt.events import TELEMETRY_SECONDS, Events
-    from ..mqtt.link import Link
+    from ..bench.mqtt import topics
+    from ..bench.mqtt.device import DeviceBridge
+    from ..bench.mqtt.events import TELEMETRY_SECONDS, Events
+    from ..bench.mqtt.link import Link
 
     name = topics.checked_name("device", device)
     tls = server_context(tls_cert, tls_key)
@@ -142,11 +142,11 @@ def server(
     """Forward the devices' requests to the SuperLink. The MQTT account is "server" unless --username is given."""
     _log_to_stderr(log_level)
     _require_paho()
-    from ..mqtt import topics
-    from ..mqtt.broker import SERVER_ACCOUNT
-    from ..mqtt.events import RunFollower
-    from ..mqtt.link import Link
-    from ..mqtt.server import ServerBridge
+    from ..bench.mqtt import topics
+    from ..bench.mqtt.broker import SERVER_ACCOUNT
+    from ..bench.mqtt.events import RunFollower
+    from ..bench.mqtt.link import Link
+    from ..bench.mqtt.server import ServerBridge
 
     upstream = _upstream(superlink, superlink_ca)
     name = username or SERVER_ACCOUNT
@@ -188,8 +188,8 @@ def direct(
 ) -> None:
     """Forward SuperNodes' requests, and no others, to the SuperLink without a broker; no message waits 3 s."""
     _log_to_stderr(log_level)
-    from ..mqtt.direct import MAX_BODIES_BYTES, MAX_CONNECTIONS
-    from ..mqtt.direct import direct as both_sides
+    from ..bench.mqtt.direct import MAX_BODIES_BYTES, MAX_CONNECTIONS
+    from ..bench.mqtt.direct import direct as both_sides
 
     tls = server_context(tls_cert, tls_key)
     address = _listen_address(listen, tls)
@@ -210,7 +210,7 @@ def direct(
 def _listening(
     address: tuple[str, int], option: str, bridge: DeviceBridge, tls: ssl.SSLContext | None, *limits: int
 ) -> LocalServer:
-    from ..mqtt.local import LocalServer
+    from ..bench.mqtt.local import LocalServer
 
     try:
         return LocalServer(address, bridge, tls, *limits)
@@ -219,7 +219,7 @@ def _listening(
 
 
 def _listen_address(listen: str, tls: ssl.SSLContext | None) -> tuple[str, int]:
-    from ..mqtt.account import require_tls
+    from ..bench.mqtt.account import require_tls
 
     host, port = host_and_port("listen", listen)
     require_tls("listen", listen, host, tls, "--tls-cert and --tls-key are missing")
@@ -227,8 +227,8 @@ def _listen_address(listen: str, tls: ssl.SSLContext | None) -> tuple[str, int]:
 
 
 def _upstream(superlink: str, ca: Path | None) -> Upstream:
-    from ..mqtt.account import require_tls
-    from ..mqtt.upstream import Upstream
+    from ..bench.mqtt.account import require_tls
+    from ..bench.mqtt.upstream import Upstream
 
     host, port = host_and_port("superlink", superlink)
     require_tls("superlink", superlink, host, ca, "--superlink-ca is missing")
@@ -237,7 +237,7 @@ def _upstream(superlink: str, ca: Path | None) -> Upstream:
 
 def account(broker: str, username: str, password_file: Path | None, ca: Path | None) -> Account:
     """Return the account that the options name."""
-    from ..mqtt.account import Account, read_password
+    from ..bench.mqtt.account import Account, read_password
 
     host, port = host_and_port("broker", broker)
     password = read_password(password_file.expanduser()) if password_file is not None else ""
@@ -266,7 +266,7 @@ def _require_paho() -> None:
 
 def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:
     """Connect, print that everything is ready, and return where events go; None if it is stopped before that."""
-    from ..mqtt.events import Events, LogEvents
+    from ..bench.mqtt.events import Events, LogEvents
 
     link.start()
     if stopping.is_set():

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, did_you_mean
-from ..experiments.shipped import read_toml, settings_file
+from ..study.shipped import read_toml, settings_file
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Lines
 
-    from ..analysis.figure import Figure
     from ..results.run import RunFolder
     from ..results.tables import Table
+    from ..study.analysis.figure import Figure
 
 RunConfig = Annotated[
     list[str] | None,
@@ -162,7 +162,7 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 def run_folder(run: str) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
     from ..core import custom
-    from ..experiments.store import find_stored
+    from ..study.store import find_stored
 
     custom.set_folder(Path())  # a run with a custom model is shown in the folder of its code
     return find_stored(run, output_dir())
@@ -230,8 +230,8 @@ def _drawn(table: Table, width: int) -> Lines:
 
 def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
     """Write the data of figures into a folder that is there, each into a file named after its title."""
-    from ..analysis.figure import file_name
     from ..core.files import write_atomically
+    from ..study.analysis.figure import file_name
 
     for figure in figures:
         ending, content = figure.file()

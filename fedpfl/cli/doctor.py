@@ -84,7 +84,7 @@ def doctor(
 
 def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: int) -> None:
     """Write how fast this machine is with the settings that a run started here would have."""
-    from ..client.profile import write
+    from ..bench.device.profile import write
     from ..core import custom
     from ..setup.config import Config, know_method
 
@@ -140,8 +140,8 @@ def _imports(name: str, why: str, otherwise: str) -> Finding:
 
 
 def _commands() -> Finding:
+    from ..bench.superlink import script
     from ..core.errors import FedpflError
-    from ..launch.superlink import script
 
     try:
         for name in ("flwr", "flower-superlink", "flower-superexec"):

@@ -23,11 +23,11 @@ from .common import (
 from .program import app
 
 if TYPE_CHECKING:
-    from ..analysis.figure import Figure
-    from ..experiments.description import Experiment
-    from ..experiments.measured import Measured
-    from ..experiments.tables import RankedColumn
     from ..results.tables import Table
+    from ..study.analysis.figure import Figure
+    from ..study.description import Experiment
+    from ..study.measured import Measured
+    from ..study.tables import RankedColumn
 
 group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="experiment")
@@ -100,7 +100,7 @@ def status_command(
     """Show the progress of experiments."""
     from rich.table import Table as Lines
 
-    from ..experiments.store import State
+    from ..study.store import State
 
     found = Lines("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
     for one in [name] if name else [str(path) for path in files().values()]:
@@ -146,8 +146,8 @@ def page_command(
 ) -> None:
     """Write a page in Markdown about an experiment's finished runs, with the command of every cell."""
     from ..core.files import write_atomically
-    from ..experiments.page import page
-    from ..experiments.tables import rankings
+    from ..study.page import page
+    from ..study.tables import rankings
 
     measured = plan(name, scale, seeds, output_dir, run_config)
     ranked = rankings(measured)
@@ -163,7 +163,7 @@ def page_command(
 
 def files() -> dict[str, Path]:
     """Return the files of all experiments by name: of the working directory, or those that come with fedpfl."""
-    from ..experiments import shipped
+    from ..study import shipped
 
     own = shipped.folder(shipped.EXPERIMENTS)
     for place in (Path(shipped.EXPERIMENTS), *([own] if own else ())):
@@ -174,7 +174,7 @@ def files() -> dict[str, Path]:
 
 def read(name: str) -> Experiment:
     """Read an experiment by its name or the path of its file."""
-    from ..experiments.description import load
+    from ..study.description import load
 
     if name.endswith(".toml"):
         return load(Path(name).expanduser())
@@ -189,8 +189,8 @@ def plan(
     rows: list[str] | None = None, columns: list[str] | None = None,
 ) -> Measured:  # fmt: skip
     """Check an experiment, all of it or some rows and columns, and return it with its runs."""
-    from ..experiments.measured import Measured
     from ..methods import find
+    from ..study.measured import Measured
 
     load_app()  # rows may name a method of this folder
     experiment = read(name).only(scale, rows or (), columns or ())
@@ -201,7 +201,7 @@ def plan(
 
 def tables_and_figures(measured: Measured) -> tuple[list[Table], list[Figure]]:
     """Return the tables and the figures of an experiment and of its analyses."""
-    from ..experiments.tables import analysed, figures, tables
+    from ..study.tables import analysed, figures, tables
 
     found = analysed(measured)
     return [*tables(measured), *found.tables], [*figures(measured), *found.figures]
@@ -214,7 +214,7 @@ def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
     if not can_draw():
         typer.echo("the figures' data are written, but not drawn: pip install matplotlib jinja2", err=True)
         return
-    from ..report import Section, write_plots
+    from ..study.report import Section, write_plots
 
     write_plots(folder, "svg", [Section("", figures=figures)], measured.at.rows)
 
@@ -226,9 +226,9 @@ def draw_columns(figures: list[tuple[str, Figure]], measured: Measured, page: Pa
     if not can_draw():
         typer.echo("the figures are not drawn: pip install matplotlib jinja2", err=True)
         return {}
-    from ..analysis.figure import file_name
     from ..core.files import write_atomically
-    from ..report.draw import Pen
+    from ..study.analysis.figure import file_name
+    from ..study.report.draw import Pen
 
     pen = Pen(measured.at.rows)
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ from ..options.after_the_end import MissedSettings
 from .run import COMPLETED, RunFailedError
 
 if TYPE_CHECKING:
+    from ..bench.superlink import SuperLink
     from ..launch.plan import Plan
     from ..launch.progress import Display
-    from ..launch.superlink import SuperLink
 
 POLL_SECONDS = 0.2
 # A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
@@ -36,8 +36,8 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     ``submit`` submits the plan and returns the run's id. A run that has already finished only writes its models again:
     it may have been killed while it wrote them.
     """
+    from ..bench.superlink import reason_in
     from ..launch.progress import display
-    from ..launch.superlink import reason_in
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ..bench.mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from ..core.errors import ConfigError, FedpflError
-from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from .bridge import host_and_port, server_context
 from .program import app
 
@@ -28,7 +28,7 @@ def keys_command(
     ] = None,
 ) -> None:
     """Make a certificate authority, a server certificate for 127.0.0.1 and the given addresses, keys and passwords."""
-    from ..launch.credentials import LOOPBACK, prepare, prepare_passwords
+    from ..bench.credentials import LOOPBACK, prepare, prepare_passwords
 
     folder = folder.expanduser()
     before = _times(folder)
@@ -66,7 +66,7 @@ def broker_command(
     """Write mosquitto's settings, accounts, access list and passwords; unchanged files stay."""
     if find_spec("paho") is None:
         raise FedpflError("fedpfl broker needs paho-mqtt: pip install paho-mqtt")
-    from ..mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files
+    from ..bench.mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files
 
     server_context(tls_cert, tls_key)  # mosquitto would say that something is wrong with them only when it starts
     tls = None if tls_cert is None or tls_key is None else BrokerTls(tls_cert.expanduser(), tls_key.expanduser())

@@ -13,10 +13,10 @@ from ..core.errors import ConfigError
 from .common import app_settings, names_file, print_tables, read_settings, require_one_of
 
 if TYPE_CHECKING:
-    from ..experiments.bench import SuperLinkExecutor
-    from ..experiments.cluster import Cluster
-    from ..experiments.store import PlannedRun, State, Store
     from ..results.tables import Table
+    from ..study.bench import SuperLinkExecutor
+    from ..study.cluster import Cluster
+    from ..study.store import PlannedRun, State, Store
 
 OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
 Jobs = Annotated[
@@ -67,7 +67,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 def store(output_dir: Path | None) -> Store:
     """Return the store of runs in a folder."""
-    from ..experiments.store import DEFAULT_ROOT, Store
+    from ..study.store import DEFAULT_ROOT, Store
 
     return Store(output_dir or Path(DEFAULT_ROOT))
 
@@ -85,10 +85,10 @@ class Runner:
 
     def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
         """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
-        from ..experiments.cluster import POLL_SECONDS
-        from ..experiments.grid import Grid
+        from ..bench.superlink import ending_signals
         from ..launch.progress import grid_display
-        from ..launch.superlink import ending_signals
+        from ..study.cluster import POLL_SECONDS
+        from ..study.grid import Grid
 
         elsewhere = self._elsewhere
         grid = Grid(runs, self.store, elsewhere, POLL_SECONDS if elsewhere else None)
@@ -121,15 +121,15 @@ def _elsewhere(
     if executor == "local":
         return None
     if executor == "flower":
-        from ..experiments.bench import SuperLinkExecutor
+        from ..study.bench import SuperLinkExecutor
 
         if not federation:
             raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
         if jobs not in (None, 1):
             raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a bench has its devices once")
         return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
-    from ..experiments import cluster
-    from ..experiments.sweep import toml_or_text
+    from ..study import cluster
+    from ..study.sweep import toml_or_text
 
     options: dict[str, Any] = {}
     for text in slurm or ():
@@ -161,7 +161,7 @@ def write_tables(tables: list[Table], folder: Path) -> None:
 
 def finish(tables: list[Table], states: dict[str, State], form: str = "") -> None:
     """Print tables, and leave the program with exit code 1 if a run is not finished."""
-    from ..experiments.store import State
+    from ..study.store import State
 
     print_tables(tables, form)
     if missing := [name for name, state in states.items() if state is not State.FINISHED]:

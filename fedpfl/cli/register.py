@@ -85,6 +85,6 @@ def _note(record: Path, nodes: dict[str, dict[str, str]]) -> None:
 
 
 def _flwr(*arguments: str) -> dict[str, Any]:
-    from ..launch.superlink import answer, run_flwr
+    from ..bench.superlink import answer, run_flwr
 
     return answer(f"supernode {arguments[0]}", run_flwr("supernode", *arguments, "--format", "json"))

@@ -55,8 +55,8 @@ def report(
     if not runs and not experiment and not sweep:
         allowed = "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"
         raise ConfigError("run", "", allowed)
-    from ..experiments.store import State
-    from ..report import Section, sections, write_page, write_plots
+    from ..study.report import Section, sections, write_page, write_plots
+    from ..study.store import State
 
     folders = {folder.path: folder for folder in map(run_folder, runs or [])}  # one that is named twice counts once
     more = []
@@ -85,7 +85,7 @@ def report(
 
 def _finished(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     """Return the runs of a sweep that have finished, and say so where some have not."""
-    from ..experiments.sweep import sweep_runs
+    from ..study.sweep import sweep_runs
 
     found = sweep_runs(store(output_dir), sweep)
     done = [folder for folder in found if folder.finished]

@@ -18,8 +18,8 @@ from .common import RunConfig, print_json, require_allowed, stdout
 from .program import app, in_words
 
 if TYPE_CHECKING:
+    from ..bench.mqtt.account import Account
     from ..launch.plan import Plan
-    from ..mqtt.account import Account
 
 COMPLETED, FAILED = "finished:completed", "finished:failed"
 
@@ -101,7 +101,7 @@ def run_command(
 
 def live_page(plan: Plan, account: Account | None = None) -> AbstractContextManager[None]:
     """Return a context in which a live page of a run, and of the bench of an account, is served."""
-    from ..live.server import LivePage, beside, listen
+    from ..study.live.server import LivePage, beside, listen
 
     page = LivePage(plan.folder.path.parent, listen(), account=account)
     typer.echo(f"live page: {page.address(plan.folder.path.name)}", err=True)
@@ -125,7 +125,7 @@ def execute(
     plan: Plan | None = None
     try:
         check()
-        from ..launch.superlink import ending_signals
+        from ..bench.superlink import ending_signals
 
         with ending_signals(), around or nullcontext():
             plan = make()

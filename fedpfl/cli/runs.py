@@ -26,8 +26,8 @@ from .many import store
 from .program import app
 
 if TYPE_CHECKING:
-    from ..experiments.store import Store
     from ..results.run import RunFolder
+    from ..study.store import Store
 
 ROUNDS_SHOWN, CLIENTS_SHOWN = 20, 200
 WRITTEN = {"markdown": "table.md", "csv": "table*.csv", "latex": "table.tex"}
@@ -56,8 +56,8 @@ def show(
     ] = "markdown",
 ) -> None:
     """Show a run (settings, outcome, rounds, clients), a sweep or an experiment. Without a name, list them."""
-    from ..experiments.sweep import sweep_names
     from ..results.tables import FORMATS
+    from ..study.sweep import sweep_names
 
     require_one_of("format", form, FORMATS)
     grids = store(experiments)
@@ -81,7 +81,7 @@ def show(
 
 def _tables_of(name: str, grids: Store) -> list[Path]:
     """Return the written tables of a sweep or an experiment; none if there is no such thing, or a run of this name."""
-    from ..experiments.sweep import SWEEPS
+    from ..study.sweep import SWEEPS
 
     if "/" in name or name.startswith("."):
         return []
@@ -95,7 +95,7 @@ def _list_tables(grids: Store) -> None:
     """List sweeps and experiments that have written anything."""
     from rich.table import Table
 
-    from ..experiments.sweep import SWEEPS, sweep_names, sweep_runs
+    from ..study.sweep import SWEEPS, sweep_names, sweep_runs
 
     table = Table("sweep or experiment", "runs finished", "tables", title=str(grids.root))
     for name in sweep_names(grids):
@@ -175,9 +175,9 @@ def personalise(
     if mode == ENSEMBLE:
         tell_personalised(try_new_clients(folder, mode), as_json)
         return
+    from ..bench.superlink import ending_signals
     from ..launch import simulation
     from ..launch.progress import display
-    from ..launch.superlink import ending_signals
     from .plan import prepare
 
     plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))

@@ -14,8 +14,8 @@ from .common import RunConfig, load_app, overrides, require_allowed, require_one
 from .program import app
 
 if TYPE_CHECKING:
-    from ..experiments.store import State
     from ..results.tables import Table
+    from ..study.store import State
 
 # The length of a name that is made of the methods' names.
 MAX_CHARACTERS = 60
@@ -51,7 +51,7 @@ def sweep_command(
     tried = [*(grid or ()), *(random or ())]
     swept = [text.removeprefix("method=") for text in tried if text.startswith("method=")]
     require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))], tried=tried)
-    from ..experiments.sweep import SELECT, SWEEPS, SweepPlan, require_same_sweep, write_run_names
+    from ..study.sweep import SELECT, SWEEPS, SweepPlan, require_same_sweep, write_run_names
 
     _check(form, name)
     require_one_of("select", select, SELECT)
@@ -121,10 +121,10 @@ def compare_command(
     from ..core.metrics import ACCURACY, words
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
-    from ..experiments import comparison
-    from ..experiments.measured import in_words as chosen_in_words
-    from ..experiments.sweep import SWEEPS, listed, require_same_sweep, write_run_names
     from ..methods import find
+    from ..study import comparison
+    from ..study.measured import in_words as chosen_in_words
+    from ..study.sweep import SWEEPS, listed, require_same_sweep, write_run_names
 
     _check(form, name)
     load_app()
@@ -190,7 +190,7 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
 
 def _finish(tables: list[Table], name: str, runner: many.Runner, states: dict[str, State], form: str) -> None:
     """Write tables, and print them, where they are and what makes the report of their runs."""
-    from ..experiments.sweep import SWEEPS
+    from ..study.sweep import SWEEPS
 
     store = runner.store
     many.write_tables(tables, store.tables(SWEEPS, name))

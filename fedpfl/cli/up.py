@@ -104,11 +104,11 @@ def up_command(
 
     Unlike a simulation it uses what real devices use: separate processes, TLS and node keys. All listen on loopback.
     """
-    from ..launch.boards import BOARDS
-    from ..launch.inventory import read_inventory
-    from ..launch.relay import Network
-    from ..launch.superlink import ending_signals
-    from ..launch.testbed import Testbed
+    from ..bench.boards import BOARDS
+    from ..bench.inventory import read_inventory
+    from ..bench.relay import Network
+    from ..bench.superlink import ending_signals
+    from ..bench.testbed import Testbed
 
     bench = read_inventory(inventory) if inventory is not None else None
     if board is not None and board not in BOARDS:

@@ -1,1 +1,1 @@
-"""A client: its part of a round, its personal arrays on disk, and the warm worker of a device."""
+"""A client: its part of a round, and its personal arrays on disk."""

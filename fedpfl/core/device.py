@@ -4,4 +4,6 @@
 # answer follows from them alone. So app and worker compare a hash of their source. Of the rest, the command line above
 # all, each may have another version. pyproject.toml (ruff's target), docs/architecture.md and the tests are checked
 # against this list.
-DEVICE_PACKAGES = ("client", "core", "data", "layers", "methods", "models", "options", "rules", "setup", "training")
+DEVICE_PACKAGES = (
+    "bench/device", "client", "core", "data", "layers", "methods", "models", "options", "rules", "setup", "training",
+)  # fmt: skip

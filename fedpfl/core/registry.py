@@ -17,7 +17,7 @@ class Registry(Mapping[str, T]):
 
     Each kind has a decorator that describes an entry::
 
-        ANALYSES: Registry[Analysis] = Registry("analysis", "fedpfl.analysis")
+        ANALYSES: Registry[Analysis] = Registry("analysis", "fedpfl.study.analysis")
 
         def analysis(name, shows):
             return ANALYSES.add(name, lambda function: Analysis(name, shows, function))

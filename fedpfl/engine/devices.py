@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..client.profile import STANDARD, STANDARD_INPUT, Profile, in_words
+from ..bench.device.profile import STANDARD, STANDARD_INPUT, Profile, in_words
 from ..core.errors import ConfigError, did_you_mean
 from ..core.settings import keys, parse, setting
 from ..options.virtual_time import VirtualTimeSettings

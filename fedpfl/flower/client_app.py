@@ -8,7 +8,7 @@ from logging import WARNING, getLogger
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from ..client.forward import forward
+from ..bench.device.forward import forward
 from ..core.errors import FedpflError
 from ..core.payload import Payload, is_probe
 from ..core.settings import require_absolute

@@ -1,1 +1,1 @@
-"""Starting a federation: in this process and its workers, through Flower's simulation, or as a testbed of processes."""
+"""Starting a federation in this process and its workers, and what `fedpfl new` writes."""

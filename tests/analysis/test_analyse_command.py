@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from fedpfl.analysis import ANALYSES
 from fedpfl.cli import app
+from fedpfl.study.analysis import ANALYSES
 
 
 def call(*args):

@@ -11,12 +11,12 @@ import torch
 from support import simulate
 from torch import nn
 
-from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.attack import AttackOptions, _attacker_phases, attack_run, observe, psnr, psnr_of_grey
-from fedpfl.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
 from fedpfl.core.errors import ConfigError
 from fedpfl.options.privacy import PrivacySettings
 from fedpfl.results.new_clients import Simulation
+from fedpfl.study.analysis import ANALYSES, NotRecorded
+from fedpfl.study.analysis.attack import AttackOptions, _attacker_phases, attack_run, observe, psnr, psnr_of_grey
+from fedpfl.study.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
 
 QUICK = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.01, "evaluate_every": 0}
 # Each with something of its own: data, attached settings or models, other losses, gradients or forward passes.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpfl.analysis.cache import cached
-from fedpfl.analysis.masking import MaskingOptions
 from fedpfl.results.run import RunFolder
+from fedpfl.study.analysis.cache import cached
+from fedpfl.study.analysis.masking import MaskingOptions
 
 
 def test_numbers_are_computed_once_for_each_run_and_options(tmp_path: Path) -> None:

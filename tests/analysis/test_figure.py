@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from fedpfl.analysis.figure import Bars, Heatmap, Images, Lines, Points, file_name
+from fedpfl.study.analysis.figure import Bars, Heatmap, Images, Lines, Points, file_name
 
 
 def test_numbers_become_csv():

@@ -9,11 +9,11 @@ import pytest
 import torch
 from support import FEW_SAMPLES, simulate
 
-from fedpfl.analysis import ANALYSES
-from fedpfl.analysis.neuron_outputs import entropy
 from fedpfl.core.errors import ConfigError
 from fedpfl.data.federation import federated_data
 from fedpfl.setup.config import Config
+from fedpfl.study.analysis import ANALYSES
+from fedpfl.study.analysis.neuron_outputs import entropy
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])

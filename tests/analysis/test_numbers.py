@@ -8,13 +8,13 @@ from statistics import stdev
 
 import pytest
 
-from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.overall import product, ratio
-from fedpfl.analysis.participation import lowest
-from fedpfl.analysis.runs import grouped
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.run import RunFolder
 from fedpfl.results.tables import Spread
+from fedpfl.study.analysis import ANALYSES, NotRecorded
+from fedpfl.study.analysis.overall import product, ratio
+from fedpfl.study.analysis.participation import lowest
+from fedpfl.study.analysis.runs import grouped
 
 
 def rows(result, table=0):

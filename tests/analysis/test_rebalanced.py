@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpfl.analysis import ANALYSES, NotRecorded
+from fedpfl.study.analysis import ANALYSES, NotRecorded
 
 
 def test_original_and_rebalanced_samples_are_counted(make_run):

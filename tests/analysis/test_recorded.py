@@ -7,10 +7,10 @@ import pytest
 from support import simulate
 
 from fedpfl import models
-from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.communication import traffic
-from fedpfl.analysis.similarity import mean_of_others
 from fedpfl.results.run import RunFolder
+from fedpfl.study.analysis import ANALYSES, NotRecorded
+from fedpfl.study.analysis.communication import traffic
+from fedpfl.study.analysis.similarity import mean_of_others
 
 SMALL = {"num_server_rounds": 2, "local_epochs": 1}
 
@@ -138,8 +138,8 @@ def test_channels_that_stay_are_not_counted(tmp_path, method):
 
 
 def test_a_damaged_array_is_one_line(tmp_path, make_run):
-    from fedpfl.analysis.runs import array
     from fedpfl.core.errors import StateError
+    from fedpfl.study.analysis.runs import array
 
     run = RunFolder(make_run("fedavg", []).path)
     (run.path / "arrays" / "similarity").mkdir(parents=True)

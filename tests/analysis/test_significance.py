@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.significance import Pair, accuracies_of, against, compared, conclusion, holm, interval, wilcoxon
 from fedpfl.results.run import RunFolder
+from fedpfl.study.analysis import ANALYSES, NotRecorded
+from fedpfl.study.analysis.significance import (
+    Pair,
+    accuracies_of,
+    against,
+    compared,
+    conclusion,
+    holm,
+    interval,
+    wilcoxon,
+)
 
 
 def test_holm_is_that_of_statsmodels():

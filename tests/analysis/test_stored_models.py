@@ -7,12 +7,12 @@ import pytest
 import torch
 from support import simulate
 
-from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.feature_maps import contrast, picture, scaled
-from fedpfl.analysis.masking import masked_accuracies, parts
-from fedpfl.analysis.stored_models import fresh_arrays, overwrite
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation, try_new_clients
+from fedpfl.study.analysis import ANALYSES, NotRecorded
+from fedpfl.study.analysis.feature_maps import contrast, picture, scaled
+from fedpfl.study.analysis.masking import masked_accuracies, parts
+from fedpfl.study.analysis.stored_models import fresh_arrays, overwrite
 
 QUICK = {"num_server_rounds": 2, "local_epochs": 2}
 

@@ -15,8 +15,8 @@ from torch import nn
 import fedpfl
 from fedpfl.cli.common import load_app
 from fedpfl.core import custom
-from fedpfl.experiments.sweep import SweepPlan
 from fedpfl.setup import reference
+from fedpfl.study.sweep import SweepPlan
 
 FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",

@@ -29,12 +29,12 @@ from mqtt.mqtt_parts import (
 )  # fmt: skip
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.mqtt import frames, topics
-from fedpfl.mqtt import server as server_side
-from fedpfl.mqtt.exchange import HttpRequest, Response
-from fedpfl.mqtt.frames import Assembler, Kind
-from fedpfl.mqtt.publisher import Message
-from fedpfl.mqtt.server import ServerBridge
+from fedpfl.bench.mqtt import frames, topics
+from fedpfl.bench.mqtt import server as server_side
+from fedpfl.bench.mqtt.exchange import HttpRequest, Response
+from fedpfl.bench.mqtt.frames import Assembler, Kind
+from fedpfl.bench.mqtt.publisher import Message
+from fedpfl.bench.mqtt.server import ServerBridge
 
 MIB = 2**20
 

@@ -25,9 +25,9 @@ from fedpfl.client.state import ClientState
 from fedpfl.core.errors import DamagedFile, FedpflError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import read_arrays, write_arrays
-from fedpfl.experiments.store import Store, plan
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
+from fedpfl.study.store import Store, plan
 
 ROUNDS = 3
 SETTINGS = {

@@ -18,9 +18,9 @@ from support import LocalGrid, arrays, federation, run_federation, simulate
 from waiting import HANG_SECONDS
 from worker_parts import workers
 
+from fedpfl.bench.device.forward import forward
 from fedpfl.client import policy, protocol
 from fedpfl.client.engine import handle
-from fedpfl.client.forward import forward
 from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
 from fedpfl.core import custom, stored

@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedpfl.bench.device.profile import Profile
 from fedpfl.cli import app, doctor
-from fedpfl.client.profile import Profile
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.launch import quick
@@ -324,7 +324,7 @@ def test_doctor_writes_a_profile_of_the_settings_that_a_run_here_has(elsewhere, 
         asked.append((config.run.method, config.training.batch_size, config.training.threads, shape, classes))
         return Profile(method=config.run.method)
 
-    monkeypatch.setattr("fedpfl.client.profile.measure", measure)
+    monkeypatch.setattr("fedpfl.bench.device.profile.measure", measure)
     given = ("--run-config", 'method="fedper" batch-size=5', "--input", "3x32x32", "--classes", "4")
     assert fedpfl("doctor", "--profile", "here.toml", *given).exit_code == 0
     assert asked == [("fedper", 5, 1, "3x32x32", 4)]

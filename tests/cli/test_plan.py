@@ -7,13 +7,13 @@ import pytest
 from flwr.common.config import parse_config_args
 from support import edit_settings
 
+from fedpfl.bench.superlink import copy_app, reason_in
 from fedpfl.cli.common import overrides
 from fedpfl.cli.plan import prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays
 from fedpfl.launch.progress import LineDisplay
-from fedpfl.launch.superlink import copy_app, reason_in
 from fedpfl.results.line import in_words
 from fedpfl.setup import reference
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from fedpfl.bench import superlink
 from fedpfl.cli import app
-from fedpfl.launch import superlink
 
 FLWR = """#!{python}
 import json, pathlib, sys, fcntl

@@ -17,10 +17,10 @@ from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.client import model_server
+from fedpfl.bench.device import model_server
+from fedpfl.bench.device.model_server import ModelServer
+from fedpfl.bench.device.predict import main, read_samples
 from fedpfl.client.device_model import load_model
-from fedpfl.client.model_server import ModelServer
-from fedpfl.client.predict import main, read_samples
 from fedpfl.core.errors import DataError, FedpflError
 from fedpfl.data.federation import federated_data
 from fedpfl.setup.config import Config
@@ -147,7 +147,7 @@ def test_errors_are_one_line(digits, tmp_path):
 def test_the_command_runs_without_flower(digits, tmp_path, python):
     model, arrays = digits
     np.savez(tmp_path / "test.npz", x=arrays["x_test"])
-    code = "import sys; sys.modules['flwr'] = None; from fedpfl.client.worker import main; main()"
+    code = "import sys; sys.modules['flwr'] = None; from fedpfl.bench.device.worker import main; main()"
     command = [sys.executable if python == "this" else old_python(), "-c", code, "predict", str(model), "test.npz"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
@@ -186,7 +186,7 @@ def serving(folder, most_bytes=100_000):
 
 
 def test_the_command_serves_until_it_is_told_to_end(digits):
-    code = "from fedpfl.client.worker import main; main()"
+    code = "from fedpfl.bench.device.worker import main; main()"
     command = [sys.executable, "-c", code, "serve", "--model", str(digits[0]), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from fedpfl.client import profile
+from fedpfl.bench.device import profile
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.settings import keys
 from fedpfl.setup.config import Config

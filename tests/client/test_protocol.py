@@ -160,7 +160,7 @@ def test_the_hash_is_of_the_source_that_trains_and_of_nothing_else(tmp_path):
     (same / "methods" / "fedavg.py").write_bytes(
         (PACKAGE / "methods" / "fedavg.py").read_bytes().replace(b"\n", b"\r\n")
     )
-    shutil.rmtree(same / "report")
+    shutil.rmtree(same / "study")
     (same / "cli" / "run.py").write_text("changed")
     assert protocol.code_hash(same) == here
     with (edited / "training" / "loop.py").open("a") as file:

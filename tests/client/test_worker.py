@@ -16,11 +16,11 @@ from waiting import HANG_SECONDS, InThread, wait_until
 from worker_parts import workers
 
 from fedpfl import __version__
-from fedpfl.client import forward as forwarding
+from fedpfl.bench.device import forward as forwarding
+from fedpfl.bench.device.forward import WorkerError, forward
+from fedpfl.bench.device.worker import listening
 from fedpfl.client import protocol
 from fedpfl.client.engine import MAX_ENGINES, _engines, engine_for, handle
-from fedpfl.client.forward import WorkerError, forward
-from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.methods import methods

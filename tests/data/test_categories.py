@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpfl.client.predict import _read_table as read_for_model
+from fedpfl.bench.device.predict import _read_table as read_for_model
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData

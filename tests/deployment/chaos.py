@@ -27,8 +27,8 @@ PARTS = {
 # The server's own processes: a run whose server was killed is resumed.
 SERVERS = frozenset({"ServerApp", "server's SuperExec", "local server"})
 WORDS = {
-    "SuperNode": ("flower-supernode",), "worker": ("fedpfl.client.worker",), "SuperLink": ("flower-superlink",),
-    "fork server": ("fedpfl.launch.forkserver",), "ClientApp": ("fedpfl.launch.forkserver",),
+    "SuperNode": ("flower-supernode",), "worker": ("fedpfl.bench.device.worker",), "SuperLink": ("flower-superlink",),
+    "fork server": ("fedpfl.bench.forkserver",), "ClientApp": ("fedpfl.bench.forkserver",),
     "ServerApp": ("flwr-serverapp",), "server's SuperExec": ("flower-superexec", "superexec-auth-secret-file"),
     "bridge": ("cli.bridge", " direct "), "bridge's server side": ("cli.bridge", " server "),
     "bridge's device side": ("cli.bridge", " device "), "broker": ("mosquitto -c ",),

@@ -16,7 +16,7 @@ import yaml
 
 pytest.importorskip("ansible", reason="ansible-core is not installed (make install)")
 
-from fedpfl.launch.credentials import prepare, prepare_passwords
+from fedpfl.bench.credentials import prepare, prepare_passwords
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "ansible"

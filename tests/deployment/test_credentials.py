@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
 
+from fedpfl.bench import credentials
 from fedpfl.cli import app
 from fedpfl.core import files
 from fedpfl.core.errors import ConfigError
-from fedpfl.launch import credentials
 
 
 def greet(server_keys, authority, host):

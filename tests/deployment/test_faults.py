@@ -32,8 +32,8 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize(("transport", "victim"), [
     pytest.param("http", ("flower-supernode", "partition-id=1"), id="supernode"),
-    pytest.param("http", ("fedpfl.client.worker",), id="worker"),
-    pytest.param("http", ("fedpfl.launch.forkserver",), id="forkserver"),
+    pytest.param("http", ("fedpfl.bench.device.worker",), id="worker"),
+    pytest.param("http", ("fedpfl.bench.forkserver",), id="forkserver"),
     pytest.param("http", ("flower-superlink",), id="superlink"),
     pytest.param("mqtt", ("cli.bridge", " server "), id="bridge-server", marks=needs_mosquitto),
     pytest.param("mqtt", ("cli.bridge", " device "), id="bridge-device", marks=needs_mosquitto),

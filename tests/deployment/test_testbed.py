@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.launch import credentials, testbed
-from fedpfl.launch.inventory import Bench
+from fedpfl.bench import credentials, testbed
+from fedpfl.bench.inventory import Bench
 
 
 @pytest.fixture

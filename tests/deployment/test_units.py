@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.launch.credentials import prepare
-from fedpfl.launch.superlink import free_port
+from fedpfl.bench.credentials import prepare
+from fedpfl.bench.superlink import free_port
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

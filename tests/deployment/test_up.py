@@ -17,11 +17,11 @@ import pytest
 from deployment_parts import SECONDS, SETTINGS, disturbed, needs_mosquitto, wait_for
 from support import exported
 
+from fedpfl.bench.credentials import prepare
+from fedpfl.bench.superlink import free_port
 from fedpfl.client.device_model import load_model
-from fedpfl.launch.credentials import prepare
 from fedpfl.launch.project import BENCH as BENCH_FILES
 from fedpfl.launch.project import make
-from fedpfl.launch.superlink import free_port
 
 pytestmark = [
     pytest.mark.slow,

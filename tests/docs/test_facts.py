@@ -19,14 +19,14 @@ from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
 from fedpfl.engine.devices import SHIPPED
-from fedpfl.experiments.description import load
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary
 from fedpfl.setup.config import all_settings
+from fedpfl.study.description import load
+from fedpfl.study.measured import Measured
+from fedpfl.study.store import Store
 from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]

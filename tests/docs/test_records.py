@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.experiments.description import load
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
+from fedpfl.study.description import load
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))

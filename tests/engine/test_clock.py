@@ -20,12 +20,12 @@ from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.engine.timed import TimedParticipation
 from fedpfl.engine.transport import Transport
-from fedpfl.report.sections import comparison
 from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import outcome as outcome_of
 from fedpfl.results.summary import summary
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
+from fedpfl.study.report.sections import comparison
 
 LAYOUT = Layout.of([("w", (250,))])
 BYTES = 1000  # of a message, as of a reply

@@ -10,11 +10,11 @@ import pytest
 from support import FEW_SAMPLES, simulate
 
 import fedpfl
-from fedpfl.analysis import ANALYSES
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.federation import Client
 from fedpfl.engine.replies import leave_out, problems
 from fedpfl.results.history import History
+from fedpfl.study.analysis import ANALYSES
 
 FEW = {"model": "mlp", "local_epochs": 1, "num_server_rounds": 2, "output_dir": "runs", "workers": 0, "quiet": True}
 

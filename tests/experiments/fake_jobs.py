@@ -8,8 +8,8 @@ from typing import Any
 
 from grids import Fake, leave
 
-from fedpfl.experiments.grid import Resources
-from fedpfl.experiments.store import PlannedRun, Store
+from fedpfl.study.grid import Resources
+from fedpfl.study.store import PlannedRun, Store
 
 SECONDS = 120  # after which a job ends by itself, whatever became of its test
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpfl.experiments.grid import Resources
-from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.setup.config import Config
+from fedpfl.study.grid import Resources
+from fedpfl.study.store import PlannedRun, Store
 
 FILE = """\
 title = "A table"

@@ -11,9 +11,9 @@ from typing import Any
 from support import engine, run_federation
 
 from fedpfl.core.errors import FedpflError
-from fedpfl.experiments.grid import Resources
-from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.results.new_clients import try_new_clients
+from fedpfl.study.grid import Resources
+from fedpfl.study.store import PlannedRun, Store
 
 
 class InProcess:

@@ -16,16 +16,16 @@ from support import FEW_SAMPLES, exported, needed, quick
 from typer.testing import CliRunner
 from waiting import wait_until
 
+from fedpfl.bench.testbed import Testbed
 from fedpfl.cli import app
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError
-from fedpfl.experiments import bench
-from fedpfl.experiments.bench import SuperLinkExecutor
-from fedpfl.experiments.grid import Grid
-from fedpfl.experiments.store import PlannedRun, State, Store, plan
-from fedpfl.launch.testbed import Testbed
 from fedpfl.methods import methods
 from fedpfl.results.export import personal_models, trained_model
+from fedpfl.study import bench
+from fedpfl.study.bench import SuperLinkExecutor
+from fedpfl.study.grid import Grid
+from fedpfl.study.store import PlannedRun, State, Store, plan
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 3, "num-server-rounds": 2}
 # Notes each of its commands, and answers from the files `nodes` and `status-ID`; a run's number follows from how many
@@ -67,7 +67,7 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     command.chmod(0o755)
     (folder / "nodes").write_text("3")
     monkeypatch.setenv("FAKE_FLWR", str(folder))
-    monkeypatch.setattr("fedpfl.launch.superlink.script", lambda name: str(folder / name))
+    monkeypatch.setattr("fedpfl.bench.superlink.script", lambda name: str(folder / name))
     monkeypatch.setattr(bench, "ASK_SECONDS", 0.0)
     return folder
 

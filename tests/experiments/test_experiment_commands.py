@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
-    monkeypatch.setattr("fedpfl.experiments.grid.Process", fake)
+    monkeypatch.setattr("fedpfl.study.grid.Process", fake)
     return fake
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.experiments.description import SCALES, load
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.metrics import WINDOW
-from fedpfl.experiments.shipped import experiments
-from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
+from fedpfl.study.description import SCALES, load
+from fedpfl.study.measured import Measured
+from fedpfl.study.metrics import WINDOW
+from fedpfl.study.shipped import experiments
+from fedpfl.study.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = experiments(ROOT / "experiments")

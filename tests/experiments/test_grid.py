@@ -16,11 +16,11 @@ from grids import FILE, Fake, Silent, leave, write
 from waiting import HANG_SECONDS, POLL_SECONDS
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.experiments.description import load
-from fedpfl.experiments.grid import Grid, Process, _shares
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.store import PlannedRun, State, Store, plan
-from fedpfl.experiments.tables import analysed, tables
+from fedpfl.study.description import load
+from fedpfl.study.grid import Grid, Process, _shares
+from fedpfl.study.measured import Measured
+from fedpfl.study.store import PlannedRun, State, Store, plan
+from fedpfl.study.tables import analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
 
@@ -178,7 +178,7 @@ class TestRunning:
                     fcntl.flock(lock, fcntl.LOCK_UN)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("fedpfl.experiments.grid.time", SimpleNamespace(sleep=patience))
+                patch.setattr("fedpfl.study.grid.time", SimpleNamespace(sleep=patience))
                 states = grid.run(heard)
         assert fake.started == []
         assert states == {run.name: State.FINISHED}
@@ -245,7 +245,7 @@ class TestRunning:
         leave(store.folder(run).path, run, 2)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Process, "_fedpfl", command)
-            patch.setattr("fedpfl.experiments.grid.time", SimpleNamespace(sleep=until_measuring))
+            patch.setattr("fedpfl.study.grid.time", SimpleNamespace(sleep=until_measuring))
             Grid([run], store).run(Silent())
         assert store.trained(run)
         assert store.state(run) is State.INTERRUPTED

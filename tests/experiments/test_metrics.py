@@ -6,16 +6,16 @@ import pytest
 import torch
 from grids import FILE, Fake, Silent, write
 
-from fedpfl.analysis.attack import AttackOptions, Attempt
 from fedpfl.core.errors import ConfigError
-from fedpfl.experiments import metrics
-from fedpfl.experiments.description import load
-from fedpfl.experiments.grid import Grid
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import tables
 from fedpfl.results.history import History
 from fedpfl.results.run import RunFolder
+from fedpfl.study import metrics
+from fedpfl.study.analysis.attack import AttackOptions, Attempt
+from fedpfl.study.description import load
+from fedpfl.study.grid import Grid
+from fedpfl.study.measured import Measured
+from fedpfl.study.store import Store
+from fedpfl.study.tables import tables
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:
@@ -112,7 +112,7 @@ def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monke
         alpha, white = run.config()["dirichlet-alpha"], torch.ones(1, 2, 2)
         return [Attempt(white, white, 10 * alpha + client, 0.0) for client in range(options.clients)]
 
-    monkeypatch.setattr("fedpfl.analysis.attack.attempts_of", attempts)
+    monkeypatch.setattr("fedpfl.study.analysis.attack.attempts_of", attempts)
     average, maximum = (table.rows for table in tables(measured))
     assert [cell.mean for cell in average[0][1:]] == [2, 11, 6.5]
     assert [cell.mean for cell in maximum[0][1:]] == [3, 12, 12]

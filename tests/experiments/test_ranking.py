@@ -10,15 +10,15 @@ import pytest
 from grids import Fake, Silent
 from typer.testing import CliRunner, Result
 
-from fedpfl.analysis.figure import Points
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
-from fedpfl.experiments.description import load
-from fedpfl.experiments.grid import Grid
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import figures, rankings, tables
 from fedpfl.results.tables import Spread
+from fedpfl.study.analysis.figure import Points
+from fedpfl.study.description import load
+from fedpfl.study.grid import Grid
+from fedpfl.study.measured import Measured
+from fedpfl.study.store import Store
+from fedpfl.study.tables import figures, rankings, tables
 
 FILE = """\
 title = "A board"
@@ -221,7 +221,7 @@ def test_one_command_runs_it_and_one_makes_the_page(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     fake = Fake(accuracy=ACCURACY, fail={"local 0.1": "diverged"})
-    monkeypatch.setattr("fedpfl.experiments.grid.Process", fake)
+    monkeypatch.setattr("fedpfl.study.grid.Process", fake)
     assert re.search(r"board +│ +20 +│ +0 +│ +0 +│ +0 +│ +20", fedpfl("experiment", "status", board).stdout)
     done = fedpfl("experiment", "run", board, "-q")
     assert done.exit_code == 0, done.output
@@ -263,7 +263,7 @@ def test_the_command_of_a_part_alone_makes_what_the_whole_has(
     board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedpfl.experiments.grid.Process", Fake(accuracy=ACCURACY))
+    monkeypatch.setattr("fedpfl.study.grid.Process", Fake(accuracy=ACCURACY))
     own = fedpfl("experiment", "run", board, "--row", "FedAvg", "--column", "B b", "--output-dir", "own", "-q")
     whole = fedpfl("experiment", "run", board, "--output-dir", "whole", "-q")
     assert (own.exit_code, whole.exit_code) == (0, 0)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.experiments.cluster import Cluster, Task, minutes, slurm
-from fedpfl.experiments.grid import Grid
-from fedpfl.experiments.store import PlannedRun, State, Store, plan
+from fedpfl.study.cluster import Cluster, Task, minutes, slurm
+from fedpfl.study.grid import Grid
+from fedpfl.study.store import PlannedRun, State, Store, plan
 
 HERE = Path(__file__).parent
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
@@ -113,7 +113,7 @@ def test_a_job_that_is_ended_from_outside_has_failed_and_is_tried_again(
             os.system(f"scancel {cluster.active()[0]}")
 
     (run,), cluster = runs(0.1), on_slurm(store, fake_jobs.Waiting)
-    monkeypatch.setattr("fedpfl.experiments.cluster.SILENT_SECONDS", 0)
+    monkeypatch.setattr("fedpfl.study.cluster.SILENT_SECONDS", 0)
     heard = Cancelling()
     assert Grid([run], store, cluster, LOOK).run(heard) == {run.name: State.FAILED}
     log = store.root / "jobs" / "1_0_log.err"
@@ -190,7 +190,7 @@ def test_the_commands_take_an_executor(
     store: Store, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster.__init__, "__defaults__", (fake_jobs.quick,))
-    monkeypatch.setattr("fedpfl.experiments.cluster.POLL_SECONDS", LOOK)
+    monkeypatch.setattr("fedpfl.study.cluster.POLL_SECONDS", LOOK)
     (tmp_path / "slurm.toml").write_text('partition = "cpu"\ntime = 04:00:00\n')
     command = ["sweep", "--grid", "learning-rate=0.01", "--output-dir", store.root, "-c", "num-server-rounds=2"]
     done = fedpfl(*command, "--executor", "slurm", "--slurm", tmp_path / "slurm.toml", "--slurm", "account=lab")

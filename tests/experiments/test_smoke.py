@@ -9,12 +9,12 @@ from grids import FILE as DESCRIPTION
 from grids import Fake, Silent, write
 from in_process import InProcess
 
-from fedpfl.experiments.description import load
-from fedpfl.experiments.grid import Grid
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.shipped import experiments
-from fedpfl.experiments.store import State, Store
-from fedpfl.experiments.tables import analysed, tables
+from fedpfl.study.description import load
+from fedpfl.study.grid import Grid
+from fedpfl.study.measured import Measured
+from fedpfl.study.shipped import experiments
+from fedpfl.study.store import State, Store
+from fedpfl.study.tables import analysed, tables
 
 FILES = experiments(Path(__file__).resolve().parents[2] / "experiments")
 QUICK = ("fedreg-figure-7",)

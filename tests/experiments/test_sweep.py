@@ -8,9 +8,9 @@ import pytest
 from grids import Fake, Silent
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.experiments.grid import Grid
-from fedpfl.experiments.store import Store
-from fedpfl.experiments.sweep import SweepPlan
+from fedpfl.study.grid import Grid
+from fedpfl.study.store import Store
+from fedpfl.study.sweep import SweepPlan
 
 BASE = {"method": "fedprox", "dataset": "digits", "num-clients": 4, "num-server-rounds": 1}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.experiments.warm import WarmProcess
 from fedpfl.results.run import RunFolder
+from fedpfl.study.warm import WarmProcess
 
 RUN = """\
 method = "{method}"

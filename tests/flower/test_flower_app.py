@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from flower_parts import SECONDS, Flower
 
+from fedpfl.bench.superlink import free_port
 from fedpfl.launch.project import OWN_FLOWER_APP, make
-from fedpfl.launch.superlink import free_port
 from fedpfl.methods import methods
 
 pytestmark = pytest.mark.xdist_group("flower")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
+from fedpfl.bench import guard
+from fedpfl.bench.boards import BOARDS, MOUNTS, BoardLimits, join_command, make_groups
 from fedpfl.core.errors import FedpflError
-from fedpfl.launch import guard
-from fedpfl.launch.boards import BOARDS, MOUNTS, BoardLimits, join_command, make_groups
 
 BOARD = BoardLimits(0.5, 2**20)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.launch.forkserver import load, write_commands
+from fedpfl.bench.forkserver import load, write_commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def run():
 SERVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import fedpfl.launch.forkserver as f
+import fedpfl.bench.forkserver as f
 f.load = lambda: __import__("spy").run
 fork = os.fork
 def fork_or_not():

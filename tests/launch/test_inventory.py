@@ -9,8 +9,8 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 
+from fedpfl.bench.inventory import OPTIONAL, REQUIRED, read_inventory  # noqa: E402
 from fedpfl.core.errors import FedpflError  # noqa: E402
-from fedpfl.launch.inventory import OPTIONAL, REQUIRED, read_inventory  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy" / "ansible" / "inventory" / "example.yml"

@@ -13,15 +13,15 @@ from mqtt.mqtt_parts import MOSQUITTO
 from support import engine, run_federation
 from typer.testing import CliRunner
 
+from fedpfl.bench.inventory import read_inventory
+from fedpfl.bench.superlink import copy_app
 from fedpfl.cli import app as cli
 from fedpfl.client import policy
 from fedpfl.client.guard import VARIABLE
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.launch.inventory import read_inventory
 from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import APP, files, make
-from fedpfl.launch.superlink import copy_app
 from fedpfl.methods import discover
 from fedpfl.setup import reference
 from fedpfl.version import FLOWER

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from fedpfl.bench.relay import Direction, Network, serve
 from fedpfl.core.errors import ConfigError
-from fedpfl.launch.relay import Direction, Network, serve
 
 
 @pytest.mark.parametrize(("text", "network"), [

@@ -11,8 +11,8 @@ import pytest
 from processes import marked
 from waiting import wait_until
 
+from fedpfl.bench.superlink import SuperLink, guard
 from fedpfl.core.errors import FedpflError
-from fedpfl.launch.superlink import SuperLink, guard
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
@@ -22,7 +22,7 @@ def belonging(folder):
 
 
 def test_nothing_outlives_a_killed_program():
-    program = "import signal; from fedpfl.launch.superlink import SuperLink; link = SuperLink().__enter__(); "
+    program = "import signal; from fedpfl.bench.superlink import SuperLink; link = SuperLink().__enter__(); "
     program += "print(link.folder, flush=True); signal.pause()"
     run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
     folder = Path(run.stdout.readline().strip())

@@ -12,9 +12,9 @@ from typing import Any
 from waiting import InThread
 
 from fedpfl.core.stored import json_line, write_toml
-from fedpfl.live.server import LivePage, listen, serve
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
+from fedpfl.study.live.server import LivePage, listen, serve
 
 
 def make_run(

@@ -14,9 +14,9 @@ from mqtt.mqtt_parts import MOSQUITTO, Broker, Side
 from report.browser import PROGRAM, Browser
 from waiting import wait_until
 
+from fedpfl.bench.mqtt import topics
+from fedpfl.bench.mqtt.account import Account, read_password
 from fedpfl.core.files import locked
-from fedpfl.mqtt import topics
-from fedpfl.mqtt.account import Account, read_password
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)"),

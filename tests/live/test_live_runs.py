@@ -13,8 +13,8 @@ from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, DamagedFile
 from fedpfl.core.files import locked, write_atomically
-from fedpfl.live import runs
-from fedpfl.live.runs import list_runs, read_run
+from fedpfl.study.live import runs
+from fedpfl.study.live.runs import list_runs, read_run
 
 
 def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
@@ -239,7 +239,7 @@ def test_reading_changes_nothing_and_needs_no_torch(tmp_path):
 
     before = files()
     code = (
-        "import sys; from pathlib import Path; from fedpfl.live import server; root = Path(sys.argv[1]);"
+        "import sys; from pathlib import Path; from fedpfl.study.live import server; root = Path(sys.argv[1]);"
         "assert server.list_runs(root) and server.read_run(root, 'one')['rounds'] == [1, 2];"
         "assert not {'torch', 'flwr', 'paho'} & {*sys.modules}"
     )

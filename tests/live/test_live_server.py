@@ -19,13 +19,13 @@ from mqtt.mqtt_parts import certificates
 from typer.testing import CliRunner
 from waiting import HANG_SECONDS, InThread, wait_until
 
+from fedpfl.bench.mqtt import topics
+from fedpfl.bench.mqtt.publisher import Message
+from fedpfl.bench.mqtt.watch import Board
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
-from fedpfl.live import server
-from fedpfl.live.server import FILES, LiveBoard, LivePage, beside, listen
-from fedpfl.mqtt import topics
-from fedpfl.mqtt.publisher import Message
-from fedpfl.mqtt.watch import Board
+from fedpfl.study.live import server
+from fedpfl.study.live.server import FILES, LiveBoard, LivePage, beside, listen
 
 
 def client(page, **headers):
@@ -112,7 +112,7 @@ def test_a_port_that_is_taken_is_named_unless_nobody_asked_for_it(monkeypatch):
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port.*{port}.*cannot be listened on"):
             listen(port=port)
-        monkeypatch.setattr("fedpfl.live.server.PORT", port)
+        monkeypatch.setattr("fedpfl.study.live.server.PORT", port)
         with listen() as other:
             assert other.getsockname()[1] not in (port, 0)
 
@@ -196,7 +196,7 @@ def connects(port):
 BESIDE = """
 import sys, time
 from pathlib import Path
-from fedpfl.live.server import LivePage, beside, listen
+from fedpfl.study.live.server import LivePage, beside, listen
 page = LivePage(Path(sys.argv[1]), listen(port=0))
 port = page.listening.getsockname()[1]
 with beside(page):

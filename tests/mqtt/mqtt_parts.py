@@ -28,7 +28,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.mqtt.broker import BrokerTls, write_broker_files
+from fedpfl.bench.mqtt.broker import BrokerTls, write_broker_files
 
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 DEVICES = ("nano-1", "nano-2")

@@ -28,9 +28,9 @@ from mqtt_parts import (
 )
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt import frames
-from fedpfl.mqtt.exchange import HttpRequest
-from fedpfl.mqtt.frames import Kind
+from fedpfl.bench.mqtt import frames
+from fedpfl.bench.mqtt.exchange import HttpRequest
+from fedpfl.bench.mqtt.frames import Kind
 
 pytestmark = [
     pytest.mark.xdist_group("mqtt"),

@@ -16,15 +16,15 @@ from mqtt_parts import MOSQUITTO, Broker, Process, publish
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fedpfl.bench.mqtt import telemetry, topics
+from fedpfl.bench.mqtt.account import Account
+from fedpfl.bench.mqtt.broker import BrokerTls, access_list, write_broker_files
+from fedpfl.bench.mqtt.events import Events, LogEvents, RunFollower
+from fedpfl.bench.mqtt.link import PACKET_OVERHEAD, Message
+from fedpfl.bench.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.cli import app
 from fedpfl.cli.watch import _keep, _lines
 from fedpfl.core.errors import ConfigError
-from fedpfl.mqtt import telemetry, topics
-from fedpfl.mqtt.account import Account
-from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
-from fedpfl.mqtt.events import Events, LogEvents, RunFollower
-from fedpfl.mqtt.link import PACKET_OVERHEAD, Message
-from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.results.run import RunFolder
 
 ROLES = Path(__file__).parents[2] / "deploy" / "ansible" / "roles"

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt import device as device_side
-from fedpfl.mqtt import frames, topics
-from fedpfl.mqtt import server as server_side
-from fedpfl.mqtt.account import LinkError
-from fedpfl.mqtt.device import DeviceBridge
-from fedpfl.mqtt.exchange import HttpRequest, Response
-from fedpfl.mqtt.frames import Kind
-from fedpfl.mqtt.limits import Budget, Claim
-from fedpfl.mqtt.parked import Parked
-from fedpfl.mqtt.publisher import Message
-from fedpfl.mqtt.server import ServerBridge
-from fedpfl.mqtt.upstream import UpstreamError
+from fedpfl.bench.mqtt import device as device_side
+from fedpfl.bench.mqtt import frames, topics
+from fedpfl.bench.mqtt import server as server_side
+from fedpfl.bench.mqtt.account import LinkError
+from fedpfl.bench.mqtt.device import DeviceBridge
+from fedpfl.bench.mqtt.exchange import HttpRequest, Response
+from fedpfl.bench.mqtt.frames import Kind
+from fedpfl.bench.mqtt.limits import Budget, Claim
+from fedpfl.bench.mqtt.parked import Parked
+from fedpfl.bench.mqtt.publisher import Message
+from fedpfl.bench.mqtt.server import ServerBridge
+from fedpfl.bench.mqtt.upstream import UpstreamError
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 NAME, NODE = "nano-1", b"node 7"
@@ -569,7 +569,7 @@ def test_answers_that_nobody_fetched_are_kept_across_restarts_but_not_for_ever(t
     assert again.get(NAME, b"key") == stored
     assert again.get("nano-2", b"key") is None
     assert not again.drop("nano-2", stored.receipt)
-    monkeypatch.setattr("fedpfl.mqtt.parked.KEEP_SECONDS", -1)
+    monkeypatch.setattr("fedpfl.bench.mqtt.parked.KEEP_SECONDS", -1)
     assert again.get(NAME, b"key") is None
     assert not list(tmp_path.iterdir())
 
@@ -765,9 +765,9 @@ def test_an_answer_for_which_there_is_no_thread_is_asked_for_again(held, monkeyp
 
 
 def test_answers_that_nobody_fetches_are_swept_and_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpfl.mqtt.parked.MAX_BYTES", 100)
+    monkeypatch.setattr("fedpfl.bench.mqtt.parked.MAX_BYTES", 100)
     parked, now = Parked(tmp_path), [time.time()]
-    monkeypatch.setattr("fedpfl.mqtt.parked.time.time", lambda: now[0])
+    monkeypatch.setattr("fedpfl.bench.mqtt.parked.time.time", lambda: now[0])
     for device, key in ((NAME, b"1"), ("nano-2", b"1"), (NAME, b"2"), (NAME, b"1"), (NAME, b"3")):
         parked.put(device, key, Response(200, (), bytes(40)))
     assert [parked.get(NAME, key) is None for key in (b"1", b"2", b"3")] == [False, True, False]

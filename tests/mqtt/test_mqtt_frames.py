@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpfl.mqtt import frames
-from fedpfl.mqtt.exchange import HttpRequest, Response, carried
-from fedpfl.mqtt.frames import Assembler, FrameError, Kind
+from fedpfl.bench.mqtt import frames
+from fedpfl.bench.mqtt.exchange import HttpRequest, Response, carried
+from fedpfl.bench.mqtt.frames import Assembler, FrameError, Kind
 
 ID = bytes(range(16))
 HEADERS = (("content-type", "application/protobuf"), ("flwr-signature", "abc="), ("flwr-x", "a, b\t\xe9"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt import direct, exchange, frames, local, parked, server
-from fedpfl.mqtt.limits import MAX_SENDERS, Budget, Complaints
+from fedpfl.bench.mqtt import direct, exchange, frames, local, parked, server
+from fedpfl.bench.mqtt.limits import MAX_SENDERS, Budget, Complaints
 
 
 def most(budget, account):

@@ -9,10 +9,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt.account import Account
-from fedpfl.mqtt.frames import MAX_CHUNK
-from fedpfl.mqtt.link import Link
-from fedpfl.mqtt.publisher import Message
+from fedpfl.bench.mqtt.account import Account
+from fedpfl.bench.mqtt.frames import MAX_CHUNK
+from fedpfl.bench.mqtt.link import Link
+from fedpfl.bench.mqtt.publisher import Message
 
 SUCCESS = ReasonCode(PacketTypes.PUBACK, identifier=0)
 

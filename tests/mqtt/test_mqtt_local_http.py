@@ -10,10 +10,10 @@ import httpx
 import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt import local
-from fedpfl.mqtt.exchange import HttpRequest, Response
-from fedpfl.mqtt.limits import Budget
-from fedpfl.mqtt.local import LocalServer
+from fedpfl.bench.mqtt import local
+from fedpfl.bench.mqtt.exchange import HttpRequest, Response
+from fedpfl.bench.mqtt.limits import Budget
+from fedpfl.bench.mqtt.local import LocalServer
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from waiting import HANG_SECONDS
 
-from fedpfl.mqtt import upstream
-from fedpfl.mqtt.exchange import HttpRequest
-from fedpfl.mqtt.upstream import Upstream, UpstreamError
+from fedpfl.bench.mqtt import upstream
+from fedpfl.bench.mqtt.exchange import HttpRequest
+from fedpfl.bench.mqtt.upstream import Upstream, UpstreamError
 
 REQUEST = HttpRequest("/v1/fleet/pull-object", (("flwr-x", "1"),), b"body", 1.0)
 

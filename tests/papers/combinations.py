@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpfl.data import table
-from fedpfl.experiments.description import load
-from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.shipped import experiments
-from fedpfl.experiments.store import NOT_IDENTIFYING, PlannedRun, Store, plan
 from fedpfl.methods.base import in_classifier
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
+from fedpfl.study.description import load
+from fedpfl.study.measured import Measured
+from fedpfl.study.shipped import experiments
+from fedpfl.study.store import NOT_IDENTIFYING, PlannedRun, Store, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where scripts of experiments would put their data; stands for it in settings.

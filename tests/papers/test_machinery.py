@@ -16,8 +16,8 @@ import trial
 from combinations import GRADED, NOWHERE, ROOT, Combination, Place, Whole, combinations, ends, one_for_each_column
 
 from fedpfl.data import table
-from fedpfl.experiments.shipped import experiments
-from fedpfl.experiments.store import plan
+from fedpfl.study.shipped import experiments
+from fedpfl.study.store import plan
 
 PUBLISHED = [info.name for info in table() if not info.own and info.name not in ("digits", "shakespeare")]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedpfl.analysis.figure import Bars, Distributions, Division, Heatmap, Points
-from fedpfl.report import Section, write_page
-from fedpfl.report.bounded import MAX_CLIENTS, MAX_POINTS, MAX_ROWS, bounded
 from fedpfl.results.tables import Table
+from fedpfl.study.analysis.figure import Bars, Distributions, Division, Heatmap, Points
+from fedpfl.study.report import Section, write_page
+from fedpfl.study.report.bounded import MAX_CLIENTS, MAX_POINTS, MAX_ROWS, bounded
 
 MANY = 100_000
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedpfl.analysis.figure import Bars, Distributions, Division, Heatmap, Images, Lines, Points
-from fedpfl.report.draw import COLOURS, NEUTRAL, Pen
+from fedpfl.study.analysis.figure import Bars, Distributions, Division, Heatmap, Images, Lines, Points
+from fedpfl.study.report.draw import COLOURS, NEUTRAL, Pen
 
 AWKWARD = "a<b & $x^{2$ \\frac"
 FIGURES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from report.browser import PROGRAM, Browser
 
-from fedpfl.report import sections, write_page
+from fedpfl.study.report import sections, write_page
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)"),

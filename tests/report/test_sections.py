@@ -6,14 +6,14 @@ import statistics
 
 import pytest
 
-from fedpfl.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.core.errors import DataError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data, load, no_downloads
 from fedpfl.engine.agreement import Agreement
-from fedpfl.report import sections
 from fedpfl.results.run import RunFolder
+from fedpfl.study.analysis.figure import Distributions, Division, Heatmap, Lines
+from fedpfl.study.report import sections
 
 
 def by_title(runs):

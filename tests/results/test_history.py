@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedpfl.experiments.metrics import find
 from fedpfl.results.history import History
+from fedpfl.study.metrics import find
 
 LINES = [
     {"round": 1, "bytes_up": 2, "bytes_down": 1, "train_loss": 0.5, "failed": {"3": "no memory"}},

@@ -25,7 +25,7 @@ HAS_MESSAGE = 100
 
 
 def _disturb_link() -> None:
-    from fedpfl.mqtt.link import Link
+    from fedpfl.bench.mqtt.link import Link
 
     rng, due, number, wake = random.Random(1), [], itertools.count(), threading.Condition()
     deliver = Link._arrived
@@ -81,7 +81,7 @@ def _have_other_code() -> None:
 
 PARTS = {
     "messages": ("fedpfl.cli.bridge", _disturb_link), "answers": ("flower-supernode", _lose_answers),
-    "numbers": ("flower-supernode", _lose_numbers), "code": ("fedpfl.client.worker", _have_other_code),
+    "numbers": ("flower-supernode", _lose_numbers), "code": ("fedpfl.bench.device.worker", _have_other_code),
 }  # fmt: skip
 
 program, disturb = PARTS[os.environ["FEDPFL_TEST_DISTURB"]]

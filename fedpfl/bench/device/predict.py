@@ -1,0 +1,147 @@
+"""``fedpfl-worker predict``: what a client's model predicts for files, a line of JSON for each sample."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from math import prod
+from pathlib import Path
+from typing import IO, Any, Dict, Mapping, Sequence
+
+import numpy as np
+
+from ...client.device_model import PIXELS, LoadedModel, load_model
+from ...core.errors import DataError, FedpflError
+from ...data.datasets.categories import OTHER, SIGN
+from ...data.datasets.columns import lines_of, places
+from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
+from ...data.datasets.npz import read_arrays, samples_of
+from ...training.losses import CROSS_ENTROPY, MULTI_LABEL
+
+# A sample's answer, as it is written in JSON.
+Answer = Dict[str, Any]
+
+
+def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
+    """Return a model's answers to samples: class and probabilities, labels and probabilities, or values."""
+    names, loss = model.about["class-names"], model.about["loss"]
+    found: list[Answer] = []
+    for row in model.predict(x).astype(np.float64):
+        if not np.isfinite(row).all():
+            raise DataError(f"sample {len(found)}: the model's answer is not finite; are the values as in training?")
+        numbers = dict(zip(names, row.tolist()))
+        if loss == CROSS_ENTROPY:
+            at = int(row.argmax())
+            found.append({"class": names[at], "number": at, "probabilities": numbers})
+        elif loss == MULTI_LABEL:
+            found.append({"labels": [name for name, p in numbers.items() if p > 0.5], "probabilities": numbers})
+        else:
+            found.append({"values": row.tolist()})
+    return found
+
+
+def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = ()) -> np.ndarray:
+    """Return the samples of an image, an npz file (``x`` or ``x_test``) or a CSV table, whose first line has the names.
+
+    ``about`` is the model's JSON; ``ignored`` are columns of a table that are no features. Anything else raises
+    ``DataError``.
+    """
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
+    if suffix in IMAGE_SUFFIXES:
+        with path.open("rb") as file:
+            return read_image(file, str(path), about)
+    if suffix == ".npz":
+        arrays = read_arrays(path, ("x",))
+        key = next((key for key in ("x", "x_test") if key in arrays), None)
+        if key is None:
+            raise DataError(f"{path}: has neither an array x nor x_test")
+        return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
+    if suffix == ".csv":
+        return _read_table(path, about, ignored)
+    raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz or .csv")
+
+
+def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndarray:
+    """Return an image of the model's size as uint8 1×H×W×C; its size is checked before it is decoded."""
+    if about["scaling"] != PIXELS:
+        raise DataError(f"{where}: the model takes arrays and no images")
+    channels, height, width = about["input-shape"]
+    with opened_image(file, where, where) as image:
+        if image.size != (width, height):
+            size = "×".join(map(str, image.size))
+            raise DataError(f"{where}: is {size} pixels; the model takes {width}×{height}")
+        if channels == 1 and image.mode not in ("1", "L"):
+            raise DataError(f"{where}: is in colour; the model takes grey images")
+        if channels not in (1, 3) or image.mode.startswith(("I", "F")):
+            raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
+        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
+    return pixels.reshape(1, height, width, channels)
+
+
+def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
+    chosen = f"{name}{SIGN}{cell.strip()}"
+    return [str(int(feature == (chosen if chosen in features else f"{name}{SIGN}{OTHER}"))) for feature in features]
+
+
+def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
+    shape, lines = about["input-shape"], lines_of(path)
+    names = next(lines, (1, []))[1]
+    for name in ignored:
+        if name not in names:
+            raise DataError(f"{path}: has no column {name!r}")
+    # Columns of words become features as in training: mode=auto, mode=off.
+    words = {name: [f for f in about["feature-names"] if f.startswith(f"{name}{SIGN}")] for name in names}
+    words = {name: features for name, features in words.items() if features}
+    given = names
+    names = [one for name in names for one in words.get(name, [name])]
+    used = [at for at, name in enumerate(names) if name not in ignored]
+    # A model of series has names of channels, and a table the values of each at each time.
+    if about["feature-names"] and len(shape) == 1:
+        columns = places([names[at] for at in used], about["feature-names"], path, "the model")
+        used = [used[at] for at in columns]
+    if len(used) != prod(shape):
+        raise DataError(f"{path}: has {len(used)} columns of features; the model takes {prod(shape)}")
+    rows = []
+    for line, cells in lines:
+        if len(cells) != len(given):
+            raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(given)}")
+        if words:
+            cells = [text for name, cell in zip(given, cells)
+                     for text in (_of_word(cell, name, words[name]) if name in words else [cell])]  # fmt: skip
+        try:
+            rows.append(np.array([float(cells[at]) for at in used], np.float32))
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: {error}") from error
+    return samples_of(np.reshape(rows, (len(rows), len(used))), str(path)).reshape(len(rows), *shape)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run ``fedpfl-worker predict``."""
+    parser = argparse.ArgumentParser(
+        prog="fedpfl-worker predict", description="Predict with the model that a client has written on this machine."
+    )
+    parser.add_argument("model", metavar="MODEL", help="the folder `model` of a client's state, or a file in it")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="images, .npz (x or x_test) or .csv")
+    parser.add_argument(
+        "--ignore-columns",
+        metavar="NAMES",
+        default="",
+        help="columns of a .csv that are not features, separated by commas",
+    )
+    given = parser.parse_args(arguments)
+    ignored = [name for name in given.ignore_columns.split(",") if name]
+    try:
+        model = load_model(given.model)
+        for file in given.files:
+            x = read_samples(Path(file), model.about, ignored)
+            try:
+                found = answers(model, x)
+            except DataError as error:
+                raise DataError(f"{file}: {error}") from error
+            for number, answer in enumerate(found):
+                print(json.dumps({"file": file, "sample": number, **answer}, ensure_ascii=False))
+    except FedpflError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,189 @@
+"""``fedpfl-worker``: one warm process a device that answers every message its SuperNodes get.
+
+It keeps torch, data and models loaded and listens on a Unix socket of its own user. Requests are answered one after the
+other, so that three SuperNodes on a small board never train at the same time; those that wait stand in the socket's
+queue. It needs Python 3.8, torch 1.13, NumPy and safetensors, and no Flower: ``python -m fedpfl.bench.device.worker``
+runs it in an interpreter that has a CUDA build which Flower's Python has not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from io import BufferedIOBase
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Iterator
+
+from ...client import protocol
+from ...client.guard import VARIABLE, guard
+from ...core import custom
+from ...core.errors import FedpflError
+from ...core.payload import Payload
+from ...version import __version__
+
+if TYPE_CHECKING:
+    from ...client.engine import Handler
+
+logger = logging.getLogger("fedpfl.bench.device.worker")
+
+# A ClientApp sends its request at once and reads the answer at once: one that does not has stopped.
+STALLED_SECONDS = 60.0
+QUEUE = 64
+
+
+def serve(path: Path) -> None:
+    """Answer requests until the process is told to end."""
+    if guard() is None:
+        logger.info("no policy: this device takes part in every run")
+    else:
+        logger.info("the policy is %s", os.environ[VARIABLE])
+    with listening(path) as listener:
+        end_at_signals(path)
+        protocol.code_hash()  # of what is imported now, whatever becomes of the files
+        # Requests may queue from here on: importing torch takes seconds.
+        from ...client.engine import handle
+
+        logger.info("ready at %s, process %d", path, os.getpid())
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                try:
+                    protocol.require_own_peer(connection)
+                    connection.settimeout(STALLED_SECONDS)
+                    with connection.makefile("rwb") as stream:
+                        _serve_one(handle, stream)
+                except (FedpflError, OSError, EOFError) as error:
+                    logger.warning("a request was dropped: %s", error)
+
+
+def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
+    try:
+        header, message = protocol.read(stream)
+    except protocol.VersionError as error:
+        # It cannot read this answer either, but then reports that. Without one it would take this worker for dead.
+        protocol.write(stream, {"error": str(error)}, Payload())
+        raise
+    run_config, node_config = protocol.values(header, "run-config"), protocol.values(header, "node-config")
+    kind, started = str(header.get("kind")), time.perf_counter()
+    what = f"{kind} of client {node_config.get('partition-id')}"
+    try:
+        _require_same_code(header)
+        app = str(header.get("app", ""))
+        custom.set_folder(Path(app) if app else None)
+        answer, words = handle(kind, message, run_config, node_config), {}
+    except FedpflError as error:
+        logger.warning("%s: %s", what, error)
+        answer, words = Payload(), {"error": str(error)}
+    except Exception as error:  # what goes wrong for one client must not end the worker for the others
+        logger.exception("%s failed", what)
+        answer, words = Payload(), {"failure": f"{type(error).__name__}: {error}"}
+    protocol.write(stream, words, answer)
+    logger.info("%s, round %s: %.2f s", what, message.config.get("round", "-"), time.perf_counter() - started)
+
+
+def _require_same_code(header: protocol.Header) -> None:
+    """Refuse an app of other code: this process would train with its own, unnoticed."""
+    mine, theirs = protocol.code_hash(), header.get("code")
+    if mine != theirs:
+        raise FedpflError(
+            f"this device's worker runs other code (fedpfl {__version__}, {mine}) than the app (fedpfl "
+            f"{header.get('version')}, {theirs}): install the app's code there and start the worker again, or stop it"
+        )
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """Listen on a Unix socket of this user alone, one process at a time; the socket goes at the end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise FedpflError(f"the socket {path} cannot be made: {error.strerror}") from error
+    with lock, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which no fork inherits
+        except (BlockingIOError, PermissionError):
+            raise FedpflError(f"another process listens at {path}") from None
+        before = os.umask(0o177)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()  # of a worker that was killed: the lock was free
+            listener.bind(str(path))
+        except OSError as error:  # without strerror if the path is too long: there is room for 107 bytes
+            raise FedpflError(f"the socket {path} cannot be made: {error.strerror or error}") from error
+        finally:
+            os.umask(before)
+        listener.listen(QUEUE)
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+
+def end_at_signals(path: Path | None = None) -> None:
+    """Let SIGTERM, SIGINT and SIGHUP end this process at once.
+
+    The process ends by ``os._exit``. An exception would be lost if the signal arrived in a destructor or in a callback
+    of the garbage collector, and the interpreter's own end may wait for threads of libraries. What clients keep is
+    written atomically, so nothing is lost.
+    """
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if path is not None and os.getpid() == owner:  # and not a fork of it
+            with contextlib.suppress(OSError):
+                path.unlink()
+        os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+
+
+def main() -> None:
+    """Run the worker (the console script ``fedpfl-worker``), use a model that a client has written, or measure."""
+    modules = {"predict": "predict", "serve": "model_server", "profile": "profile"}
+    if sys.argv[1:2] and sys.argv[1] in modules:
+        # Imported here: a worker listens before torch is imported.
+        importlib.import_module(f"{__package__}.{modules[sys.argv[1]]}").main(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(
+        prog="fedpfl-worker",
+        description="Train for this device's SuperNodes.",
+        epilog=(
+            "`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written on this "
+            "device, and `fedpfl-worker profile` measures how fast this device trains; see their `--help`."
+        ),
+    )
+    parser.add_argument(
+        "--socket", metavar="PATH", help=f"socket to listen on; ${protocol.SOCKET_VARIABLE} gives it to the ClientApps"
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        help=f"policy: what this device takes part in; ${VARIABLE} gives it to the ClientApps",
+    )
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
+    end_at_signals()
+    try:
+        if arguments.socket:
+            os.environ[protocol.SOCKET_VARIABLE] = arguments.socket
+        if arguments.policy is not None:
+            os.environ[VARIABLE] = str(Path(arguments.policy).absolute())
+        serve(protocol.socket_path())
+    except FedpflError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

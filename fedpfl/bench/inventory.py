@@ -1,0 +1,267 @@
+"""The bench that an Ansible inventory describes, as far as one machine can stand in for it: ``fedpfl up --inventory``.
+
+Only what decides who runs what is read: the devices by name, their clients, and where clients have data of their own.
+Addresses are checked as far as a rehearsal can, so that a mistake shows before a board is unpacked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import FedpflError, did_you_mean
+from .mqtt.topics import checked_name, is_name
+
+# Whether a value can be a variable's, and the words for one that cannot.
+_Must = tuple[Callable[[Any], bool], str]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_port(value: object) -> bool:
+    return str(value).isdecimal() and 0 < int(str(value)) < 65536
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._-]*", value) is not None
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and is_name(name) for name in value)
+
+
+def _are_options(value: object) -> bool:
+    return isinstance(value, list) and all(type(option) in (str, int) for option in value)
+
+
+def _one_of(*words: object) -> _Must:
+    return (lambda value: value in words), f"must be {', '.join(map(str, words[:-1]))} or {words[-1]}"
+
+
+_ANYTHING: _Must = (lambda value: True, "")
+_TEXT: _Must = (_is_text, "must be a text")
+_PATH: _Must = (lambda value: isinstance(value, str), "must be a path or ''")
+_PORT: _Must = (_is_port, "must be a port, 1 to 65535")
+_OPTIONS: _Must = (_are_options, "must be a list of texts")
+# What an inventory must have, and what it may: the keys of deploy/ansible/roles/fedpfl/defaults/main.yml.
+REQUIRED = ("fedpfl_address", "fedpfl_network", "fedpfl_bundle")
+OPTIONAL: Mapping[str, _Must] = {
+    "fedpfl_keys": _TEXT, "fedpfl_command": _TEXT, "fedpfl_collected": _TEXT,
+    "fedpfl_superlink_port": _PORT, "fedpfl_broker_port": _PORT,
+    "fedpfl_superlink_state": _one_of("database", "memory"),
+    "fedpfl_watchers": (_are_names, "must be a list of names of letters, digits, '.', '_' and '-'"),
+    "fedpfl_allowed_signers": _PATH,
+    "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,
+    "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
+    "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
+    "fedpfl_served_run": (_is_key, "must be the name of a run's folder in state-dir, or ''"),
+    "fedpfl_served_port": _PORT,
+    "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
+    "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
+    "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
+    "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
+}  # fmt: skip
+# Keys of each device.
+CLIENTS = "fedpfl_clients"
+MAX_BYTES = 1_000_000
+
+
+class InventoryError(FedpflError):
+    """An inventory that describes no bench; the message tells what to change."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Which device runs which clients."""
+
+    devices: Mapping[str, tuple[int, ...]]  # the clients of each device, by its name
+    data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
+    models: Mapping[int, str] = field(default_factory=dict)  # of clients on devices that have a model of their own
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return sum(len(clients) for clients in self.devices.values())
+
+    def own(self, client: int) -> str:
+        """Return the settings of one client, as they stand in a SuperNode's ``--node-config``."""
+        given = {"data": self.data.get(client), "model": self.models.get(client)}
+        return "".join(f" {key}='{value}'" for key, value in given.items() if value)
+
+
+@dataclass
+class _Groups:
+    """Hosts and their variables, a child's before its parents'."""
+
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    members: dict[str, list[str]] = field(default_factory=dict)
+
+
+def read_inventory(path: Path) -> Bench:
+    """Read an inventory in YAML."""
+    groups = _Groups()
+    for name, group in _mapping(_load(path), "the file", path).items():
+        _add(groups, str(name), group, {}, path)
+    servers, devices = groups.members.get("server", []), groups.members.get("devices", [])
+    if len(servers) != 1:
+        raise InventoryError(f"{path}: the group server must have one host, not {len(servers)}")
+    if not devices:
+        raise InventoryError(f"{path}: the group devices has no host")
+    for host in (*servers, *devices):
+        _check_variables(path, host, groups.hosts[host])
+    _check_addresses(path, groups, servers[0], devices)
+    clients = {host: _clients(path, host, groups.hosts[host]) for host in devices}
+    _check_numbers(path, clients)
+    data: dict[int, Path] = {}
+    for host, numbers in clients.items():
+        data.update(_data(path, host, numbers, sum(map(len, clients.values())), groups.hosts[host]))
+    models = {n: str(groups.hosts[host].get("fedpfl_model", "")) for host, numbers in clients.items() for n in numbers}
+    return Bench(clients, data, {client: model for client, model in models.items() if model})
+
+
+def _load(path: Path) -> object:
+    try:
+        import yaml
+    except ImportError:
+        raise InventoryError("--inventory needs PyYAML: pip install pyyaml") from None
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InventoryError(f"{path}: longer than an inventory")
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InventoryError(f"--inventory {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise InventoryError(f"{path}: {where}{getattr(error, 'problem', None) or 'not YAML'}") from error
+
+
+def _mapping(found: object, what: str, path: Path) -> dict[Any, Any]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InventoryError(f"{path}: {what} must be a mapping, not {found!r:.60}")
+    return found
+
+
+def _add(groups: _Groups, name: str, group: object, inherited: Mapping[str, Any], path: Path) -> list[str]:
+    """Take a group in, with what it has of those that it is in; return its hosts."""
+    parts = _mapping(group, f"the group {name}", path)
+    if unknown := parts.keys() - {"hosts", "children", "vars"}:
+        raise InventoryError(f"{path}: {min(map(str, unknown))!r} in the group {name}: only hosts, children and vars")
+    variables = {**inherited, **_mapping(parts.get("vars"), f"vars of {name}", path)}
+    hosts: list[str] = []
+    for host, own in _mapping(parts.get("hosts"), f"hosts of {name}", path).items():
+        known = groups.hosts.setdefault(str(host), {})
+        known.update({**variables, **known, **_mapping(own, f"the host {host}", path)})
+        hosts.append(str(host))
+    for child, part in _mapping(parts.get("children"), f"children of {name}", path).items():
+        hosts += _add(groups, str(child), part, variables, path)
+    groups.members.setdefault(name, []).extend(hosts)
+    return hosts
+
+
+def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> None:
+    known = (*REQUIRED, *OPTIONAL, CLIENTS)
+    for name, value in variables.items():
+        if not str(name).startswith("fedpfl_"):
+            continue
+        if name not in known:
+            raise InventoryError(f"{path}: {host}: there is no {name}{did_you_mean(name, known)}")
+        if any("{{" in text for text in _texts(value)):
+            raise InventoryError(f"{path}: {host}: {name} is a template; a rehearsal needs its value")
+        fits, words = OPTIONAL.get(str(name), _ANYTHING)
+        if not fits(value):
+            raise InventoryError(f"{path}: {host}: {name}: {words}, not {value!r:.60}")
+    for name in REQUIRED:
+        if not variables.get(name) or not isinstance(variables[name], str):
+            raise InventoryError(f"{path}: {host}: {name} is missing")
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+
+
+def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str]) -> None:
+    variables = groups.hosts[server]
+    try:
+        network = ipaddress.ip_network(variables["fedpfl_network"])
+    except ValueError as error:
+        raise InventoryError(f"{path}: fedpfl_network: {error}") from None
+    try:
+        taken = {ipaddress.ip_address(variables["fedpfl_address"]): server}
+    except ValueError as error:
+        raise InventoryError(f"{path}: fedpfl_address: {error}") from None
+    if next(iter(taken)) not in network:
+        raise InventoryError(f"{path}: fedpfl_address {variables['fedpfl_address']} is not in {network}")
+    for host in devices:
+        checked_name("device", host)
+        text = str(groups.hosts[host].get("ansible_host", host))
+        if not re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:]*", text):
+            continue  # a name, which another network knows
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError as error:
+            raise InventoryError(f"{path}: {host}: ansible_host: {error}") from None
+        if address not in network:
+            raise InventoryError(f"{path}: {host}: ansible_host {address} is not in {network}")
+        if address in taken:
+            raise InventoryError(f"{path}: {host}: ansible_host {address} is {taken[address]}'s")
+        taken[address] = host
+
+
+def _clients(path: Path, host: str, variables: Mapping[str, Any]) -> tuple[int, ...]:
+    found = variables.get(CLIENTS)
+    if not isinstance(found, list) or not found or not all(type(number) is int and number >= 0 for number in found):
+        raise InventoryError(f"{path}: {host}: {CLIENTS} must be a list of clients' numbers, not {found!r:.60}")
+    return tuple(found)
+
+
+def _check_numbers(path: Path, clients: Mapping[str, tuple[int, ...]]) -> None:
+    owner: dict[int, str] = {}
+    for host, numbers in clients.items():
+        for number in numbers:
+            if number in owner:
+                raise InventoryError(f"{path}: client {number} is on {owner[number]} and on {host}")
+            owner[number] = host
+    if missing := sorted(set(range(len(owner))) - owner.keys()):
+        most = max(owner)
+        raise InventoryError(f"{path}: no device has client {missing[0]}, but {owner[most]} has client {most}")
+
+
+def _data(
+    path: Path, host: str, numbers: tuple[int, ...], clients: int, variables: Mapping[str, Any]
+) -> Iterator[tuple[int, Path]]:
+    """Yield the clients of a host that have data of their own, and where."""
+    own: dict[int, Path] = {}
+    for key, place in variables.get("fedpfl_client_data", {}).items():
+        if not str(key).isdecimal() or int(key) >= clients:
+            raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key}")
+        own[int(key)] = Path(str(place)).expanduser()
+    partitions = variables.get("fedpfl_partitions")
+    for number in numbers:
+        place = own.get(number)
+        if place is None and partitions:
+            place = Path(str(partitions)).expanduser() / f"client-{number}.npz"
+        if place is None:
+            continue
+        if not place.is_absolute():
+            raise InventoryError(f"{path}: {host}: the data of client {number}, {place}, need an absolute path")
+        if "'" in str(place):
+            raise InventoryError(f"{path}: {host}: the data of client {number}: a path without apostrophes")
+        if not place.exists():
+            raise InventoryError(f"{path}: {host}: the data of client {number}, {place}, are not on this machine")
+        yield number, place

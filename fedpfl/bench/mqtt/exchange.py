@@ -1,0 +1,188 @@
+"""HTTP requests and responses as bytes, and which of their headers are carried.
+
+The bytes are the length of the head (4 bytes, network byte order), the head as JSON, and the body as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ...flower_private import FLEET_API, PUBLIC_KEY_HEADER, PULL_MESSAGES
+from .frames import MAX_MESSAGE_BYTES, FrameError
+
+# The SuperLink serves its other interfaces, with which one can run code, on the same port: only this one is carried.
+_PATH = re.compile(re.escape(FLEET_API) + r"[A-Za-z0-9_-]{1,100}")
+MAX_HEAD_BYTES = 65_536
+MAX_HEADERS = 100
+MAX_BODY_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_HEAD_BYTES
+# A pull-messages names its node and little else, and is kept for minutes.
+MAX_HELD_BODY_BYTES = 65_536
+_LENGTH = struct.Struct("!I")
+_RECEIPT = re.compile(r"[0-9a-f]{32}")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
+
+# They describe one connection and not the message (RFC 9110, 7.6.1), or each sender sets them, or servers believe them
+# when they come from a proxy.
+_NOT_CARRIED = frozenset({
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "expect", "host", "content-length", "date", "server", "forwarded", "via",
+})  # fmt: skip
+
+Headers = tuple[tuple[str, str], ...]
+# A view avoids copying megabytes.
+Body = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """An HTTP POST to Flower's Fleet API."""
+
+    path: str  # without a query
+    headers: Headers  # those that are carried, in their order
+    body: Body
+    sent: float  # Unix time, by the device's clock, at which its bridge got it; Flower's signature is as old
+    delivered: str = ""  # receipt of the last response to the same path and body that reached the SuperNode
+
+    @property
+    def held(self) -> bool:
+        """Whether the request is held until there is an answer."""
+        return is_held(self.path)
+
+    @property
+    def node(self) -> str:
+        """The public key that the SuperNode names; the SuperLink checks its signature."""
+        return next((value for name, value in self.headers if name.lower() == PUBLIC_KEY_HEADER), "")
+
+    @property
+    def key(self) -> bytes:
+        """A key that is the same when the SuperNode repeats this request under a new signature."""
+        return hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
+
+    @property
+    def head(self) -> bytes:
+        """The bytes before the body."""
+        return _head({"path": self.path, "headers": self.headers, "sent": self.sent, "delivered": self.delivered})
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return self.head + self.body
+
+    @classmethod
+    def decode(cls, message: Body) -> HttpRequest:
+        """Read a request."""
+        head, body = _decode(message)
+        path, sent = head.get("path"), head.get("sent")
+        if not isinstance(path, str) or not may_pass(path):
+            raise FrameError("the path is not one of the Fleet API")
+        # Neither NaN nor a whole number that is too large for a float is below the limit.
+        if not isinstance(sent, (int, float)) or not abs(sent) < 1e12:
+            raise FrameError("the time of the request is not a number")
+        if len(body) > max_body(path):
+            raise FrameError(f"a body of {len(body)} bytes; at most {max_body(path)} are carried to {path}")
+        return cls(path, _headers(head.get("headers")), body, float(sent), _receipt(head.get("delivered")))
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP response."""
+
+    status: int
+    headers: Headers = ()  # those that are carried, in their order
+    body: Body = b""
+    receipt: str = ""  # what the device returns when the SuperNode has it, if the server must know
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is a success without content: to ``pull-messages``, that there is no message."""
+        return self.status == 200 and not self.body
+
+    @property
+    def head(self) -> bytes:
+        """The bytes before the body."""
+        return _head({"status": self.status, "headers": self.headers, "receipt": self.receipt})
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return self.head + self.body
+
+    @classmethod
+    def decode(cls, message: Body) -> Response:
+        """Read a response."""
+        head, body = _decode(message)
+        status = head.get("status")
+        if type(status) is not int or not 200 <= status <= 599:
+            raise FrameError("the status is not that of a response")
+        return cls(status, _headers(head.get("headers")), body, _receipt(head.get("receipt")))
+
+
+def may_pass(path: str) -> bool:
+    """Return whether requests to this path are carried."""
+    return _PATH.fullmatch(path) is not None
+
+
+def carried(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Return the headers that belong to the message itself, unchanged and in order."""
+    pairs = list(headers)
+    named = {name.strip().lower() for key, value in pairs if key.lower() == "connection" for name in value.split(",")}
+    left_out = _NOT_CARRIED | named
+    return tuple((k, v) for k, v in pairs if k.lower() not in left_out and not k.lower().startswith("x-forwarded-"))
+
+
+def is_held(path: str) -> bool:
+    """Return whether requests to this path are held until there is an answer."""
+    return path.endswith(PULL_MESSAGES)
+
+
+def max_body(path: str) -> int:
+    """Return the length of the longest body that is carried to this path."""
+    return MAX_HELD_BODY_BYTES if is_held(path) else MAX_BODY_BYTES
+
+
+def _head(fields: dict[str, Any]) -> bytes:
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    if len(text) > MAX_HEAD_BYTES:
+        raise FrameError(f"headers of {len(text)} bytes; at most {MAX_HEAD_BYTES} are carried")
+    return _LENGTH.pack(len(text)) + text
+
+
+def _decode(message: Body) -> tuple[dict[str, Any], memoryview]:
+    if len(message) < _LENGTH.size:
+        raise FrameError("the message has no head")
+    (length,) = _LENGTH.unpack_from(message)
+    end = _LENGTH.size + length
+    if length > MAX_HEAD_BYTES or end > len(message):
+        raise FrameError(f"a head of {length} bytes in a message of {len(message)}")
+    try:
+        head = json.loads(bytes(message[_LENGTH.size : end]))
+    except (ValueError, RecursionError):
+        raise FrameError("the head is not JSON") from None
+    if not isinstance(head, dict):
+        raise FrameError("the head is not an object")
+    return head, memoryview(message)[end:]
+
+
+def _headers(value: object) -> Headers:
+    if not isinstance(value, list) or len(value) > MAX_HEADERS:
+        raise FrameError(f"the headers are not a list of at most {MAX_HEADERS}")
+    pairs = []
+    for pair in value:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise FrameError("a header is not a name and a value")
+        name, text = pair
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(text):
+            raise FrameError("a header has characters that headers may not have")
+        pairs.append((name, text))
+    return carried(pairs)
+
+
+def _receipt(value: object) -> str:
+    if not isinstance(value, str) or (value and not _RECEIPT.fullmatch(value)):
+        raise FrameError("the receipt has the wrong form")
+    return value

@@ -1,0 +1,45 @@
+"""A cache on disk of what analyses compute for minutes, for the runs of experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ...core.files import private_folder, write_atomically
+from ...results.run import RunFolder
+from ...version import __version__
+
+
+def cached(
+    run: RunFolder, name: str, options: Any, compute: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Return what an analysis computes of a run, from a file if it has been computed with these options before.
+
+    A changed run or version of the package makes another file. A run without a folder for a cache is computed each
+    time.
+    """
+    if run.cache is None:
+        return compute()
+    digest = hashlib.sha256(json.dumps([__version__, name, asdict(options)]).encode())
+    for file in ("config.toml", "task.json", "metrics.jsonl"):  # the last has the times of each round
+        path = run.path / file
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    path = run.cache / f"{name}-{digest.hexdigest()[:16]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, EOFError, BadZipFile):  # not there, or damaged
+        pass
+    found = compute()
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **found)
+    private_folder(path.parent)
+    write_atomically(path, content.getvalue())
+    return found

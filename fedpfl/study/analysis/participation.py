@@ -1,0 +1,67 @@
+"""How accurate clients are by how often they have trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from ...results.history import History
+from ...results.run import RunFolder
+from ...results.tables import Cell, Spread, Table
+from .figure import Lines
+from .registry import NoOptions, Result, analysis
+from .runs import grouped, require
+
+TITLE = "Accuracy by how often a client has trained"
+
+
+@analysis(
+    "participation", "Accuracy in percent of clients that have trained in 0, 1, 2, 3 to 4, 5 to 8 … rounds so far"
+)
+def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Show how often a client has to train until its model is good, where a round asks only some of them.
+
+    Each test of each client counts, by the number of rounds in which the client had trained until then.
+    """
+    found = {}
+    for group in grouped(runs):
+        values: dict[int, list[float]] = {}
+        for run in group.runs:
+            for rounds, accuracy in by_rounds(run.history()).items():
+                values.setdefault(rounds, []).append(100 * accuracy)
+        if values:
+            found[group.label] = values
+    require(found, "a test of its clients", "every run tests all clients after its last round")
+    starts = sorted({rounds for values in found.values() for rounds in values})
+    rows: list[list[Cell]] = [
+        [label, *(Spread.of(values[start]) if start in values else None for start in starts)]
+        for label, values in found.items()
+    ]
+    table = Table(TITLE, ["run", *map(named, starts)], rows, note="Columns: rounds in which the client has trained.")
+    series = {
+        label: (sorted(values), [fmean(values[start]) for start in sorted(values)]) for label, values in found.items()
+    }
+    return Result([table], [Lines(TITLE, "rounds in which the client has trained", "accuracy in percent", series)])
+
+
+def by_rounds(history: History) -> Mapping[int, float]:
+    """Return the mean accuracy, by the lowest number of trainings of those that count together."""
+    trained: Counter[str] = Counter()
+    found: dict[int, list[float]] = {}
+    tests = history.tests()
+    for line in history.lines:
+        trained.update(map(str, line["clients"]))
+        for client, accuracy in tests.get(line["round"], {}).items():
+            found.setdefault(lowest(trained[client]), []).append(accuracy)
+    return {start: fmean(found[start]) for start in sorted(found)}
+
+
+def lowest(rounds: int) -> int:
+    """Return the lowest of the numbers that count together with this one, one of 0, 1, 2, 3, 5, 9, 17 and so on."""
+    return rounds if rounds < 2 else (1 << (rounds - 1).bit_length() - 1) + 1
+
+
+def named(start: int) -> str:
+    """Return the numbers that count together, as text."""
+    return str(start) if start < 3 else f"{start} to {2 * (start - 1)}"

@@ -1,0 +1,171 @@
+"""What analyses share: repetitions of a run put together, and what a run stored."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import StateError
+from ...data import FederatedData, federated_data
+from ...methods import find
+from ...results.history import History
+from ...results.run import FREE_ON_RESUME, RunFolder
+from ...results.tables import Cell, Spread
+from ...setup.config import Config
+from .figure import Bars
+from .registry import NotRecorded
+
+# Settings in which repetitions of a run may differ; no experiment compares them.
+IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-file", "early-stop"}) | {
+    "seed",
+    "num-clients",
+    "diagnostics",
+    "device",
+}
+
+# Settings in a label; with more of them a run is called by its name.
+MAX_NAMED = 3
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that differ in their seed alone, in the order of their seeds.
+
+    ``label`` is row and, where there are several, column of the experiment. Without an experiment it is the method, and
+    where there are several groups of it the settings in which they differ, or the first run's name where these are
+    many.
+    """
+
+    label: str
+    method: str
+    runs: tuple[RunFolder, ...]
+    clients: int
+
+    def setting(self, key: str) -> Any:
+        """Return a setting of these runs."""
+        return self.runs[0].config()[key]
+
+    def spread(self, number: Callable[[History], float | None]) -> Spread | None:
+        """Summarise a number of each run; None where no run has it."""
+        values = [value for run in self.runs if (value := number(run.history())) is not None]
+        return Spread.of(values) if values else None
+
+    def percent(self, share: Callable[[History], float | None]) -> Spread | None:
+        """Summarise a share of each run, in percent."""
+        return self.spread(lambda history: None if (value := share(history)) is None else 100 * value)
+
+    def mean_curve(self, number: str) -> tuple[list[int], list[float]]:
+        """Return (rounds, means over the runs that recorded it) of a number of :class:`History`."""
+        values: dict[int, list[float]] = {}
+        for run in self.runs:
+            for of, value in run.history().curve(number).items():
+                values.setdefault(of, []).append(value)
+        rounds = sorted(values)
+        return rounds, [statistics.fmean(values[of]) for of in rounds]
+
+
+def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
+    """Put repetitions together, in the order in which the first of each group is given."""
+    settings: list[dict[str, Any]] = []
+    for run in runs:
+        task, stored = run.described(), run.config()
+        # A setting that was added after the run counts as its default.
+        values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
+        identifying = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
+        settings.append({**identifying, "method": find(values["method"]).name, "clients": task["clients"]})
+    if _is_named(runs, settings, axis):
+        with_columns = not axis and len({run.column for run in runs}) > 1
+        cells: dict[tuple[str, str], list[int]] = {}
+        for at, run in enumerate(runs):
+            cells.setdefault((run.row, run.column), []).append(at)
+        return [
+            RunGroup(
+                f"{row}, {column}" if with_columns else row, settings[places[0]]["method"],
+                _by_seed(runs[at] for at in places), settings[places[0]]["clients"],
+            )
+            for (row, column), places in cells.items()
+        ]  # fmt: skip
+    differing = {method: _differing([s for s in settings if s["method"] == method]) - {axis, "method"}
+                 for method in {s["method"] for s in settings}}  # fmt: skip
+    found: dict[tuple[tuple[str, Any], ...], list[RunFolder]] = {}
+    for run, values in zip(runs, settings, strict=True):
+        found.setdefault(tuple(sorted(values.items())), []).append(run)
+    return [
+        RunGroup(
+            _label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], _by_seed(same), dict(key)["clients"]
+        )
+        for key, same in found.items()
+    ]
+
+
+def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
+    return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
+
+
+def name_of(run: RunFolder) -> str:
+    """Return how a run is called: by its row in an experiment and its seed, or by its folder."""
+    return f"{run.row}, seed {run.config()['seed']}" if run.row else run.path.name
+
+
+def other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield a note if clients of some runs computed with other numbers of threads, on which the last bits depend."""
+    known = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
+    threads = [(name_of(run), ", ".join(map(str, sorted(of)))) for run, of in known if of]
+    if len({numbers for _, numbers in threads}) > 1:
+        of = "; ".join(f"{name}: {numbers}" for name, numbers in threads)
+        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
+
+
+def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
+    """Return the settings of a run and its clients' data, which must be on this machine."""
+    config = run.parsed()
+    return config, federated_data(config.data, int(run.described()["clients"]), config.run.seed)
+
+
+def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
+    """Return the arrays that a run stored under ``arrays/NAME``, by round."""
+    found = {}
+    for path in sorted((run.path / "arrays" / name).glob("round-*.npy")):
+        try:
+            found[int(path.stem.removeprefix("round-"))] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise StateError(f"{path}: cannot be read ({error})") from error
+    return found
+
+
+def bars(title: str, y_label: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Bars:
+    """Draw a table whose first column has names and whose next ones, headed ``heads``, have spreads: their means."""
+    cells = {head: [row[1 + i] for row in rows] for i, head in enumerate(heads)}
+    means = {head: [cell.mean if isinstance(cell, Spread) else None for cell in of] for head, of in cells.items()}
+    return Bars(title, y_label, [str(row[0]) for row in rows], means)
+
+
+def require(found: Collection[object], what: str, how: str) -> None:
+    """Raise :class:`NotRecorded` if nothing was found: what the analysis needs, and how it is recorded."""
+    if not found:
+        raise NotRecorded(f"none of the runs has {what}: {how}")
+
+
+def _is_named(runs: Sequence[RunFolder], settings: Sequence[dict[str, Any]], axis: str) -> bool:
+    """Return whether an experiment names all runs, and its rows alone tell apart those at one place of the axis."""
+    places: dict[tuple[str, Any], set[str]] = {}
+    for run, values in zip(runs, settings, strict=True):
+        places.setdefault((run.row, values[axis] if axis else run.column), set()).add(run.column)
+    return all(run.row for run in runs) and all(len(columns) == 1 for columns in places.values())
+
+
+def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
+    keys = {key for values in settings for key in values}
+    return {key for key in keys if len({repr(values.get(key)) for values in settings}) > 1}
+
+
+def _label(values: dict[str, Any], differing: dict[str, set[str]], first: RunFolder, in_full: bool) -> str:
+    keys = sorted(differing[values["method"]])
+    # Along an axis a label has to be that of all runs on one curve, which the name of a run is not.
+    if len(keys) > MAX_NAMED and not in_full:
+        return f"{values['method']}, {first.path.name}"
+    return ", ".join([values["method"], *(f"{key} {values.get(key)}" for key in keys)])

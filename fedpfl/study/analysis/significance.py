@@ -1,0 +1,249 @@
+"""Which differences between runs are more than chance.
+
+Wilcoxon's signed-rank test over the clients, with Holm's correction for several pairs. Over several data sets: average
+ranks, Friedman's test and Nemenyi's critical difference. Demšar: Statistical Comparisons of Classifiers over Multiple
+Data Sets, JMLR 2006.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from ...core.metrics import ACCURACY, LOSS, each_of, is_share, lower_is_better
+from ...core.settings import parse
+from ...data.settings import DataSettings
+from ...results.run import RunFolder
+from ...results.tables import Cell, Table
+from .per_client import division
+from .registry import NoOptions, Result, analysis
+from .runs import RunGroup, grouped, require
+
+LEVEL = 0.05
+# With more kinds of runs only the best one is compared with all others: so many pairs would say little.
+MAX_KINDS = 12
+
+# The accuracies in percent, or another metric, of one kind of runs, by client (by seed and client, where seeds have
+# other clients). Where lower is better they are negative.
+Accuracies = Mapping[object, float]
+
+
+class Pair(NamedTuple):
+    """Two kinds of runs: the mean difference in points, over how many clients, and how likely chance makes one.
+
+    For ``better`` clients the first kind is better; for ``equal`` ones there is no difference.
+    """
+
+    first: str
+    second: str
+    difference: float
+    clients: int
+    better: int
+    equal: int
+    p: float
+    corrected: float
+
+    @property
+    def is_more_than_chance(self) -> bool:
+        """Whether p is below the level after Holm's correction."""
+        return self.corrected < LEVEL
+
+
+@analysis("significance", "Which differences between runs are more than chance (Wilcoxon, Holm; Demšar, JMLR 2006)")
+def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Compare each kind of runs with each other one, client by client, by the metric ``choose-by``.
+
+    A client's value is that of the round with the best validation score, or without these of the last test. Clients
+    for which the metric is not defined do not count.
+    If seeds have other clients, a client counts once for each seed; otherwise its mean over the seeds counts once.
+    """
+    by_data: dict[object, list[RunGroup]] = {}
+    for group in grouped(runs):
+        by_data.setdefault(_data(group), []).append(group)
+    result = Result()
+    by = metric_of(run.config() for run in runs)
+    for groups in by_data.values():
+        named = {group.runs[0].row or group.label: accuracies_of(group.runs, by) for group in groups}
+        if pairs := compared({label: found for label, found in named.items() if found}):
+            where = groups[0].runs[0].column
+            title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
+            result.tables.append(_table(pairs, title, len(named) > MAX_KINDS, by))
+    require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
+    if len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by)):
+        result.tables.append(ranks)
+    return result
+
+
+def metric_of(settings: Iterable[Mapping[str, Any]]) -> str:
+    """Return the metric that all runs are chosen by, or accuracy; of the loss there are no values of clients."""
+    asked = {str(values.get("choose-by", ACCURACY)) for values in settings}
+    return ACCURACY if len(asked) > 1 or asked == {LOSS} else asked.pop()
+
+
+def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY) -> Accuracies:
+    """Return the accuracies of runs that differ in their seed alone, or another metric, by client."""
+    found: dict[object, list[float]] = {}
+    factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by) else 1)
+    for run in runs:
+        history = run.history()
+        line = history.best_validated()
+        each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
+        of_seed = None if _has_same_clients(run) else division(run, run.described()["clients"])
+        for client, accuracy in each.items():
+            key = client if of_seed is None else (of_seed, client)
+            found.setdefault(key, []).append(factor * accuracy)
+    return {client: statistics.fmean(values) for client, values in found.items()}
+
+
+def _has_same_clients(run: RunFolder) -> bool:
+    """Return whether runs with other seeds have the same clients."""
+    data = parse(DataSettings, run.config())
+    return bool(data.partition_seed or data.division_file or data.partitioner == "natural")
+
+
+def _data(group: RunGroup) -> object:
+    """Return all that the data of runs follow from, seeds excepted."""
+    clients, _, *settings = division(group.runs[0], group.clients)
+    return (clients, *settings)
+
+
+def compared(kinds: Mapping[str, Accuracies], base: str = "") -> list[Pair]:
+    """Compare kinds of runs over the clients that both have, in each pair the better one first.
+
+    With ``base`` each other kind is compared with that one alone. ``Pair`` has p without and with Holm's correction.
+    """
+    order = sorted(kinds, key=lambda kind: -statistics.fmean(kinds[kind].values()))
+    if len(order) > MAX_KINDS:
+        base = base or order[0]
+    chosen = [pair for pair in combinations(order, 2) if not base or base in pair]
+    found = []
+    for first, second in chosen:
+        both = kinds[first].keys() & kinds[second].keys()
+        differences = [kinds[first][client] - kinds[second][client] for client in sorted(both, key=str)]
+        if differences:
+            found.append((first, second, differences, wilcoxon(differences)))
+    corrected = holm([p for *_, p in found])
+    return [
+        Pair(first, second, statistics.fmean(of), len(of), sum(d > 0 for d in of), of.count(0.0), p, adjusted)
+        for (first, second, of, p), adjusted in zip(found, corrected, strict=True)
+    ]
+
+
+def wilcoxon(differences: Sequence[float]) -> float:
+    """Return the two-sided p of Wilcoxon's signed-rank test; 1 if no difference is other than 0."""
+    from scipy.stats import wilcoxon as test
+
+    # Beyond the last bits: 0.3 − 0.2 and 0.2 − 0.1 are one rank.
+    rounded = [round(difference, 9) for difference in differences]
+    return float(test(rounded).pvalue) if any(rounded) else 1.0
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p values with Holm's correction for their number."""
+    corrected, so_far = [0.0] * len(values), 0.0
+    for place, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(values) - place) * values[at]))
+        corrected[at] = so_far
+    return corrected
+
+
+def interval(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of measurements, by Student's t; None for a single one.
+
+    It is cut at ``least`` and ``most``, beyond which there are no means.
+    """
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    half = float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return max(least, mean - half), min(most, mean + half)
+
+
+def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
+    """Return in a sentence or two which differences are more than chance."""
+    above_word = "below" if lower_is_better(by) else "above"
+    sure: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.is_more_than_chance:
+            sure.setdefault(pair.first, []).append(pair.second)
+    open_pairs = [f"{pair.first} and {pair.second}" for pair in pairs if not pair.is_more_than_chance]
+    above = "; ".join(f"{first} is {above_word} {_listed(others)}" for first, others in sure.items())
+    words = f"More than chance (p < {LEVEL} after Holm's correction): {above}." if above else (
+        f"No difference is more than chance (p < {LEVEL} after Holm's correction)."
+    )  # fmt: skip
+    # The least p is 2 / 2^clients, where one kind is higher for each client.
+    wanted = math.floor(math.log2(2 * len(pairs) / LEVEL)) + 1
+    if not above and (most := max(pair.clients for pair in pairs)) < wanted:
+        words += (
+            f" {most} clients are too few to show one: {len(pairs)} pair{'s take' if pairs[1:] else ' takes'} {wanted}."
+        )
+    return f"{words} Not told apart: {'; '.join(open_pairs)}." if above and open_pairs else words
+
+
+def against(kinds: Mapping[str, Accuracies], base: str) -> str:
+    """Return in a sentence which kinds of runs differ from one of them by more than chance."""
+    pairs = compared(kinds, base)
+    sure = [pair for pair in pairs if pair.is_more_than_chance]
+    higher = [pair.first for pair in sure if pair.second == base]
+    lower = [pair.second for pair in sure if pair.first == base]
+    found = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
+             for names, word in ((higher, "higher"), (lower, "lower")) if names]  # fmt: skip
+    if rest := len(pairs) - len(sure):
+        found.append(f"{rest} {'other' if rest == 1 else 'others'} cannot be told apart from it")
+    return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(found)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _table(pairs: Sequence[Pair], title: str, best_alone: bool, by: str) -> Table:
+    better, worse, sign = ("lower", "higher", -1) if lower_is_better(by) else ("higher", "lower", 1)
+    points = ", points" if is_share(by) else ""
+    rows: list[list[Cell]] = [
+        [pair.first, pair.second, sign * pair.difference, pair.clients, pair.better, pair.equal, f"{pair.p:.3g}",
+         f"{pair.corrected:.3g}", "yes" if pair.is_more_than_chance else "no"] for pair in pairs
+    ]  # fmt: skip
+    columns = [better, worse, f"mean difference{points}", "clients", f"of them {better}", "equal", "p", "p, Holm",
+               "more than chance"]  # fmt: skip
+    rest = " Only the best one is compared with the others." if best_alone else ""
+    note = f"{conclusion(pairs, by)}{rest} Wilcoxon's signed-rank test over the clients."
+    digits = 2 if points else 4
+    return Table(title, columns, rows, digits, note=note, optional=("equal", f"of them {better}", "p", "clients"))
+
+
+def _ranks(data_sets: Sequence[Sequence[RunGroup]], by: str) -> Table | None:
+    """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
+    means = [
+        {group.runs[0].row or group.method: statistics.fmean(found.values())
+         for group in groups if (found := accuracies_of(group.runs, by))} for groups in data_sets
+    ]  # fmt: skip
+    # A method that has several kinds of runs on one data set has no rank of its own.
+    if any(len(of) < len(groups) for of, groups in zip(means, data_sets, strict=True)):
+        return None
+    names = [name for name in means[0] if all(name in of for of in means)]
+    if len(names) < 2:
+        return None
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+    ranks = [rankdata([-of[name] for name in names]) for of in means]
+    average = {name: float(statistics.fmean(of[at] for of in ranks)) for at, name in enumerate(names)}
+    order = sorted(names, key=average.__getitem__)
+    note = f"Rank 1 is the {'lowest' if lower_is_better(by) else 'highest'} {by}; {len(means)} data sets."
+    if len(names) > 2:
+        p = float(friedmanchisquare(*([of[name] for of in means] for name in names)).pvalue)
+        q = float(studentized_range.ppf(1 - LEVEL, len(names), math.inf)) / math.sqrt(2)
+        critical = q * math.sqrt(len(names) * (len(names) + 1) / (6 * len(means)))
+        apart = [f"{a} and {b}" for a, b in combinations(order, 2) if average[b] - average[a] > critical]
+        which = "; ".join(apart) if p < LEVEL and apart else "none"
+        note += (
+            f" Friedman's test: p = {p:.3g}. Nemenyi's critical difference at {LEVEL} is {critical:.2f}; ranks that "
+            f"differ by more: {which}."
+        )
+    rows: list[list[Cell]] = [[name, average[name]] for name in order]
+    return Table("Average ranks over the data sets", ["run", "average rank"], rows, note=note)

@@ -1,0 +1,48 @@
+"""Whether FedFac's split comes to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...results.history import History
+from ...results.run import RunFolder
+from ...results.tables import Cell, Table
+from .figure import Lines
+from .registry import NoOptions, Result, analysis
+from .runs import grouped, require
+
+AT_REST = 0.99
+UNCHANGED = "details.unchanged-channels"
+
+
+@analysis("unchanged-channels", "Share of channels on the same side as the round before (FedFac, figure 7)")
+def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Show the share of Λ's channels that did not change side; it tends to 1 where the dynamic split comes to rest."""
+    rows: list[list[Cell]] = []
+    series = {}
+    for group in grouped(runs):
+        rounds, values = group.mean_curve(UNCHANGED)
+        if not rounds:
+            continue
+        series[group.label] = rounds, values
+        at_rest = group.spread(_unchanged)
+        unchanged = group.spread(lambda history: history.last(UNCHANGED))
+        shared = group.spread(lambda history: history.last("details.shared-channels"))
+        rows.append([group.label, unchanged, shared, at_rest])
+    require(rows, "a split that can change", 'fedfac-variant = "dynamic" records it')
+    columns = [
+        "run",
+        "unchanged, last round",
+        "shared, last round",
+        f"first round from which at least {AT_REST:g} stay",
+    ]
+    return Result([Table("Unchanged channels", columns, rows, digits=3)],
+                  [Lines("Unchanged channels", "round", "share of the channels", series)])  # fmt: skip
+
+
+def _unchanged(history: History) -> float | None:
+    """Return the first round from which on the share is at least ``AT_REST``; None if it is not at the end."""
+    found = None
+    for number, value in history.curve(UNCHANGED).items():
+        found = None if value < AT_REST else found or number
+    return found

@@ -1,0 +1,174 @@
+"""A comparison of methods: an experiment whose rows are methods and whose columns are data sets.
+
+The settings of each method are chosen on validation samples; then it is run with every seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError, printable
+from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
+from ..core.metrics import names as names_of
+from ..results.tables import Cell, Table
+from ..setup.config import owners
+from . import metrics
+from .analysis.registry import NoOptions, NotRecorded
+from .analysis.runs import other_threads
+from .analysis.significance import interval, metric_of, significance
+from .description import Experiment
+from .measured import Measured, in_words
+from .store import NOT_IDENTIFYING, PlannedRun, Store
+
+# Of each client's training samples, where settings are chosen and the user has not said how many.
+VALIDATION_FRACTION = 0.2
+SCALE = "paper"  # the name of an experiment's whole size, which a comparison always has
+NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
+NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
+# For people a column is in the largest of these units that its largest value reaches.
+UNITS = {"megabytes": {"kB": 1e-3, "MB": 1.0, "GB": 1e3}, "seconds": {"s": 1.0, "min": 60.0, "h": 3600.0}}
+
+
+def comparison(
+    methods: Mapping[str, str],
+    base: Mapping[str, Any],
+    tune: Mapping[str, Sequence[Any]],
+    seeds: int,
+    on: Mapping[str, Mapping[str, Any]],
+    store: Store,
+) -> Measured:
+    """Plan a comparison, whose runs are in ``store``.
+
+    ``methods`` has the text that the setting ``method`` has for each, by its name, and ``on`` the settings of each data
+    set, by its name. ``tune`` has the values that are tried, every one with every other one, for the methods that have
+    these settings. Each method is run with the seeds 1 … ``seeds``.
+    """
+    owned = owners()
+    for key, values in tune.items():
+        if key in owned and not methods.keys() & {*owned[key]}:
+            owner = ", ".join(owned[key])
+            raise ConfigError("tune", key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
+        if key in NOT_IDENTIFYING or key in ("method", "seed"):
+            raise ConfigError("tune", key, "cannot be chosen for each method")
+        if not values:
+            raise ConfigError("tune", key, "needs at least one value")
+    if tune and not base.get("validation-fraction", VALIDATION_FRACTION):
+        raise ConfigError("tune", ", ".join(tune), "needs validation-fraction above 0")
+    base = {"validation-fraction": VALIDATION_FRACTION, **base} if tune else base
+    rows = {
+        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if name in owned.get(key, (name,))}}
+        for name, text in methods.items()
+    }
+    described = {
+        "title": "Comparison", "paper": "", "metrics": ["personalised-last"], "seeds": seeds, "settings": dict(base),
+        "rows": rows, "columns": {name: {**settings} for name, settings in on.items()},
+        "choose": {key: [*values] for key, values in tune.items()},
+        "scale": {SCALE: {"rows": [*rows], "columns": [*on]}},
+    }  # fmt: skip
+    return Measured(Experiment.model_validate(described, context=Path("compare")), SCALE, store, seeds)
+
+
+def first_runs(measured: Measured) -> list[PlannedRun]:
+    """Return the runs that do not depend on the number of seeds, nor on what is chosen."""
+    tried = [run for of in measured.trials.values() for _, run in of]
+    return tried + [
+        run for (*place, seed), run in measured.runs.items() if seed == 1 and tuple(place) not in measured.trials
+    ]
+
+
+def tables(measured: Measured, title: str, fitting: bool = False) -> list[Table]:
+    """Return a table with a line for each method, and those of the differences between methods.
+
+    Traffic is in MB and time in seconds, or both in units that fit.
+    """
+    found = [_methods(measured, title, fitting)]
+    finished = measured.finished()
+    try:
+        return found + significance(finished, NoOptions()).tables if finished else found
+    except NotRecorded:  # one method alone has finished
+        return found
+
+
+def _methods(measured: Measured, title: str, fitting: bool) -> Table:
+    kind, own = (metrics.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (metrics.LAST, NUMBERS)
+    asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
+    virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in measured.planned()) else []
+    by = _metric(measured)
+    first = own[0] if by == ACCURACY else f"{kind}:{by}"
+    names = [*dict.fromkeys([first, *own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual])]
+    numbers = {name: metrics.find(name) for name in names}
+    found = {cell: {name: measured.values(name, *cell) for name in names} for cell in measured.cells}
+    headings = {name: number.short_title for name, number in numbers.items()}
+    for name, units in UNITS.items() if fitting else ():
+        largest = max((value for of in found.values() for value in of[name]), default=0.0)
+        headings[name] = [unit for unit, size in units.items() if size <= max(largest, min(units.values()))][-1]
+        for of in found.values():
+            of[name] = [value / units[headings[name]] for value in of[name]]
+    several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
+    lines: list[tuple[int, float, list[Cell]]] = []
+    bounds = (-math.inf if _regression(measured) else 0.0, 1.0)
+    if by != ACCURACY:
+        bounds = (known(by).lowest, known(by).highest)
+    unit, sign = 100 if numbers[first].share else 1, 1 if lower_is_better(by) else -1
+    for (row, column), values in found.items():
+        accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
+        chosen = measured.chosen.get((row, column))
+        low, high = (unit * bound for bound in bounds)
+        between = interval([unit * value for value in values[first]], low, high) or (None, None)
+        cells: list[Cell] = [row, *([column] if several else [])]
+        cells += [in_words(chosen) if chosen else None] if measured.trials else []
+        cells += [accuracy, *between, *others, f"{len(values[first])}/{len(measured.seeds)}"]
+        order = sign * accuracy.mean if accuracy else math.inf
+        lines.append((measured.at.columns.index(column), order, cells))
+    heads = ["method", *(["data"] if several else []), *(["chosen"] if measured.trials else [])]
+    lead, *rest = headings.values()
+    heads += [lead, "95 % interval from", "to", *rest, "runs done"]
+    failed = [f"Failed: {failure.rstrip('.')}." for failure in failures]
+    note = " ".join([*_remarks(measured), *other_threads(measured.finished()), *failed])
+    # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
+    fine = {*asked, *([] if by == ACCURACY else ["95 % interval from", "to"])}
+    digits = [4 if head in fine else 3 if head == "MB" and not fitting else 1 for head in heads]
+    # The last to be left out is the one after the first, the accuracy of the worst tenth.
+    optional = ["runs done", *reversed(rest)]
+    rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
+    return Table(title, heads, rows, digits, note=note, optional=optional)
+
+
+def _regression(measured: Measured) -> bool:
+    """Return whether R², which has no least value, stands in the place of the accuracy."""
+    return any(labels_of(run.settings["loss"]) == TARGETS for run in measured.planned())
+
+
+def _metric(measured: Measured) -> str:
+    return metric_of(run.settings for run in measured.planned())
+
+
+def _validated(measured: Measured) -> bool:
+    return all(run.settings["validation-fraction"] for run in measured.planned())
+
+
+def _remarks(measured: Measured) -> Iterator[str]:
+    """Yield how the numbers came about."""
+    which = "round with the best validation score" if _validated(measured) else "last round"
+    regression, by = _regression(measured), _metric(measured)
+    what = by if by != ACCURACY else "R²" if regression else "Accuracy"
+    yield f"{what} on test samples, in the {which}."
+    seeds = len(measured.seeds)
+    if seeds > 1:
+        cut = "what is possible" if by != ACCURACY else f"{'' if regression else '0 and '}100 %"
+        interval_of = f"that of the mean, by Student's t, cut at {cut}"
+        yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is {interval_of}."
+    if measured.trials:
+        among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
+        yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."
+    ends = []
+    for (row, column), choice in measured.chosen.items():
+        for key, value in choice.items():
+            tried = measured.experiment.choose[key]
+            if len(tried) > 1 and not isinstance(value, (str, bool)) and value in (min(tried), max(tried)):
+                ends.append(f"{row}{column and f' on {column}'}: {key} {value}")
+    if ends:
+        yield f"At the edge of the tried values; a wider range may be better: {'; '.join(ends)}."

@@ -1,0 +1,292 @@
+"""Serves the live page and what it shows, as JSON, to browsers of whoever has its address.
+
+The page itself holds nothing. Every answer with content needs the token, which is in the part of the address that
+browsers do not send; the page sends it in a header, which no page of another origin can do. Names in ``Host`` are
+refused unless they are known, so that no other name can be made to point here.
+
+It runs in a separate process next to a run (``beside``): it takes nothing from the run but reads its files.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ...bench.mqtt import topics
+from ...bench.mqtt.account import Account, require_tls
+from ...bench.mqtt.watch import Board
+from ...core.browsers import refusal
+from ...core.errors import ConfigError, FedpflError
+from .runs import list_runs, read_run
+
+if TYPE_CHECKING:
+    from ...bench.mqtt.link import Link
+
+LOOPBACK, PORT = "127.0.0.1", 8078
+# Of warnings and errors of a bench, the last ones are shown.
+LOG_LINES = 200
+MAX_CONNECTIONS = 64
+# A connection that has sent no whole request for so long is closed.
+REQUEST_SECONDS = 10.0
+# A bench's telemetry comes every 30 s.
+SILENT_SECONDS = 90.0
+# The run and the clients come first.
+NICENESS = 10
+# The page asks every two seconds: so long a browser that looks on may take to see how a run has ended.
+LAST_LOOK_SECONDS = 3.0
+
+FOLDER = Path(__file__).parent
+FILES = {
+    "/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript"),
+    "/uPlot.min.css": ("uPlot.min.css", "text/css"), "/uPlot.min.js": ("uPlot.iife.min.js", "text/javascript"),
+}  # fmt: skip
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class LivePage:
+    """A live page that can be served.
+
+    Parameters
+    ----------
+    runs : Path
+        Folder of runs.
+    listening : socket.socket
+        Where browsers connect to; see :func:`listen`.
+    host : str
+        Name or address that it was made for.
+    tls : (Path, Path), optional
+        Certificate and key.
+    account : Account, optional
+        Of a bench's broker.
+    """
+
+    runs: Path
+    listening: socket.socket
+    host: str = LOOPBACK
+    tls: tuple[Path, Path] | None = None
+    account: Account | None = None
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+
+    def address(self, run: str = "") -> str:
+        """Return the page's address, with the token and the run that it shows."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        where = f"http{'s' if self.tls else ''}://{host}:{self.listening.getsockname()[1]}"
+        return f"{where}/#token={self.token}" + (f"&run={quote(run)}" if run else "")
+
+
+def listen(host: str = LOOPBACK, port: int | None = None, tls: object = None) -> socket.socket:
+    """Return a listening socket; without a port the usual one, or any free one if that is taken.
+
+    Raises :class:`ConfigError` if the port is taken, or if the host is not loopback and ``tls`` is None.
+    """
+    require_tls("host", host, host, tls, "--tls-cert and --tls-key are missing")
+    for tried in (PORT, 0) if port is None else (port,):
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, tried), family=family, backlog=MAX_CONNECTIONS)
+        except OSError as error:
+            last = error
+    raise ConfigError("port" if port else "host", str(port or host), f"cannot be listened on ({last.strerror})")
+
+
+def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> None:
+    """Serve a page until ``stopping`` is set; raise ``LinkError`` if the broker refuses the account.
+
+    Then it goes on for ``last_look`` seconds if a browser has asked in as many before.
+    """
+    board = None if page.account is None else LiveBoard()
+    app = application(page, board)
+    config = uvicorn.Config(
+        app, http=_Timely, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
+        limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=1,
+        ssl_certfile=page.tls and page.tls[0], ssl_keyfile=page.tls and page.tls[1],
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    # Outside the main thread uvicorn leaves the signals alone.
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [page.listening]}, daemon=True)
+    thread.start()
+    try:
+        if page.account is not None and board is not None:
+            from ...bench.mqtt.link import Link  # and with it paho, which only a bench needs
+
+            link = board.link = Link(page.account, topics.WATCHED, board.receive, persistent=False, stopping=stopping)
+            try:
+                link.start()
+                stopping.wait()
+            finally:
+                link.stop()
+        stopping.wait()
+        if time.monotonic() - app.asked < last_look:
+            time.sleep(last_look)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+class _Timely(H11Protocol):
+    """Closes connections that hold a place and send no request, which uvicorn would keep."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle)
+
+    def _close_unless_after(self, last: Any) -> None:
+        if self.cycle is last and (last is None or last.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle)
+
+
+@contextmanager
+def beside(page: LivePage) -> Iterator[None]:
+    """Serve a page from a separate process, which ends with this block, or with this process if that is killed."""
+    # Not forked: a run's process has threads, and memory that only its clients' workers need.
+    process = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(page,), daemon=True)
+    process.start()
+    page.listening.close()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve_beside(page: LivePage) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, and its end is this process's
+    os.nice(NICENESS)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    # The page, not the run's terminal, shows whether the broker is there; the broker may end before the page.
+    logging.getLogger("fedpfl").addHandler(logging.NullHandler())
+    threading.Thread(target=_set_at_the_end_of_the_parent, args=(stopping,), daemon=True).start()
+    try:
+        serve(page, stopping, LAST_LOOK_SECONDS)
+    except FedpflError as error:
+        print(f"note: the live page has ended: {error}", file=sys.stderr, flush=True)
+
+
+def _set_at_the_end_of_the_parent(stopping: threading.Event) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    stopping.set()
+
+
+class LiveBoard:
+    """A bench's board that one thread fills and others read."""
+
+    def __init__(self) -> None:
+        self._board, self._lock = Board(log_lines=LOG_LINES), threading.Lock()
+        self.link: Link | None = None
+
+    def receive(self, message: Any) -> None:
+        """Add what a message says."""
+        with self._lock:
+            self._board.receive(message)
+
+    def told(self) -> dict[str, Any]:
+        """Return what the page shows of the bench."""
+        with self._lock:
+            devices, log = self._board.devices(), list(self._board.log)
+            headline = self._board.headline()
+        if self.link is not None and not self.link.online:
+            headline += "   broker: not connected"
+        silent = [{**device, "silent": device["heard"] > SILENT_SECONDS} for device in devices]
+        return {"headline": headline, "devices": silent, "log": [line._asdict() for line in log]}
+
+
+def application(page: LivePage, board: LiveBoard | None = None) -> Guard:
+    """Return the web application of a page."""
+
+    def file(request: Request) -> Response:
+        name, kind = FILES[request.url.path]
+        return Response((FOLDER / name).read_bytes(), media_type=kind)
+
+    def runs(request: Request) -> Response:
+        return JSONResponse({"folder": str(page.runs), "runs": list_runs(page.runs), "bench": board is not None})
+
+    def run(request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse(read_run(page.runs, asked.get("name", ""), asked.get("since", "")))
+
+    def bench(request: Request) -> Response:
+        return JSONResponse(board.told() if board is not None else {"devices": [], "log": []})
+
+    routes = [Route(path, file) for path in FILES]
+    routes += [Route(f"/api/{endpoint.__name__}", endpoint) for endpoint in (runs, run, bench)]
+    errors: dict[Any, Callable[[Request, Exception], Response]] = {
+        ConfigError: _missing,
+        FedpflError: _unreadable,
+        OSError: _unreadable,
+    }
+    return Guard(Starlette(routes=routes, exception_handlers=errors), page)
+
+
+def _missing(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 404)
+
+
+def _unreadable(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+class Guard:
+    """Refuses requests of other origins, for other hosts or without the token, and adds the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, page: LivePage) -> None:
+        self._app, self._page = app, page
+        self.asked = -math.inf  # when it last told somebody something, by time.monotonic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        if refusal is None:
+            self.asked = time.monotonic()
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if reason := refusal(host, origin, request.url.scheme, self._page.host):
+            return PlainTextResponse(reason, 403)
+        given = request.headers.get("authorization", "").encode()
+        if request.url.path not in FILES and not secrets.compare_digest(given, f"Bearer {self._page.token}".encode()):
+            return PlainTextResponse("open the address that the command has printed: it has the token", 401)
+        return None

@@ -1,0 +1,317 @@
+"""The tables and figures of an experiment: what was measured next to the paper's values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+from ..core.errors import FedpflError
+from ..results.tables import Cell as TableCell
+from ..results.tables import Spread, Table
+from . import metrics
+from .analysis import ANALYSES, Result
+from .analysis.figure import Figure, Lines, Points
+from .analysis.significance import accuracies_of, against
+from .description import BY_COLUMN, Experiment, Ranking
+from .measured import Measured, in_words
+from .store import NOT_IDENTIFYING, State
+
+CURVE_ROUNDS = 20
+
+
+def tables(measured: Measured) -> list[Table]:
+    """Return an experiment's tables: one for each metric, or a ranking for each column; and the curves."""
+    if measured.experiment.ranking:
+        out = [ranking.table for ranking in rankings(measured)]
+    else:
+        out = [_table(measured, metric) for metric in measured.experiment.metrics]
+    return out + [_curves(measured, curve) for curve in measured.experiment.curves if measured.finished()]
+
+
+def _table(measured: Measured, metric: str) -> Table:
+    experiment, at = measured.experiment, measured.at
+    published = metric in experiment.paper_values
+    kinds = [f"{measured.scale} scale", *["published"] * published]  # so that nobody confuses them
+    heads = [f"{column} ({kind})" for column in at.columns for kind in kinds]
+    rows: list[list[TableCell]] = []
+    for row in at.rows:
+        rows.append([row])
+        for column in at.columns:
+            rows[-1].append(_cell(measured, metric, row, column))
+            rows[-1] += [experiment.paper_value(metric, row, column)] if published else []
+    what, digits = _heading(experiment, metrics.find(metric))
+    return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(measured, metric))
+
+
+def _heading(experiment: Experiment, found: metrics.Metric) -> tuple[str, int]:
+    """Return what the numbers of a table are, and their decimal places."""
+    if experiment.relative_to:
+        return f"{found.heading}, relative to {experiment.relative_to}", 4
+    if found.share:
+        return (found.heading, 4) if experiment.fractions else (f"{found.heading}, %", 2)
+    return found.heading, found.digits
+
+
+def _cell(measured: Measured, metric: str, row: str, column: str) -> TableCell:
+    if (row, column) in measured.experiment.not_covered:
+        return None
+    if values := measured.values(metric, row, column):
+        plain = measured.experiment.fractions or measured.experiment.relative_to
+        return Spread.of(values) if plain else metrics.find(metric).spread(values)
+    of = measured.pooled(row, column) or [column]
+    states = {measured.state(row, other, seed) for seed in measured.seeds for other in of}
+    if states == {State.FINISHED}:
+        return None  # the method has no such number
+    return "failed" if State.FAILED in states else "not run yet"
+
+
+class RankedColumn(NamedTuple):
+    """The ranking of a column's rows: a table with the best first, and its figure if a run has both metrics.
+
+    ``protocol`` and ``remarks`` are the table's note: how all columns were measured, and remarks on this one.
+    """
+
+    column: str
+    table: Table
+    figure: Points | None
+    protocol: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def rankings(measured: Measured) -> list[RankedColumn]:
+    """Return what an experiment with a ranking shows of each column."""
+    ranking = measured.experiment.ranking
+    return [_ranking(measured, ranking, column) for column in measured.at.columns] if ranking else []
+
+
+def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
+    experiment, at = measured.experiment, measured.at
+    first, compared = experiment.metrics[0], ranking.baseline in at.rows
+    lines: list[tuple[float, list[TableCell]]] = []
+    below: list[str] = []
+    for row in at.rows:
+        numbers = [_cell(measured, metric, row, column) for metric in experiment.metrics]
+        chosen = measured.chosen.get((row, column))
+        cells = [row, *numbers, *([in_words(chosen) if chosen else None] if measured.trials else [])]
+        if compared:
+            over = None if row == ranking.baseline else _difference(measured, first, row, ranking.baseline, column)
+            cells.insert(2, over)
+            if over and over.mean < 0:
+                below.append(row)
+        lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
+    lines.sort(key=lambda line: -line[0])
+    heads = ["", *(metrics.find(metric).short_title for metric in experiment.metrics)]
+    heads += ["chosen"] if measured.trials else []
+    if compared:
+        heads.insert(2, f"over {ranking.baseline}")
+    said = (f"Scale {measured.scale}: {at.remarks}", experiment.remarks, *_repeated(measured))
+    protocol = tuple(part for part in said if part)
+    rows = [cells for _, cells in lines]
+    chance = _chance(measured, column, [str(cells[0]) for cells in rows], ranking.baseline)
+    remarks = (*chance, *_remarks(measured, ranking, column, below if compared else None))
+    title = f"{experiment.title}: {column} ({measured.scale} scale)"
+    table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
+    figure = _ranking_figure(measured, ranking, column, title, [str(cells[0]) for cells in rows])
+    return RankedColumn(column, table, figure, protocol, remarks)
+
+
+def _chance(measured: Measured, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:
+    """Yield which rows differ by more than chance from the best one, and from the baseline."""
+    found = {row: accuracies_of(runs) for row in best_first if (runs := measured.finished(column, row))}
+    kinds = {row: accuracies for row, accuracies in found.items() if accuracies}
+    bases = dict.fromkeys([next(iter(kinds), ""), baseline])
+    yield from (against(kinds, base) for base in bases if base in kinds and len(kinds) > 1)
+
+
+def _difference(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
+    """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
+    pairs = [[measured.value(metric, name, column, seed) for name in (row, baseline)] for seed in measured.seeds]
+    differences = [own - other for own, other in pairs if own is not None and other is not None]
+    return metrics.find(metric).spread(differences)
+
+
+def _ranking_figure(
+    measured: Measured, ranking: Ranking, column: str, title: str, best_first: Sequence[str]
+) -> Points | None:
+    """Draw the first metric over another one. The legend has the table's order, which is also that of the points."""
+    experiment = measured.experiment
+    names = (ranking.over, experiment.metrics[0])
+    found = {row: [_cell(measured, name, row, column) for name in names] for row in best_first}
+    series = {row: ([x.mean], [y.mean]) for row, (x, y) in found.items() if isinstance(x, Spread)
+              and isinstance(y, Spread)}  # fmt: skip
+    if not series:
+        return None
+    x_label, _ = _heading(experiment, metrics.find(ranking.over))
+    y_label = metrics.find(experiment.metrics[0]).short_title  # as above the table; the whole is longer than the axis
+    return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
+
+
+def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
+    """Yield remarks on a column's ranking; ``below`` are the rows below the baseline, if it is there."""
+    experiment, at = measured.experiment, measured.at
+    if below:
+        yield f"Below {ranking.baseline} on these data: {', '.join(below)}."
+    elif below is not None:
+        others = [row for row in at.rows if row != ranking.baseline]
+        if any(measured.values(experiment.metrics[0], row, column) for row in others):
+            yield f"None of the others is below {ranking.baseline} on these data."
+    yield from _candidates(measured, column)
+    yield from _incomplete(measured, experiment.metrics[0], column)
+    for metric in experiment.metrics:
+        yield from _without_number(measured, metric, column)
+    yield from (f"Failed: {_sentence(failure)}" for failure in measured.failures(column))
+
+
+def _candidates(measured: Measured, column: str) -> Iterator[str]:
+    """Yield among which values those of a column's rows are chosen."""
+    rows: dict[str, list[str]] = {}
+    for (row, other), tried in measured.trials.items():
+        if other == column:
+            rows.setdefault("; ".join(in_words(choice) for choice, _ in tried), []).append(row)
+    for values, of in sorted(rows.items(), key=lambda item: len(item[1])):
+        others = "each row" if len(rows) == 1 else "each other row"
+        whose = others if len(of) == max(map(len, rows.values())) else ", ".join(of)
+        yield f"Chosen for {whose} with seed {measured.seeds[0]} on the validation samples, among {values}."
+
+
+def figures(measured: Measured) -> list[Figure]:
+    """Return a figure for each metric, where the experiment names an x axis: values over the numbers in its names.
+
+    The rest of a cell's names is the name of the curve; the paper's values are other curves.
+    """
+    experiment, at = measured.experiment, measured.at
+    out: list[Figure] = [ranking.figure for ranking in rankings(measured) if ranking.figure]
+    place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
+    for metric in experiment.metrics if experiment.x else ():
+        points: dict[str, list[tuple[float, Spread]]] = {}
+        for row, column in product(at.rows, at.columns):
+            name = f"{row}, {column}"
+            where = place.search(name)
+            if not where:
+                continue
+            curve = place.sub("", name, count=1).removeprefix(", ")
+            cells = {curve: _cell(measured, metric, row, column)}
+            if metric in experiment.paper_values:
+                cells[f"{curve}, published"] = experiment.paper_value(metric, row, column)
+            for of, cell in cells.items():
+                if value := _number(cell):
+                    points.setdefault(of, []).append((float(where.group(1)), value))
+        series = {name: sorted(of, key=lambda point: point[0]) for name, of in points.items()}
+        if series:
+            lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
+            bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
+                     if any(value.std for _, value in of)}  # fmt: skip
+            heading, _ = _heading(experiment, metrics.find(metric))
+            out.append(Lines(f"{experiment.title}: {heading}", experiment.x, heading, lines, bands))
+    return out
+
+
+def _number(cell: TableCell) -> Spread | None:
+    """Return a cell's number; the paper's are texts."""
+    if isinstance(cell, Spread):
+        return cell
+    found = re.match(r"-?\d+(?:\.\d+)?", cell) if isinstance(cell, str) else None
+    return Spread(float(found.group()), None, 1) if found else None
+
+
+def _note(measured: Measured, metric: str) -> str:
+    experiment, at = measured.experiment, measured.at
+    parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
+    parts += _repeated(measured)
+    parts += _incomplete(measured, metric)
+    parts += _without_number(measured, metric)
+    reasons: dict[str, list[str]] = {}
+    for (row, column), reason in experiment.not_covered.items():
+        if row in at.rows and column in at.columns:
+            reasons.setdefault(reason, []).append(f"{row}, {column}")
+    parts += [f"Not covered: {'; '.join(cells)}: {_sentence(reason)}" for reason, cells in reasons.items()]
+    published = experiment.paper_values.get(metric)
+    if published is None or any(None in cells for cells in published.values()):
+        parts.append(f"Of the paper: {_sentence(experiment.published.missing)}")
+    parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures()]
+    return " ".join(part for part in parts if part)
+
+
+def _repeated(measured: Measured) -> Iterator[str]:
+    """Yield which seeds there are, and which settings were given on the command line."""
+    seeds = ", ".join(map(str, measured.seeds))
+    yield f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
+    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in NOT_IDENTIFYING]:
+        yield f"Set besides: {', '.join(more)}."
+
+
+def _incomplete(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+    """Yield which cells, of all columns or of one, have numbers of some seeds alone."""
+    thin: dict[int, list[str]] = {}
+    for row, column in measured.cells:
+        count = len(measured.values(metric, row, column))
+        if only in (None, column) and 0 < count < len(measured.seeds):
+            thin.setdefault(count, []).append(f"{row}, {column}" if only is None else row)
+    between = "; " if only is None else ", "
+    for count, cells in sorted(thin.items()):
+        yield f"Only {count} {'seed' if count == 1 else 'seeds'}: {between.join(cells)}."
+
+
+def _without_number(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+    """Yield why cells, of all columns or of one, have no number."""
+    found = metrics.find(metric)
+    without: dict[str, list[str]] = {}
+    for row, column in measured.cells:
+        if only in (None, column) and _cell(measured, metric, row, column) is None:
+            reason = measured.experiment.no_number.get((metric, row, column), "")
+            without.setdefault(reason, []).append(f"{row}, {column}" if only is None else row)
+    what = "such number" if only is None else f"“{found.short or found.heading}”"
+    for reason, cells in without.items():
+        yield _sentence(f"These runs have no {what}: {'; '.join(cells)}{': ' if reason else ''}{reason}")
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else text + "."
+
+
+def _curves(measured: Measured, name: str) -> Table:
+    """Lay out a curve by round, at no more than ``CURVE_ROUNDS`` of them; each cell is a column."""
+    heading, number = metrics.find_curve(name)
+    found: dict[str, dict[int, list[float]]] = {}
+    for (row, column, _), run in measured.runs.items():
+        if measured.store.state(run) is not State.FINISHED:
+            continue
+        points = found.setdefault(f"{row}, {column}", {})
+        history = measured.store.folder(run).history().only(measured.cells[row, column].clients)
+        for of, value in history.curve(number).items():
+            points.setdefault(of, []).append(float(value))
+    rounds = sorted({of for points in found.values() for of in points})
+    step = -(-len(rounds) // CURVE_ROUNDS) or 1
+    shown = [of for at, of in enumerate(rounds) if at % step == 0 or at == len(rounds) - 1]
+    rows: list[list[TableCell]] = [
+        [of, *(Spread.of(points[of]) if of in points else None for points in found.values())] for of in shown
+    ]
+    title = f"{measured.experiment.title}: {heading} by round"
+    note = "Every round: metrics.jsonl in the folders of the runs." if len(shown) < len(rounds) else ""
+    return Table(title, ["round", *found], rows, 4, note=note)
+
+
+def analysed(measured: Measured) -> Result:
+    """Return what the experiment's analyses find in the runs that have finished."""
+    out = Result()
+    for name in measured.experiment.analyses:
+        options = measured.options(name)
+        columns = measured.at.columns if options.pop("of") == BY_COLUMN else (None,)
+        options = {key.replace("-", "_"): value for key, value in options.items()}
+        for column in columns:
+            runs = measured.finished(column)
+            if not runs:
+                continue
+            where = f", {column}" if column else ""
+            try:
+                found = ANALYSES[name].make(runs, **options)
+            except FedpflError as error:
+                out.tables.append(Table(f"{name}{where}", ["analysis", "why it is not there"], [[name, str(error)]]))
+                continue
+            out.tables.extend(replace(table, title=table.title + where) for table in found.tables)
+            out.figures.extend(replace(figure, title=figure.title + where) for figure in found.figures)
+    return out

@@ -79,8 +79,8 @@ class Engine:
         self._names = {key: text for key, text in named.items() if text}
         method = type(config.method)
         self._may_draw_early = any(getattr(method, hook) is not getattr(Method, hook) for hook in EARLY_HOOKS)
-        self._measures = find_measures(config.run.metrics)
-        require_working(self._measures, data.num_classes, config.training.labels)
+        self.measures = find_measures(config.run.metrics)
+        require_working(self.measures, data.num_classes, config.training.labels)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
         part = config.last("of_client", None)
@@ -107,7 +107,7 @@ class Engine:
             model, sharing = assemble(
                 config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
             )
-            stays = not self._may_draw_early and not sharing.personal and _is_plain(model)
+            stays = not self._may_draw_early and not sharing.personal and is_plain(model)
             extras = extras_of(config, model, sharing)
             self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays
         self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays = self._made[name]
@@ -403,7 +403,7 @@ class Engine:
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
         """Test a forward pass; what it draws from global generators does not depend on what was drawn before."""
         self.seed(local, "test")
-        return evaluate(forward, samples, self.config.training.labels, self._measures)
+        return evaluate(forward, samples, self.config.training.labels, self.measures)
 
     def seed(self, local: LocalRound, purpose: str) -> None:
         """Seed the global generators, for one purpose of a client's round."""
@@ -528,7 +528,7 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     config.training.require_fitting(data.num_classes)
 
 
-def _is_plain(model: nn.Module) -> bool:
+def is_plain(model: nn.Module) -> bool:
     """Return whether all layers are PyTorch's or this package's, which change no array in a test."""
     return all(type(module).__module__.partition(".")[0] in ("torch", "fedpfl") for module in model.modules())
 

@@ -14,6 +14,7 @@ from ..methods.base import LocalRound
 from ..setup.mean_model import mean_model_layout
 from .engine import metrics_of
 from .part import ClientPart, Training
+from .state import ClientState
 
 
 class ClientMeanModel(ClientPart):
@@ -42,6 +43,10 @@ class ClientMeanModel(ClientPart):
             personal = self.layout.flatten(self.engine.sharing.copies(self.layout.names))
             extra = replace(extra, arrays={**extra.arrays, EVALUATION_ONLY: personal})
         return shared, extra
+
+    def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
+        """Whether that mean has come."""
+        return local.has_received(EVALUATION_ONLY)
 
     def test(self, local: LocalRound, samples: Samples) -> Mapping[str, float]:
         """Test the shared arrays with the mean of the personal ones."""

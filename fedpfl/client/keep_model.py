@@ -26,11 +26,15 @@ class KeptModels(ClientPart):
 
     def tested(self, state: ClientState, local: LocalRound, personalised: Forward, score: Score) -> None:
         """Write the model, if it is due here."""
+        if self.looks_at_test(state, local):
+            self._write(state, local, personalised, score)
+
+    def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
+        """Whether the model is due here."""
         run = self.engine.config.run
         due = self.engine.instead is not None or run.writes_models_after(local.round)
         anywhere = run.device_models == "always" or tests_more_than_arrays(self.engine.config.method)
-        if due and (anywhere or state.of_a_device):
-            self._write(state, local, personalised, score)
+        return bool(due and (anywhere or state.of_a_device))
 
     def _write(self, state: ClientState, local: LocalRound, personalised: Forward, score: Score) -> None:
         """Write the client's model on this machine, as it was tested; nothing of it is sent."""

@@ -95,6 +95,11 @@ class ClientPart:
         """Return what leaves the client in place of the shared vector and of what the method adds."""
         return shared, extra
 
+    def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
+        """Whether :meth:`test` or :meth:`tested` needs a client's model in a test."""
+        kind = type(self)
+        return kind.test is not ClientPart.test or kind.tested is not ClientPart.tested
+
     def test(self, local: LocalRound, samples: Samples) -> Mapping[str, float]:
         """Test more than the client's and the global model, before the model adapts; return numbers for the reply."""
         return {}

@@ -194,8 +194,8 @@ class LocalTransport(AddingTransport):
         return trains_together(self._config) and self._engine.instead is None
 
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
-        if self._trains_together and requests and requests[0].kind == TRAIN:
-            yield from self._train_together(requests)
+        if self._trains_together and requests:
+            yield from self._run_together(requests)
             return
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
@@ -206,19 +206,24 @@ class LocalTransport(AddingTransport):
                 answer.arrays = {name: array.copy() for name, array in answer.arrays.items()}
             yield request.client, answer
 
-    def _train_together(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+    def _run_together(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         clients = {request.client.id: request.client for request in requests}
         tasks = [(request.client.id, request.make) for request in requests]
-        for number, answer in self._made_together().train(sorted(tasks, key=lambda task: task[0])):
+        together = self._made_together()
+        run = together.train if requests[0].kind == TRAIN else self._tests_together.test
+        for number, answer in run(sorted(tasks, key=lambda task: task[0])):
             yield clients[number], answer if isinstance(answer, Payload) else failed(number, answer)
 
     def _made_together(self) -> Together:
         if self._together is None:
             # Needs a PyTorch that boards may not have.
+            from ..client.tests_together import TestsTogether
             from ..client.together import ClientsAtOnce, Together
 
             gc.freeze()  # what there is by now stays: collections need not look at it
-            self._together = Together(self._engine, ClientsAtOnce.of(self._config.training))
+            memory = ClientsAtOnce.of(self._config.training)
+            self._together = Together(self._engine, memory)
+            self._tests_together = TestsTogether(self._engine, memory)
         return self._together
 
     def _run_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,13 +14,20 @@ from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Number, Payload
 from ..rules.averages import RunningMean
-from ..rules.norms import NormCheck
 from .listener import SumCheck
 from .replies import Expected
 from .transport import TRAIN, Fail, Request, Transport, count_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@runtime_checkable
+class ChecksRows(Protocol):
+    """A check that looks at many vectors at once."""
+
+    def of_rows(self, rows: Tensor, start: Tensor) -> Sequence[Mapping[str, float] | LayoutError]:
+        """Return what a call would return or raise for each row, computed where the rows are."""
 
 
 class Counted(NamedTuple):
@@ -99,7 +106,7 @@ class Adder:
 
 def _rows_seen(check: SumCheck, rows: Tensor, start: Tensor) -> Sequence[Mapping[str, float] | LayoutError]:
     """Return what a check returns or raises for each row; it is called with each if it has no way for all."""
-    if isinstance(check, NormCheck):
+    if isinstance(check, ChecksRows):
         return check.of_rows(rows, start)
     found: list[Mapping[str, float] | LayoutError] = []
     for row in rows.cpu().numpy():

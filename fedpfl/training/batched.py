@@ -257,7 +257,7 @@ class _Run:
         rates = [part.optimizer.learning_rate for part in parts]
         self.changed = [False] * len(self.merged.leaves)
         self.precision = step_precision(settings)
-        self.holder = _Holder(turns.model)
+        self.holder = Holder(turns.model)
         self.draws = _Draws(turns.modules, members, params[0].device)
         augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, self.normalize)
         generators = [m.generator(self.place) for m in members]
@@ -329,7 +329,7 @@ class _Run:
     def _masks(self, clients: list[int], rows: Rows, batch: Batch) -> list[Tensor]:
         """Draw the masks of dropout for clients' next step."""
 
-        def probe(layers: _Layers) -> None:
+        def probe(layers: Layers) -> None:
             copies = {name: array[rows].clone() for name, array in self.stacked.items()}
             trained = {name: copies.pop(name) for name in self.names}
             with torch.no_grad():
@@ -372,7 +372,7 @@ class _Run:
 
     def _losses(
         self, trained: Mapping[str, Tensor], others: Mapping[str, Tensor], leaves: Sequence[Tensor], batch: Batch,
-        masks: Sequence[Tensor], layers: _Layers | None = None,
+        masks: Sequence[Tensor], layers: Layers | None = None,
     ) -> Tensor:  # fmt: skip
         def of_one(trained: Any, others: Any, leaves: Any, batch: Any, masks: Any) -> Tensor:
             arrays = {**trained, **others}
@@ -380,7 +380,7 @@ class _Run:
             loss, _, _, weights, attributes = made.value
             self.turns.set(attributes)
             weighed = nullcontext() if weights is None else weighing_with(weights)
-            with layers or _Layers(masks), weighed:
+            with layers or Layers(masks), weighed:
                 found: Tensor = self.holder.call(loss or self.loss, arrays, Batch(*batch))
             made.require_unchanged()
             return found
@@ -450,7 +450,7 @@ class _Run:
         return [means.get(id(member), 0.0) for member in self.all_members]
 
 
-class _Holder(nn.Module):
+class Holder(nn.Module):
     """Calls functions of a model with other arrays in the place of its own."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -459,9 +459,11 @@ class _Holder(nn.Module):
         self.parameter_names = [name for name, _ in model.named_parameters()]
 
     def forward(self, function: Callable[..., Tensor], batch: Batch) -> Tensor:
+        """Call a function of the model."""
         return function(self.model, batch)
 
     def call(self, function: Callable[..., Tensor], arrays: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Call it while the model has these arrays."""
         for name in self.parameter_names:
             if name in arrays:
                 arrays[name]._is_param = True  # type: ignore[attr-defined]  # for isinstance(…, nn.Parameter)
@@ -598,12 +600,12 @@ class _Draws:
         self._drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in modules)
         self._seen: dict[int, list[tuple[Any, tuple[int, ...], float, torch.dtype]]] = {}
 
-    def masks(self, clients: Sequence[int], probe: Callable[[_Layers], None], size: int) -> list[Tensor]:
+    def masks(self, clients: Sequence[int], probe: Callable[[Layers], None], size: int) -> list[Tensor]:
         """Return what each dropout of a step multiplies its input by, clients × the input's shape."""
         if not self._drops:
             return []
         if size not in self._seen:
-            layers = _Layers(None)
+            layers = Layers(None)
             probe(layers)
             self._seen[size] = layers.noted
         drawn: list[list[Tensor]] = [[] for _ in self._seen[size]]
@@ -620,7 +622,7 @@ class _Draws:
         return [torch.stack(of_one) for of_one in drawn]
 
 
-class _Layers(TorchFunctionMode):
+class Layers(TorchFunctionMode):
     """Has layers do what vmap can do, with equal results: dropout multiplies by masks, or is left out and noted."""
 
     def __init__(self, masks: Sequence[Tensor] | None) -> None:

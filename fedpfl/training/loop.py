@@ -162,7 +162,7 @@ def set_training(model: nn.Module, modules: Sequence[nn.Module]) -> None:
 def epochs_of(count: int, phase: Phase, settings: TrainingSettings, modules: Sequence[nn.Module]) -> list[list[int]]:
     """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
     sizes = batch_sizes(count, phase.batch_size or settings.batch_size, settings.last_batch)
-    if len(sizes) > 1 and sizes[-1] == 1 and any(map(_needs_several, modules)):
+    if len(sizes) > 1 and sizes[-1] == 1 and any(map(needs_several, modules)):
         sizes[-2:] = [sizes[-2] + 1]
     # A phase that moves nothing measures a whole gradient.
     if not settings.local_steps or phase.learning_rate == 0:
@@ -188,7 +188,7 @@ def evaluate(
     correct: list[Tensor] = []
     losses: list[Tensor] = []
     parts: list[Tensor] = []
-    for part in _parts(len(samples.y)):
+    for part in test_batches(len(samples.y)):
         x, y = samples.x[part], samples.y[part]
         logits = forward(x)
         correct.append((logits.argmax(1) == y).sum())
@@ -210,10 +210,10 @@ def predict(forward: Forward, x: Tensor) -> Tensor:
     >>> predict(torch.nn.Linear(64, 10), torch.zeros(1000, 64)).shape
     torch.Size([1000, 10])
     """
-    return torch.cat([forward(x[part]) for part in _parts(len(x))])
+    return torch.cat([forward(x[part]) for part in test_batches(len(x))])
 
 
-def _parts(count: int) -> list[slice]:
+def test_batches(count: int) -> list[slice]:
     """Return the batches of a test. One sample alone is too few for BatchNorm without running statistics."""
     starts = [*range(0, count, EVALUATION_BATCH)] or [0]
     if len(starts) > 1 and count - starts[-1] == 1:
@@ -330,7 +330,7 @@ def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.
             m.momentum = momentum
 
 
-def _needs_several(module: nn.Module) -> bool:
+def needs_several(module: nn.Module) -> bool:
     """Return whether a module is a BatchNorm without running statistics, which has no output for one sample."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
 

@@ -9,6 +9,7 @@ import torch
 from support import FEW_SAMPLES, federation, needed, quick, run_federation
 from torch import nn
 
+from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together
 from fedpfl.core import custom
@@ -31,6 +32,13 @@ ONE_BY_ONE = {
     "pfedgate": {(0, "Cannot access data pointer")},
     "pfedme": {(0, "a phase has a gradient of its own")},
 }
+# Methods whose clients are tested one by one: in each round, or in the last, in which their models are written.
+ADAPTS, WRITTEN = "the model adapts before its test", "the tested model is used further"
+TESTED_ALONE = {
+    "fedala": {ADAPTS}, "fedbabu": {ADAPTS}, "per-fedavg": {ADAPTS}, "fedfomo": {WRITTEN}, "pfedfda": {WRITTEN},
+    "knn-per": {"a phase uses int values that differ between clients"},
+    "pfedgate": {"RuntimeError: Cannot access data pointer of Tensor that doesn't have storage"},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +62,18 @@ def smooth_models(monkeypatch):
 
 
 def run(tmp_path, name, clients_at_once, **given):
-    """Return what a run leaves, and the phases that clients did not run together."""
+    """Return what a run leaves, the phases that clients did not run together, and why they were tested alone."""
     common = {"model": "smooth", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1}
     both = {**common, "clients_at_once": clients_at_once, **given}
     values = federation(tmp_path / name, CLIENTS, **both)
     with LocalTransport(Config.parse(values), 0) as transport:
         folder = run_federation(transport, values)
         alone = transport._together.alone if transport._together else None
+        tested_alone = transport._tests_together.alone if transport._together else None
     arrays = {f"server/{key}": array for key, array in folder.checkpoint()[1].items()}
     for path in (tmp_path / name / "state").rglob("round-*.safetensors"):
         arrays.update({f"{path.parent.name}/{path.stem}/{key}": array for key, array in read_arrays(path).items()})
-    return arrays, folder.metrics(), alone
+    return arrays, folder.metrics(), alone, tested_alone
 
 
 def numbers(line, path=""):
@@ -78,8 +87,13 @@ def numbers(line, path=""):
 
 def compare(tmp_path, tolerance=1e-5, **given):
     """Run both ways; return the phases of which clients ran one after the other."""
+    return compare_all(tmp_path, tolerance, **given)[0]
+
+
+def compare_all(tmp_path, tolerance=1e-5, **given):
+    """Run both ways; return the phases of which clients ran one after the other, and why they were tested alone."""
     both = [run(tmp_path, name, count, **given) for name, count in (("alone", 1), ("together", CLIENTS))]
-    (arrays, lines, _), (found, found_lines, alone) = both
+    (arrays, lines, *_), (found, found_lines, alone, tested_alone) = both
     assert arrays.keys() == found.keys()
     for name, array in arrays.items():
         apart = np.linalg.norm(found[name].astype(np.float64) - array) / (np.linalg.norm(array) + 1e-3)
@@ -89,7 +103,7 @@ def compare(tmp_path, tolerance=1e-5, **given):
         assert expected.keys() == got.keys()
         for name, number in expected.items():
             assert got[name] == pytest.approx(number, rel=1e-4, abs=1e-5), name
-    return alone
+    return alone, tested_alone
 
 
 def about(alone):
@@ -99,7 +113,9 @@ def about(alone):
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_trains_together_as_alone(tmp_path, method):
     given = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method), "local_epochs": 2}
-    alone = about(compare(tmp_path, method=method, **given))
+    alone, tested_alone = compare_all(tmp_path, method=method, **given)
+    alone = about(alone)
+    assert {reason.partition(" (")[0] for reason in tested_alone} == TESTED_ALONE.get(method, set())
     expected = ONE_BY_ONE.get(method, set())
     assert {place for place, _ in alone} == {place for place, _ in expected}
     assert all(any(words in reason for _, words in expected) for _, reason in alone), alone
@@ -186,17 +202,36 @@ def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tm
 
     monkeypatch.setattr(Adder, "add_rows", counting)
     given = {"method": method, **needed(method), **FEW_SAMPLES}
-    arrays, lines, _ = run(tmp_path, "here", 3, **given)
+    arrays, lines, *_ = run(tmp_path, "here", 3, **given)
     only_sums = method != "fedas"
     assert groups == ([[0, 1], [2, 3]] * 2 if only_sums else [])
     monkeypatch.setattr(LocalTransport, "adds", False)
-    expected, expected_lines, _ = run(tmp_path, "by the server", 3, **given)
+    expected, expected_lines, *_ = run(tmp_path, "by the server", 3, **given)
     assert arrays.keys() == expected.keys() and len(groups) == 4 * only_sums
     for name, array in arrays.items():
         norms = "norms/" in name  # summed in another order
         np.testing.assert_allclose(array, expected[name], rtol=1e-6 if norms else 0, atol=0, err_msg=name)
     for line, expected_line in zip(lines, expected_lines, strict=True):
         assert dict(numbers(line)) == dict(numbers(expected_line))
+
+
+def test_clients_whose_predictions_depend_on_the_batch_are_tested_in_batches_of_their_sizes(tmp_path, monkeypatch):
+    def build(input_shape, num_classes):
+        whole = nn.Linear(input_shape[0] * input_shape[1] * input_shape[2], 8)
+        norm = nn.BatchNorm1d(8, track_running_stats=False)
+        return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc1=whole, norm=norm), nn.Linear(8, num_classes))
+
+    monkeypatch.setitem(registry.MODELS._entries, "batch", registry._Entry(build, None))
+    sizes, scores = [], tests_together.scores_of_many
+
+    def noting(turns, forwards, members, samples, *others):
+        sizes.extend(len(one.y) for one in samples)
+        return scores(turns, forwards, members, samples, *others)
+
+    monkeypatch.setattr(tests_together, "scores_of_many", noting)
+    given = {"model": "batch", "dirichlet_alpha": 0.3, "min_samples": 10, "validation_fraction": 0.2}
+    assert not compare(tmp_path, method="fedper", last_batch="keep", **given)
+    assert len(set(sizes)) > 2
 
 
 def test_no_client_waits_for_a_garbage_collection(tmp_path, monkeypatch):
@@ -227,7 +262,7 @@ def test_a_reply_that_is_refused_is_no_part_of_the_sum(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Engine, "end_training", ending)
     monkeypatch.setattr(Together, "train_here", with_a_long_vector(Together.train_here))
-    arrays, lines, _ = run(tmp_path, "here", 4, **FEW_SAMPLES)
+    arrays, lines, *_ = run(tmp_path, "here", 4, **FEW_SAMPLES)
     for line in lines:
         assert line["failed"].keys() == {"1", "3"}
         assert "its update of the shared arrays has the norm" in line["failed"]["3"]

@@ -99,14 +99,14 @@ def test_clients_that_are_tested_in_turn_load_a_plain_model_once(tmp_path, monke
     monkeypatch.setattr(Sharing, "set_shared", lambda self, flat: loads.append(1) or real(self, flat))
     found = result(run(tmp_path, "once", 0, num_server_rounds=1))
     assert len(loads) == CLIENTS + 1
-    monkeypatch.setattr(client_engine, "_is_plain", lambda model: False)
+    monkeypatch.setattr(client_engine, "is_plain", lambda model: False)
     assert result(run(tmp_path, "each", 0, num_server_rounds=1)) == found
     assert len(loads) == CLIENTS + 1 + 2 * CLIENTS
 
 
 def test_a_layer_of_a_user_s_is_not_plain():
     mine = type("Mine", (nn.Linear,), {})
-    assert [client_engine._is_plain(nn.Sequential(layer(1, 1))) for layer in (nn.Linear, mine)] == [True, False]
+    assert [client_engine.is_plain(nn.Sequential(layer(1, 1))) for layer in (nn.Linear, mine)] == [True, False]
 
 
 def test_float16_and_sparse_arrays_travel_alike(tmp_path):

@@ -1,0 +1,164 @@
+"""Tests several clients of an engine at once: one forward pass of stacked models for all of them."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from logging import getLogger
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence, cast
+
+import torch
+from torch import nn
+
+from ..core.payload import Number, Payload
+from ..core.samples import Samples
+from ..core.sharing import Sharing
+from ..methods.base import LocalRound, Method, common_model
+from ..training.batched import Member, Turns
+from ..training.batched_tests import scores_of_many
+from ..training.loop import Score, needs_several
+from ..training.merge import CannotStack
+from ..training.phase import Forward
+from .engine import Engine, is_plain, metrics_of
+from .part import Later
+from .together import Answer, ClientsAtOnce
+
+logger = getLogger("fedpfl.client")
+
+
+class TestsTogether:
+    """Has an engine test clients as one batch; their replies are those of :meth:`Engine.evaluate` up to rounding.
+
+    A client is tested alone where the model adapts before the test, or an option looks at it then. All are, where
+    metrics are asked for or the data have no classes.
+    """
+
+    def __init__(self, engine: Engine, memory: ClientsAtOnce) -> None:
+        self._engine, self._memory = engine, memory
+        self._turns: dict[nn.Module, Turns] = {}
+        # Why clients were tested one after the other.
+        self.alone: set[str] = set()
+
+    def test(self, tasks: Iterable[tuple[int, Callable[[], Payload]]]) -> Iterator[tuple[int, Answer]]:
+        """Test clients, each with its message; yield the reply of each in order, or the error that it raised."""
+        left = deque(tasks)
+        while left:
+            self._turns.clear()
+            answers: dict[int, Answer] = {}
+            batches: dict[str, list[_Tested]] = {}
+            taken = [left.popleft() for _ in range(min(len(left), self._memory.clients))]
+            for client, make in taken:
+                message = make()
+                try:
+                    found = self._begin(client, message)
+                    batches.setdefault(self._engine.config.run.model, []).append(found)
+                except CannotStack as reason:
+                    answers[client] = self._alone(client, message, str(reason))
+                except Exception as error:  # noqa: BLE001  one client's: the others continue
+                    answers[client] = error
+            for clients in batches.values():
+                self._run(clients, answers)
+            yield from ((client, answers[client]) for client, _ in taken)
+
+    def _begin(self, client: int, message: Payload) -> _Tested:
+        """Load a client and have its method prepare its test; raise ``CannotStack`` if it must be tested alone."""
+        engine, begun = self._engine, time.perf_counter()
+        engine.use_model_of(client)
+        if engine.measures or not engine.config.training.kind.classes:
+            raise CannotStack("a metric or a target needs all predictions of a client")
+        local: LocalRound
+        if type(engine.sharing) is Sharing:
+            state, later, given = engine.read(client, message, Later)
+            later.wait_for(given.load)
+            local = later
+        else:
+            state, local, given = engine.read(client, message, LocalRound)
+        method = copy.copy(engine.config.method)
+        method.prepare(local)
+        if method.adaptation(local):
+            raise CannotStack("the model adapts before its test")
+        if any(part.looks_at_test(state, local) for part in engine.parts):
+            raise CannotStack("the tested model is used further")
+        member = Member(engine.test_samples(client), _no_draws, _no_draws, given, None)
+        if not isinstance(local, Later) or local.is_loaded:
+            self._turns_of_model().take(member)
+        return _Tested(client, message, method, member, engine.validation_samples(client), time.perf_counter() - begun)
+
+    def _turns_of_model(self) -> Turns:
+        model = self._engine.model
+        if model not in self._turns:
+            self._turns[model] = Turns(model)
+        return self._turns[model]
+
+    def _run(self, clients: Sequence[_Tested], answers: dict[int, Answer]) -> None:
+        """Test clients with one model as one batch, or else one after the other."""
+        engine, begun = self._engine, time.perf_counter()
+        engine.use_model_of(clients[0].number)
+        try:
+            found = self._scores(clients)
+        except (CannotStack, torch.cuda.OutOfMemoryError) as reason:
+            for client in clients:
+                answers[client.number] = self._alone(client.number, client.message, str(reason))
+            return
+        share = (time.perf_counter() - begun) / len(clients)
+        for place, client in enumerate(clients):
+            metrics: dict[str, Number] = {}
+            for name, scores in found.items():
+                if name != "validation" or len(client.validation.y):
+                    metrics.update(metrics_of(name, scores[place]))
+            answers[client.number] = Payload(metrics={**metrics, "evaluate-seconds": client.seconds + share})
+
+    def _alone(self, client: int, message: Payload, reason: str) -> Answer:
+        if reason not in self.alone:
+            self.alone.add(reason)
+            logger.info("%s: a client is tested alone: %s", self._engine.config.method.name, reason)
+        try:
+            return self._engine.evaluate(client, message)
+        except Exception as error:  # noqa: BLE001  one client's: the others continue
+            return error
+
+    def _scores(self, clients: Sequence[_Tested]) -> dict[str, list[Score]]:
+        """Return the scores of each test that :meth:`Engine.evaluate` makes."""
+        if len(clients) < 2:
+            raise CannotStack("there is one client")
+        model, turns = self._engine.model, self._turns_of_model()
+        model.eval()
+        own = [client.method.personalised(model) for client in clients]
+        shared = [common_model(client.method, model) for client in clients]
+        members, tests = [client.member for client in clients], [client.member.samples for client in clients]
+        room = len(clients) * self._engine.config.training.batch_size
+        alike = self._alike()
+
+        def scores(forwards: Sequence[Forward], samples: Sequence[Samples]) -> list[Score]:
+            return scores_of_many(turns, forwards, members, samples, room, alike)
+
+        found = {"personalised": scores(own, tests)}
+        validation = [client.validation for client in clients]
+        if any(len(one.y) for one in validation):
+            found["validation"] = scores(own, validation)
+        if shared[0] is not None:
+            same = all(one is other for one, other in zip(shared, own))
+            found["global"] = found["personalised"] if same else scores(cast("list[Forward]", shared), tests)
+        return found
+
+    def _alike(self) -> bool:
+        """Return whether what is predicted for a sample depends on no other one; of foreign code nobody knows."""
+        kind, model = type(self._engine.config.method), self._engine.model
+        ours = all(hook.__module__.partition(".")[0] == "fedpfl" for hook in (kind.personalised, kind.global_model))
+        return ours and is_plain(model) and not any(needs_several(module) for module in model.modules())
+
+
+def _no_draws(*_: object) -> Any:
+    raise CannotStack("a test draws random numbers")
+
+
+class _Tested(NamedTuple):
+    """A client of a batch, before its test."""
+
+    number: int
+    message: Payload
+    method: Method
+    member: Member
+    validation: Samples
+    seconds: float

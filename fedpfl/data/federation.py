@@ -84,6 +84,8 @@ class FederatedData:
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
         data = load_once(settings, seed)
+        if settings.test_on == "server":
+            data = _without_tests(data)
         settings = replace(settings, split=data.split or settings.split)
         settings = chosen_partitioner(settings, data.client_train is not None)
         if settings.division_file:
@@ -108,8 +110,8 @@ class FederatedData:
         lack the highest ones. A ``normalize`` that does not fit the data, and another ``test_on`` than ``own``, raise
         ``ConfigError``.
         """
-        if settings.test_on != "own":
-            raise ConfigError("test-on", settings.test_on, "must be own where clients hold their own data")
+        if settings.test_on == "all":
+            raise ConfigError("test-on", "all", "must be own or server where clients hold their own data")
         if settings.standardize == "all":
             allowed = "needs the data of all clients, and this device has its own; use client"
             raise ConfigError("standardize", "all", allowed)
@@ -227,7 +229,7 @@ class FederatedData:
         owners = (
             data.client_train if data.client_test is None else np.concatenate([data.client_train, data.client_test])
         )
-        return tuple(data.client_names[owners[share.train[0]]] for share in self._shares)
+        return tuple(data.client_names[owners[np.concatenate(share)[0]]] for share in self._shares)
 
     @property
     def is_image(self) -> bool:
@@ -416,6 +418,14 @@ def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | No
         allowed = f"must be {len(shares)}, the number of clients in {settings.division_file}"
         raise ConfigError("num-clients", num_clients, allowed)
     return shares
+
+
+def _without_tests(data: Dataset) -> Dataset:
+    """Return the data that are divided where the test set stays at the server."""
+    if data.y_test is None or data.validation is not None:
+        has = "no test set" if data.y_test is None else "a validation part, which is divided with its test set"
+        raise ConfigError("test-on", "server", f"{data.name} has {has}")
+    return replace(data, x_test=None, y_test=None, client_test=None, split="")
 
 
 def _samples(data: Dataset) -> int:

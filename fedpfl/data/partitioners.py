@@ -272,8 +272,17 @@ def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSe
 
     ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
     """
-    counted = train if test is None or settings.split == "given" else np.concatenate([train, test])
-    return sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
+    given = test is not None and settings.split == "given"
+    counted = train if test is None or given else np.concatenate([train, test])
+    found = sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
+    return found + len(_only_tested(train, test, settings) if given and test is not None else ())
+
+
+def _only_tested(train: np.ndarray, test: np.ndarray, settings: DataSettings) -> list[np.ndarray]:
+    """Return the positions in the test set of each owner that has ``min_samples`` there and no training sample."""
+    mine = [places for places in _by_owner(test) if len(places) >= settings.min_samples]
+    trained = set(np.unique(train).tolist())
+    return [places for places in mine if int(test[places[0]]) not in trained]
 
 
 def _domain(client: int, num_clients: int) -> tuple[int, ...]:
@@ -330,9 +339,9 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     held = np.flatnonzero(data.validation) if data.validation is not None else everything[:0]
     learnt = np.setdiff1d(everything[:n_train], held)
 
-    def deal(positions: np.ndarray, part: str) -> list[np.ndarray]:
+    def deal(positions: np.ndarray, part: str, clients: int = num_clients) -> list[np.ndarray]:
         pool = Pool(labels[positions], data.num_classes, None if owners is None else owners[positions], part)
-        return [positions[np.sort(mine)] for mine in chosen.deal(pool, num_clients, settings, seed)]
+        return [positions[np.sort(mine)] for mine in chosen.deal(pool, clients, settings, seed)]
 
     if chosen.cuts:
         dealt = chosen.deal(Pool(labels, data.num_classes, owners), num_clients, settings, seed)
@@ -340,19 +349,23 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     elif chosen.draws:
         cut = Share(learnt, everything[n_train:]) if given else cut_share(everything, settings, seed, labels=labels)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
+    elif given and settings.partitioner == "natural" and owners is not None and data.client_test is not None:
+        only = _only_tested(owners[:n_train], data.client_test, settings)
+        there = natural_clients(owners[learnt], None, settings)
+        train = deal(learnt, "train", there if only and num_clients <= there + len(only) else num_clients)
+        shares = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
+        shares += [Share(everything[:0], n_train + np.sort(mine)) for mine in only]
+        shares = sorted(shares, key=lambda share: int(owners[np.concatenate(share)[0]]))[:num_clients]
     elif given:
         train = deal(learnt, "train")
-        if settings.partitioner == "natural" and owners is not None and data.client_test is not None:
-            test = [n_train + np.flatnonzero(data.client_test == owners[mine[0]]) for mine in train]
-        else:
-            test = [n_train + mine for mine in _matching(y_test, [labels[mine] for mine in train], data, seed)]
+        test = [n_train + mine for mine in _matching(y_test, [labels[mine] for mine in train], data, seed)]
         shares = [Share(*both) for both in zip(train, test)]
     else:
         dealt = deal(everything, "all")
         shares = [cut_share(mine, settings, seed, client, labels[mine]) for client, mine in enumerate(dealt)]
     if len(held):
         if settings.partitioner == "natural" and owners is not None:
-            validation = [held[owners[held] == owners[share.train[0]]] for share in shares]
+            validation = [held[owners[held] == owners[np.concatenate(share)[0]]] for share in shares]
         else:
             validation = [held[mine] for mine in _matching(labels[held], [labels[share.train] for share in shares],
                                                            data, seed, "validation")]  # fmt: skip
@@ -492,6 +505,11 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
 
 def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:
     given = settings.split == "given"
+    if given and settings.partitioner == "natural" and data.client_test is not None:
+        for part, what in enumerate(("trains", "is tested")):
+            if not any(len(share[part]) for share in shares):
+                raise DataError(f"{data.name}: no client {what}: none of them has samples for it")
+        return  # owners may have samples of one part alone
     sizes = [len(share.train) + (0 if given else len(share.test)) for share in shares]
     smallest = int(np.argmin(sizes))
     if sizes[smallest] < settings.min_samples:

@@ -190,9 +190,10 @@ class DataSettings:
     test_on: str = setting(
         "own",
         "Samples on which a client is tested. own: its own test samples. all: the test samples of all clients with "
-        "the same classes, in the client's own numbering, as in Factorized-FL. Devices that hold their own data "
-        "support only own.",
-        choices=("own", "all"),
+        "the same classes, in the client's own numbering, as in Factorized-FL; not for devices that hold their own "
+        "data. server: the test set of the data stays at the server, which tests the global model on it; clients are "
+        "tested with samples of the training set.",
+        choices=("own", "all", "server"),
     )
     validation_fraction: float = setting(
         0.0,

@@ -80,5 +80,6 @@ class Attendance:
         return rule.participants
 
     def askable(self, rule: Rule, done: Round) -> list[Client]:
-        """Return the participants among which are drawn those that are asked to train."""
-        return self.present(rule, done)
+        """Return the participants among which are drawn those that are asked to train: that have samples for it."""
+        there = self.present(rule, done)
+        return [client for client in there if client.train_samples] or there

@@ -186,7 +186,7 @@ class Participation(Attendance):
 
     def askable(self, rule: Rule, done: Round) -> list[Client]:
         """Return those of them that ``available-clients`` names."""
-        there = self.present(rule, done)
+        there = super().askable(rule, done)
         return there if self._available is None else self._available(done.number, there)
 
     def recorded(self, number: int) -> Mapping[str, Any] | None:

@@ -67,7 +67,7 @@ class CommonSettings(TypedDict, total=False):
     test_samples: Annotated[int, {'minimum': 1}]
     split: Literal["mixed", "given", "stratified", "time"]
     test_fraction: Annotated[float, {'above': 0, 'maximum': 0.99}]
-    test_on: Literal["own", "all"]
+    test_on: Literal["own", "all", "server"]
     validation_fraction: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
     min_samples: Annotated[int, {'minimum': 2}]
     permute_labels: bool

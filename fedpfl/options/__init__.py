@@ -16,6 +16,7 @@ from .participation import ClientSettingsOption, ParticipationOption
 from .privacy import PrivacyOption
 from .robust import RobustOption
 from .server_step import ServerStepOption
+from .server_test import ServerTestOption
 from .tracker import TrackerOption
 from .trainable import TrainableOption
 from .virtual_time import VirtualTimeOption
@@ -23,7 +24,7 @@ from .virtual_time import VirtualTimeOption
 # In the order in which they are called.
 OPTIONS = (
     TrainableOption, ServerStepOption, NormLimitOption, RobustOption, PrivacyOption, EvaluateGlobalOption,
-    DiagnosticsOption, KeepMomentumOption, EvaluateTrainedOption, BufferedOption, ParticipationOption,
+    DiagnosticsOption, KeepMomentumOption, EvaluateTrainedOption, ServerTestOption, BufferedOption, ParticipationOption,
     VirtualTimeOption, ClientSettingsOption, PersonaliseOption, DeviceModelOption, MissedOption, TrackerOption,
     ListenersOption,
 )  # fmt: skip

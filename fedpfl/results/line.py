@@ -25,7 +25,8 @@ def summarise(done: Round) -> dict[str, Any]:
     ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
     ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
     correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
-    mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
+    mean of the clients' whole models) on the union of the clients' test sets (with
+    ``test-on = "server"``: on the server's). ``trained`` (with ``evaluate-trained``)
     is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
     ready for a test as the method does. Clients without test samples do not count.
     ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
@@ -61,6 +62,8 @@ def summarise(done: Round) -> dict[str, Any]:
                 **{name: value for name, pairs in _pairs("global", done.evaluated).items()
                    if (value := metrics.combined(name, pairs.values())) is not None},
             }  # fmt: skip
+    if done.at_server:
+        line["global"] = done.at_server
     if done.bytes_evaluation_only:
         line["bytes_evaluation_only"] = done.bytes_evaluation_only
     details = {**_means(done.trained.values()), **done.details}

@@ -30,6 +30,7 @@ class Round:
     seconds_evaluate: float = 0.0
     seconds_virtual: float | None = None  # of the round on the devices of `devices-model`, and what they would take
     joules: float | None = None
+    at_server: dict[str, float] = field(default_factory=dict)  # scores of the global model on the server's test set
     bytes_down: int = 0  # content of all messages to and from clients
     bytes_up: int = 0
     bytes_evaluation_only: int = 0  # Not among those: what travels for evaluate-global alone, both ways.

@@ -347,5 +347,5 @@ def test_clients_with_another_task_are_not_tested_on_its_samples(tmp_path: Path)
 
 def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
-    with pytest.raises(ConfigError, match=r"test-on = .all.: must be own where clients hold their own data"):
+    with pytest.raises(ConfigError, match=r"test-on = .all.: must be own or server where clients hold their own data"):
         FederatedData.own(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)

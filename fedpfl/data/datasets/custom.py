@@ -370,7 +370,9 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
                         f"{client.where}: {word}{suffix} has {what} of {found.dtype} {found.shape[1:]}, and "
                         f"{first.dtype} {first.shape[1:]} come before: all {what} must be alike"
                     )
-        if len(arrays[0]) < settings.min_samples:
+        # Of a client that is only tested the tests count.
+        counted = arrays[0] if len(arrays[0]) or len(suffixes) == 1 else arrays[2]
+        if len(counted) < settings.min_samples:
             raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(suffixes) > 1)}samples, "
                             f"min-samples is {settings.min_samples}")  # fmt: skip
         columns.append(arrays)
@@ -405,7 +407,7 @@ def _arrays_of(part: Any, where: str, suffix: str, said: dict[str, None]) -> tup
     if not isinstance(part, (tuple, list)) or len(part) != len(PAIR):
         raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
                         "(x, y), or a DataFrame")  # fmt: skip
-    x = samples_of(array(part[0], f"{where}: x{suffix}"), f"{where}: x{suffix}", planes=True)
+    x = samples_of(array(part[0], f"{where}: x{suffix}"), f"{where}: x{suffix}", planes=True, empty=bool(suffix))
     return x, labels_of(array(part[1], f"{where}: y{suffix}"), len(x), f"{where}: y{suffix}", names=True)
 
 

@@ -179,11 +179,11 @@ def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
     return smallest_integers(x, vocabulary)
 
 
-def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False) -> np.ndarray:
+def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False, empty: bool = False) -> np.ndarray:
     """Check an array of samples and bring it into the inner layout.
 
     ``where`` is what errors call it. ``vocabulary`` is 0 unless it holds texts. With ``planes``, images may also be
-    float32 n×C×H×W, as PyTorch has them; in files channels come last.
+    float32 n×C×H×W, as PyTorch has them; in files channels come last. With ``empty`` there may be no samples.
     """
     allowed = (
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
@@ -206,7 +206,7 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = Fa
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
     else:
         raise DataError(f"{where} is {_show(x)}: {allowed}")
-    if 0 in x.shape:
+    if 0 in x.shape[empty:]:
         raise DataError(f"{where} is {_show(x)}: no samples")
     return np.ascontiguousarray(x)
 
@@ -219,10 +219,10 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f":
         y = y.reshape(-1)
     if y.dtype.kind in ("fiub" if targets else "f") and y.ndim in (1, 2):
-        if len(y) != n or not y.size:
+        if len(y) != n or not (y.size or n == 0):
             raise DataError(f"{where} has {len(y)} targets for {n} samples")
         with np.errstate(over="ignore"):
-            y = np.ascontiguousarray(y.reshape(n, -1), np.float32)
+            y = np.ascontiguousarray(y.reshape(n, -1) if n else y, np.float32)
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
         return y
@@ -234,7 +234,7 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
     if y.dtype.kind in "US":
         return y
     y = y.astype(np.int64)
-    if y.min() < 0:
+    if y.min(initial=0) < 0:
         at = int(y.argmin())
         raise DataError(f"{where}[{at}] is {y[at]}: labels must be 0 … C−1")
     return y

@@ -89,6 +89,14 @@ class Run:
         """A row for each round and client: whether it trained, its accuracy, its number of test samples."""
         return frames.clients(self._folder.history().lines, self._folder.task().get("client_names", ()))
 
+    @property
+    def best(self) -> Run:
+        """The run up to the round that is best on the validation samples, with the models of that round.
+
+        ``ConfigError`` without validation samples (``validation_fraction``).
+        """
+        return Run(self._folder.best(), self._objects)
+
     def model(self, client: int | str | None = None) -> nn.Module:
         """Return a trained model on the CPU, in evaluation mode.
 

@@ -122,13 +122,18 @@ def export(
             "--format", help="state-dict: weights. torchscript, onnx: programs (onnx needs the extra fedpfl[onnx])."
         ),
     ] = "state-dict",
+    which: Annotated[
+        str, typer.Option("--round", help="last, or best on the validation samples (as the run RUN/best).")
+    ] = "last",
 ) -> None:
     """Write each client's personalised model, as it was tested, from the clients' state on this machine."""
     from ..results.export import FORMS, export_personal
-    from ..results.run import GLOBAL
+    from ..results.run import BEST, GLOBAL
 
     require_one_of("format", form, FORMS)
+    require_one_of("round", which, ("last", BEST))
     folder = run_folder(run)
+    folder = folder if which == "last" else folder.best()
     written = export_personal(folder, client, form)
     if written:
         typer.echo(f"{len(written)} model{'s' * (len(written) != 1)} in {folder.path / 'personal'}")

@@ -53,11 +53,11 @@ class ClientState:
 
     def load(self, server_round: int) -> dict[str, np.ndarray]:
         """Return the arrays that the client held after ``server_round``."""
-        return read_arrays(self._path(server_round))
+        return read_arrays(self.path(server_round))
 
     def require_intact(self, server_round: int) -> None:
         """Raise :class:`DamagedFile` if the arrays after ``server_round`` are here, but not as they were written."""
-        if self._path(server_round).is_file():
+        if self.path(server_round).is_file():
             self.load(server_round)
 
     def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:
@@ -67,10 +67,10 @@ class ClientState:
         if (owner := guard()) is not None:
             owner.require_room(sum(array.nbytes for array in arrays.values()))
         private_folder(self.folder)
-        write_arrays(self._path(server_round), arrays)
+        write_arrays(self.path(server_round), arrays)
         earlier = [number for number in self.rounds() if number < min(server_round, started_from)]
         for number in earlier[:-1]:
-            self._path(number).unlink()
+            self.path(number).unlink()
 
     def secret(self) -> str:
         """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
@@ -90,5 +90,6 @@ class ClientState:
         found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted(int(match.group(1)) for match in found if match)
 
-    def _path(self, server_round: int) -> Path:
+    def path(self, server_round: int) -> Path:
+        """Return where the arrays after a round are."""
         return self.folder / f"round-{server_round:06d}.safetensors"

@@ -5,7 +5,7 @@ To add one, write a subclass of :class:`~fedpfl.core.option.Option` in a new fil
 
 from __future__ import annotations
 
-from .after_the_end import DeviceModelOption, MissedOption, PersonaliseOption
+from .after_the_end import BestRoundOption, DeviceModelOption, MissedOption, PersonaliseOption
 from .buffered import BufferedOption
 from .diagnostics import DiagnosticsOption
 from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
@@ -26,5 +26,5 @@ OPTIONS = (
     TrainableOption, ServerStepOption, NormLimitOption, RobustOption, PrivacyOption, EvaluateGlobalOption,
     DiagnosticsOption, KeepMomentumOption, EvaluateTrainedOption, ServerTestOption, BufferedOption, ParticipationOption,
     VirtualTimeOption, ClientSettingsOption, PersonaliseOption, DeviceModelOption, MissedOption, TrackerOption,
-    ListenersOption,
+    BestRoundOption, ListenersOption,
 )  # fmt: skip

@@ -61,6 +61,17 @@ class DeviceModelOption(Option):
         return config.run.device_models != "never"  # type: ignore[no-any-return]
 
 
+class BestRoundOption(Option):
+    """Keeps the models of the round that is best on the validation samples, as a run of its own in RUN/best."""
+
+    title = "Best round"
+    parts = {"follower": "fedpfl.engine.listeners.best_round:best_round"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there are validation samples."""
+        return config.data.validation_fraction > 0  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class MissedSettings:
     """How long a finished run waits for clients that missed its end."""

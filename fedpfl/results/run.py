@@ -59,7 +59,7 @@ from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
-GLOBAL, PERSONALISED = "global.safetensors", "personalised.jsonl"
+GLOBAL, PERSONALISED, BEST = "global.safetensors", "personalised.jsonl", "best"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -146,6 +146,23 @@ class RunFolder:
         if not folder.resumable:
             raise StateError(f"{folder.path}: no round was finished, so there is nothing to continue")
         return folder
+
+    @classmethod
+    def copied(
+        cls, path: Path, source: RunFolder, config: Config, last: int, state: Mapping[str, np.ndarray]
+    ) -> RunFolder:
+        """Write a run that ended with round ``last`` of another one, whose rounds after it do not count."""
+        folder = cls(path)
+        folder._write_config(config)
+        folder._write_task(source.task())
+        write_atomically(path / "metrics.jsonl", b"".join(source._lines()[:last]))
+        private_folder(path / "checkpoint")
+        write_arrays(path / "checkpoint" / f"round-{last:06d}.safetensors", state)
+        return folder
+
+    def personal_place(self, client: int, state: Mapping[str, np.ndarray]) -> tuple[str, int]:
+        """Return :func:`personal_place` of a client by the state after a round."""
+        return personal_place(self.task(), client, int(state["personal_round"][client]))
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -354,6 +371,14 @@ class RunFolder:
         lines = self.metrics()
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
+
+    def best(self) -> RunFolder:
+        """Return the run that ended with the round that is best on the validation samples."""
+        folder = RunFolder(self.path / BEST)
+        if not (folder.path / "config.toml").is_file():
+            allowed = "has no best round: validation-fraction above 0 keeps the models of the best one"
+            raise ConfigError("round", self.path.name, allowed)
+        return folder
 
     def stalled(self, patience: int) -> bool:
         """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from fedpfl import models
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
-from fedpfl.data.datasets import load
+from fedpfl.data import load
 from fedpfl.data.partitioners import DOMAINS
 from fedpfl.data.settings import DataSettings
 from fedpfl.options.trainable import TrainableSettings

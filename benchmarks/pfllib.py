@@ -35,7 +35,7 @@ import torch
 from common import BenchmarkError, count, data_dir, machine, main, make_environment, note, reason, simulate, table
 
 from fedpfl.core.stored import to_toml
-from fedpfl.data.datasets.reading import load
+from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 from fedpfl.models import build
 

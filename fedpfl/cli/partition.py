@@ -39,7 +39,8 @@ def partition_command(
 ) -> None:
     """Print each client's training samples by class; with --export also write the division, or all samples of each."""
     from ..core.custom import short_name
-    from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
+    from ..data import default_clients, federated_data, partition_counts, with_partitioner
+    from ..data.plot import as_text, bubble_chart
     from ..data.settings import in_words
     from ..launch.plan import DEFAULT_CLIENTS
     from ..setup.config import Config, check_keys

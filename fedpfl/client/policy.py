@@ -189,7 +189,7 @@ def _read(path: Path) -> Policy:
 
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
-    from ..data.datasets import entry
+    from ..data.reading import entry
     from ..setup.config import client_models
 
     if own_data:

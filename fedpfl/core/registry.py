@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any, Callable, Iterator, Mapping, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
 from .errors import ConfigError, did_you_mean
 
@@ -29,18 +29,23 @@ class Registry(Mapping[str, T]):
     package : str, optional
         A package whose files register themselves: all are imported when the registry is first read.
     sort : bool
-        Whether entries are in the order of their names; otherwise in that of their registration.
+        Whether entries are in the order of their names; otherwise in that of ``files`` and their registration.
+    files : iterable of (str, str)
+        Modules, each with the names that it registers: it is imported when one of them is asked for.
     """
 
-    def __init__(self, kind: str, package: str = "", sort: bool = True) -> None:
+    def __init__(
+        self, kind: str, package: str = "", sort: bool = True, files: Iterable[tuple[str, str]] = ()
+    ) -> None:  # fmt: skip
         self._kind, self._package, self._sort = kind, package, sort
+        self._files = {name: module for module, names in files for name in names.split()}
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: Callable[[Any], T]) -> Callable[[D], D]:
         """Return a decorator that registers ``entry(decorated)``; ``ValueError`` if the name is taken."""
 
         def register(decorated: D) -> D:
-            if name in self._entries:
+            if name in self._entries or self._files.get(name, decorated.__module__) != decorated.__module__:
                 raise ValueError(f"{self._kind} {name!r} is already registered")
             self._entries[name] = entry(decorated)
             return decorated
@@ -53,6 +58,9 @@ class Registry(Mapping[str, T]):
             raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + did_you_mean(name, self))
         return self[name]
 
+    def _names(self) -> dict[str, None]:
+        return dict.fromkeys([*self._files, *self._load()])
+
     def _load(self) -> dict[str, T]:
         if self._package:
             package, self._package = importlib.import_module(self._package), ""
@@ -61,10 +69,15 @@ class Registry(Mapping[str, T]):
         return self._entries
 
     def __getitem__(self, name: str) -> T:
+        if name in self._files and name not in self._entries:
+            importlib.import_module(self._files[name])
         return self._load()[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._load()) if self._sort else self._load())
+        return iter(sorted(self._names()) if self._sort else self._names())
 
     def __len__(self) -> int:
-        return len(self._load())
+        return len(self._names())

@@ -6,18 +6,17 @@ import zlib
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Hashable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Dict, Hashable, NamedTuple, Sequence, cast
 
 import numpy as np
 
 from ..core import custom
 from ..core.errors import ConfigError, DataError, printable
+from ..core.option import part as imported
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.rng import generator
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
-from .datasets import entry, load_once, owners, read_own
-from .division_file import division_arrays, read_division
 from .partitioners import (
     Share,
     chosen_partitioner,
@@ -28,6 +27,7 @@ from .partitioners import (
     partition,
     task_of,
 )
+from .reading import entry, load_once, owners
 from .registry import AUTO
 from .settings import DataSettings
 
@@ -121,7 +121,7 @@ class FederatedData:
             own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
             data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
         else:
-            data = read_own(place, settings, num_classes)
+            data = imported("fedpfl.data.datasets.own:read_own")(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         return cls.of_client(data, settings, client, seed, str(place))
@@ -267,8 +267,9 @@ class FederatedData:
         return crc
 
     def division(self) -> dict[str, np.ndarray]:
-        """Return who has each sample, as a file of a division has it; errors as of :func:`division_arrays`."""
-        return division_arrays(self._shares, _samples(self._data))
+        """Return who has each sample, as a file of a division has it; ``DataError`` if a sample is in two shares."""
+        made = imported("fedpfl.data.division_file:division_arrays")(self._shares, _samples(self._data))
+        return cast(Dict[str, np.ndarray], made)
 
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""
@@ -397,6 +398,16 @@ class FederatedData:
         return scale(raw.permute(0, 3, 1, 2), self._normalize)
 
 
+def partition_counts(data: FederatedData) -> np.ndarray:
+    """Count each client's training samples by class: int64, shape (clients, classes).
+
+    With ``permute-labels`` the classes are in each client's own numbering. Samples with targets are of one class.
+    """
+    if data.has_targets:
+        return np.array([[len(data.labels(i))] for i in range(data.num_clients)])
+    return np.stack([np.bincount(data.labels(i), minlength=data.num_classes) for i in range(data.num_clients)])
+
+
 def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
     """Return how many clients natural data or a division file make; None where the data are divided."""
     if settings.division_file:
@@ -413,7 +424,8 @@ def with_partitioner(settings: DataSettings, seed: int = 0) -> DataSettings:
 
 
 def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | None = None) -> list[Share]:
-    shares = read_division(Path(settings.division_file).expanduser(), _samples(data))
+    read = imported("fedpfl.data.division_file:read_division")
+    shares: list[Share] = read(Path(settings.division_file).expanduser(), _samples(data))
     if num_clients not in (None, len(shares)):
         allowed = f"must be {len(shares)}, the number of clients in {settings.division_file}"
         raise ConfigError("num-clients", num_clients, allowed)

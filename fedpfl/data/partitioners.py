@@ -20,24 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
+from ..core.option import part
 from ..core.rng import generator
-from . import flower_datasets
 from .dataset import Dataset
 from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, partitioner
 from .settings import DataSettings
 
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
 LABEL_SEED = 1234
-# The five domains of CIFAR-100 by the numbers of their classes (Factorized-FL, appendix C, table of the permutations,
-# where the names of a domain's classes stand in another order than their numbers).
-DOMAINS = (
-    ("Household Objects", (5, 20, 22, 25, 39, 40, 84, 86, 87, 94)),
-    ("Fruits & Foods", (0, 9, 10, 16, 28, 51, 53, 57, 61, 83)),
-    ("Trees & Flowers", (47, 52, 54, 56, 59, 62, 70, 82, 92, 96)),
-    ("Transport", (8, 13, 41, 48, 58, 69, 81, 85, 89, 90)),
-    ("Animals", (3, 34, 42, 43, 63, 64, 66, 75, 88, 97)),
-)
-CIFAR100_CLASSES = 100
 # Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
 TRIES, MOVABLE = 100, 0.05
 
@@ -110,7 +100,7 @@ def dirichlet(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -
             f"with dirichlet-alpha {settings.dirichlet_alpha:g}: use {advice}, a larger "
             "dirichlet-alpha or a smaller min-samples"
         )
-    return _deal(pool.by_class(rng), counts)
+    return deal_by_class(pool.by_class(rng), counts)
 
 
 def _dirichlet_counts(
@@ -159,76 +149,10 @@ def _top_up(counts: np.ndarray, least: int, liking: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _deal(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+def deal_by_class(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
     """Hand out each class's positions, ``counts[c, i]`` of class c to client i; the rest is not used."""
     pieces = [np.split(members[: row.sum()], np.cumsum(row)[:-1]) for members, row in zip(classes, counts)]
     return [np.concatenate(mine) for mine in zip(*pieces)]
-
-
-@partitioner("dirichlet-client", draws=True)
-def dirichlet_client(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
-    """Let every client draw a class mix q ~ Dir(α), then a fixed number of samples by q (FedDecomp, section 4.1).
-
-    Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller. Where these numbers sum
-    to more than n, the client's list is cut off after n samples in the order of the classes, as in the authors' code;
-    where they sum to less, the client ends just under n. So n = ``train_samples`` (``test_samples``) is never exceeded.
-    Clients draw from the full pool: two of them can have the same sample. A client's draw does not depend on the number
-    of clients.
-    """
-    classes = pool.by_class()
-    sizes = np.array([len(members) for members in classes])
-    wanted = settings.test_samples if pool.part == "test" else settings.train_samples
-    shares = []
-    for client in range(num_clients):
-        mix = generator(seed, "class mix", client).dirichlet(np.full(pool.num_classes, settings.dirichlet_alpha))
-        rng = generator(seed, "samples", client, pool.part)
-        up_to_here = np.minimum((wanted * mix + 0.5).astype(np.int64), sizes).cumsum()
-        takes = np.diff(np.minimum(up_to_here, wanted), prepend=0)
-        drawn = [rng.choice(members, take, replace=False) for members, take in zip(classes, takes) if take]
-        shares.append(np.concatenate(drawn) if drawn else np.empty(0, np.int64))
-    return shares
-
-
-@partitioner("pathological")
-def pathological(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
-    """Give every client exactly S classes (``classes_per_client``), each class cut into equal shards (FedFac).
-
-    1. Of the N·S shards every class gets ⌊N·S/C⌋ or one more (which ones is random), but never more than it has samples
-       or there are clients.
-    2. One client after the other takes a shard of the S classes with the most shards left, ties in random order. That
-       never runs out: it is the one rule under which N clients always find S different classes.
-    3. The clients are shuffled, the samples of each class too, and handed out.
-
-    All classes are used if N·S ≥ C; otherwise the samples of C − N·S classes, drawn at random, are left out.
-    """
-    rng = generator(seed, "partition")
-    each = settings.classes_per_client
-    sizes = np.bincount(pool.labels, minlength=pool.num_classes)
-    present = int((sizes > 0).sum())
-    if each > present:
-        raise ConfigError("classes-per-client", each, f"must be at most {present}, the number of classes in the data")
-    limit = np.minimum(sizes, num_clients)
-    if limit.sum() < num_clients * each:
-        raise DataError(
-            f"the data have samples for {int(limit.sum())} shards, {num_clients} clients with {each} classes each need "
-            f"{num_clients * each}: use fewer clients or a smaller classes-per-client"
-        )
-    shards = np.zeros(pool.num_classes, np.int64)
-    while shards.sum() < num_clients * each:
-        room = rng.permutation(np.flatnonzero(shards < limit))
-        shards[room[: num_clients * each - shards.sum()]] += 1
-    has = np.zeros((pool.num_classes, num_clients), np.int64)
-    left = shards.copy()
-    for client in rng.permutation(num_clients):
-        chosen = np.lexsort((rng.random(pool.num_classes), left))[-each:]
-        left[chosen] -= 1
-        has[chosen, client] = 1
-    classes = pool.by_class(rng)
-    counts = np.zeros_like(has)
-    for label in np.flatnonzero(shards):
-        pieces = np.array_split(classes[label], shards[label])
-        counts[label, has[label] > 0] = rng.permutation([len(piece) for piece in pieces])
-    return _deal(classes, counts)
 
 
 @partitioner("natural")
@@ -285,30 +209,6 @@ def _only_tested(train: np.ndarray, test: np.ndarray, settings: DataSettings) ->
     return [places for places in mine if int(test[places[0]]) not in trained]
 
 
-def _domain(client: int, num_clients: int) -> tuple[int, ...]:
-    return DOMAINS[client * len(DOMAINS) // num_clients][1]
-
-
-@partitioner("domains", tasks=_domain)
-def domains(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
-    """Give CIFAR-100's five domains of ten classes to a fifth of the clients each (Factorized-FL, appendix B.2).
-
-    The first fifth of the clients gets Household Objects, then come Fruits & Foods, Trees & Flowers, Transport and
-    Animals. The samples of a domain are shuffled and cut into equal shares: 1,500 each with 20 clients, of which
-    ``test-fraction = 0.2`` leaves 1,200 for training.
-    """
-    if pool.num_classes != CIFAR100_CLASSES:
-        raise ConfigError("partitioner", "domains", f"needs the 100 classes of CIFAR-100, not {pool.num_classes}")
-    if num_clients % len(DOMAINS):
-        raise ConfigError("num-clients", num_clients, 'must be a multiple of 5 for partitioner = "domains"')
-    shares = []
-    for number, (_, classes) in enumerate(DOMAINS):
-        members = np.flatnonzero(np.isin(pool.labels, classes))
-        shuffled = generator(seed, "domain", number).permutation(members)
-        shares += np.array_split(shuffled, num_clients // len(DOMAINS))
-    return shares
-
-
 # -- from a data set to shares -----------------------------------------------------------------------------------------
 
 
@@ -339,8 +239,8 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     held = np.flatnonzero(data.validation) if data.validation is not None else everything[:0]
     learnt = np.setdiff1d(everything[:n_train], held)
 
-    def deal(positions: np.ndarray, part: str, clients: int = num_clients) -> list[np.ndarray]:
-        pool = Pool(labels[positions], data.num_classes, None if owners is None else owners[positions], part)
+    def deal(positions: np.ndarray, of: str, clients: int = num_clients) -> list[np.ndarray]:
+        pool = Pool(labels[positions], data.num_classes, None if owners is None else owners[positions], of)
         return [positions[np.sort(mine)] for mine in chosen.deal(pool, clients, settings, seed)]
 
     if chosen.cuts:
@@ -377,7 +277,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
 
 def _entry(settings: DataSettings) -> PartitionerEntry:
     if is_flower(settings.partitioner):
-        return PartitionerEntry(flower_datasets.deal, draws=False, cuts=False, tasks=None)
+        return PartitionerEntry(part("fedpfl.data.flower_datasets:deal"), draws=False, cuts=False, tasks=None)
     return PARTITIONERS[settings.partitioner]
 
 
@@ -474,7 +374,7 @@ def _matching(
         )
     dealt = _top_up(_proportional(known, counts / np.maximum(total, 1)), 1, counts)
     classes = Pool(y_test, data.num_classes).by_class(generator(seed, f"matching {part} samples"))
-    return [np.sort(mine) for mine in _deal(classes, dealt)]
+    return [np.sort(mine) for mine in deal_by_class(classes, dealt)]
 
 
 def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:

@@ -8,23 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import ConfigError
-from .federation import FederatedData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BUBBLE = "#2f6f9f"
 GRID, AXIS = "#e6e6e6", "#c8c8c8"
-
-
-def partition_counts(data: FederatedData) -> np.ndarray:
-    """Count each client's training samples by class: int64, shape (clients, classes).
-
-    With ``permute-labels`` the classes are in each client's own numbering. Samples with targets are of one class.
-    """
-    if data.has_targets:
-        return np.array([[len(data.labels(i))] for i in range(data.num_clients)])
-    return np.stack([np.bincount(data.labels(i), minlength=data.num_classes) for i in range(data.num_clients)])
 
 
 def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:

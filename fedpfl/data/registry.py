@@ -1,6 +1,6 @@
 """Data sets and partitioners by name.
 
-They register themselves when ``fedpfl.data`` is imported; the settings that name them know nothing else of them.
+The files that register them are imported when a name is asked for; settings know nothing else of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,21 @@ class DatasetInfo(NamedTuple):
 
 # Makes a data set of the settings of the data.
 Loader = Callable[[Any], Any]
-DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry("data set", sort=False)
+DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry(
+    "data set",
+    sort=False,
+    files=[
+        ("fedpfl.data.datasets.npz", "npz"),
+        ("fedpfl.data.datasets.folder", "image-folder"),
+        ("fedpfl.data.datasets.table", "table"),
+        ("fedpfl.data.datasets.series", "series"),
+        ("fedpfl.data.datasets.huggingface", "huggingface"),
+        ("fedpfl.data.datasets.own", "clients"),
+        ("fedpfl.data.datasets.digits", "digits"),
+        ("fedpfl.data.datasets.published", "mnist fashion-mnist emnist cifar10 cifar100 svhn"),
+        ("fedpfl.data.datasets.text", "shakespeare ag-news"),
+    ],
+)
 
 
 def dataset(
@@ -63,8 +77,7 @@ def dataset(
 
 def dataset_names() -> list[str]:
     """Return the names of all data sets: those that read a user's own data first, those of installed packages last."""
-    ours = sorted(DATASETS, key=lambda name: not DATASETS[name][0].own)
-    return [*ours, *(name for name in custom.entry_point_names("dataset") if name not in DATASETS)]
+    return [*DATASETS, *(name for name in custom.entry_point_names("dataset") if name not in DATASETS)]
 
 
 def table() -> list[DatasetInfo]:
@@ -99,7 +112,17 @@ class PartitionerEntry(NamedTuple):
     tasks: Tasks | None
 
 
-PARTITIONERS: Registry[PartitionerEntry] = Registry("partitioner", sort=False)
+PARTITIONERS: Registry[PartitionerEntry] = Registry(
+    "partitioner",
+    sort=False,
+    files=[
+        ("fedpfl.data.partitioners", "iid dirichlet"),
+        ("fedpfl.data.more_partitioners", "dirichlet-client pathological"),
+        ("fedpfl.data.partitioners", "natural"),
+        ("fedpfl.data.more_partitioners", "domains"),
+        ("fedpfl.data.pfllib", "pfllib-dirichlet pfllib-pathological"),
+    ],
+)
 
 
 def partitioner(

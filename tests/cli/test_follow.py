@@ -81,7 +81,7 @@ def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, q
         print(f"{settings.dataset}: 7 %", file=sys.stderr)
         raise DataError("mnist: not to be downloaded (no network)")
 
-    monkeypatch.setattr("fedpfl.data.datasets.reading.load", load)
+    monkeypatch.setattr("fedpfl.data.reading.load", load)
     texts = [f'dataset="mnist" data-dir="{tmp_path}"']
 
     def begin(plan):

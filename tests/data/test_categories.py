@@ -11,7 +11,7 @@ from fedpfl.bench.device.predict import _read_table as read_for_model
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
-from fedpfl.data.datasets.reading import load
+from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 
 ROWS = [("auto", 1.5, "ann", 0), ("manual", 2.5, "ann", 1), ("auto", 3.5, "ben", 0), ("off", 4.5, "ben", 1)]

@@ -100,7 +100,7 @@ def test_testing_prepares_no_training_samples(colours: DataSettings) -> None:
 
 
 def test_one_process_reads_and_divides_once(colours: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedpfl.data.datasets.reading as module
+    import fedpfl.data.reading as module
 
     calls = []
     monkeypatch.setattr(module, "load", lambda settings: calls.append(settings) or load(settings))

@@ -7,7 +7,7 @@ import pytest
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import FederatedData
-from fedpfl.data.datasets.reading import load
+from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 
 theirs = pytest.importorskip("flwr_datasets.partitioner")

@@ -9,8 +9,9 @@ import torch
 import fedpfl.data.datasets.custom as custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, partition_counts
-from fedpfl.data.datasets import read_image_folder, read_own
 from fedpfl.data.datasets.custom import CustomLoader
+from fedpfl.data.datasets.folder import read_image_folder
+from fedpfl.data.datasets.own import read_own
 
 
 @pytest.fixture

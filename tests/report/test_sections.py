@@ -9,7 +9,8 @@ import pytest
 from fedpfl.core.errors import DataError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import json_line
-from fedpfl.data import DataSettings, federated_data, load, no_downloads
+from fedpfl.data import DataSettings, federated_data, load
+from fedpfl.data.datasets.places import no_downloads
 from fedpfl.engine.agreement import Agreement
 from fedpfl.results.run import RunFolder
 from fedpfl.study.analysis.figure import Distributions, Division, Heatmap, Lines

@@ -14,7 +14,7 @@ from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.samples import Samples
-from fedpfl.data.datasets import read_npz
+from fedpfl.data.datasets.npz import read_npz
 from fedpfl.engine.replies import problems
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal

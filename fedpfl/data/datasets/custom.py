@@ -37,9 +37,7 @@ KEPT = 2
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
-    """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
-    if name in DATASETS and name not in custom.entry_point_names("dataset"):
-        return DATASETS[name]
+    """Return the custom data set that a name refers to; else raise ``ConfigError``."""
     found = custom.find("dataset", name, DATASETS)
     about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
     info = DatasetInfo(custom.short_name(name), about, "any", "any", "any", name, download=False, owned=True, own=True)
@@ -53,6 +51,9 @@ class CustomLoader:
     arrays (x, y); a training and a test set of these; what each client has, as a list or as a mapping by the clients'
     names; or a function that returns one of these.
     """
+
+    # A seed is given to it.
+    draws = True
 
     def __init__(self, name: str, source: Any) -> None:
         self.name, self.source = name, source

@@ -279,6 +279,16 @@ def owners_of(
     return [pieces.pop(0) if owner is not None else None for owner in found]
 
 
+def owners_in(path: Path) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Return the owners of a file's training and test samples, without its samples; None if it does not name them."""
+    arrays = read_arrays(path, ("y", "client"))
+    parts = ("",) if "y" in arrays else ("_train", "_test", *(["_val"] if "y_val" in arrays else []))
+    if any(f"y{part}" not in arrays for part in parts):
+        return None  # errors of the file are raised where it is read
+    train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
+    return None if train is None else (train, test[0] if test else None)
+
+
 def owner_names(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
     """Return the names that :func:`owners_of` numbers; none where the file says nobody's."""
     given = [owners for key, owners in arrays.items() if key.split("_")[0] == "client"]

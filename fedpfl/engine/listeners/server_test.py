@@ -11,8 +11,8 @@ from ...core import metrics
 from ...core.errors import ConfigError
 from ...core.rng import torch_seed
 from ...core.samples import Samples
-from ...data.datasets import load_once
 from ...data.federation import FederatedData
+from ...data.reading import load_once
 from ...methods.base import common_model
 from ...results.record import Round
 from ...rules import Rule

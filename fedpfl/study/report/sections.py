@@ -15,7 +15,8 @@ import numpy as np
 
 from ...core.errors import FedpflError, StateError
 from ...core.settings import parse
-from ...data import FederatedData, federated_data, no_downloads, partition_counts
+from ...data import FederatedData, federated_data, partition_counts
+from ...data.datasets.places import no_downloads
 from ...data.settings import DataSettings, in_words
 from ...results.run import FREE_ON_RESUME, RunFolder
 from ...results.summary import outcome

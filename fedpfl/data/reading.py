@@ -6,16 +6,22 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...core import custom
-from ...core import settings as s
-from ...core.errors import ConfigError
-from ..dataset import Dataset
-from ..registry import table
-from ..settings import READING, DataSettings
-from .custom import CustomLoader, entry
-from .npz import owners_of, read_arrays, read_npz
-from .places import own_path, shortcut
-from .published import downloaded
+from ..core import custom
+from ..core import settings as s
+from ..core.errors import ConfigError
+from ..core.option import part
+from .dataset import Dataset
+from .datasets.places import own_path, shortcut
+from .registry import DATASETS, DatasetInfo, Loader, table
+from .settings import READING, DataSettings
+
+
+def entry(name: str) -> tuple[DatasetInfo, Loader]:
+    """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
+    if name in DATASETS and name not in custom.entry_point_names("dataset"):
+        return DATASETS[name]
+    found: tuple[DatasetInfo, Loader] = part("fedpfl.data.datasets.custom:entry")(name)
+    return found
 
 
 def load(settings: DataSettings, seed: int = 0) -> Dataset:
@@ -31,9 +37,10 @@ def load(settings: DataSettings, seed: int = 0) -> Dataset:
         names = ", ".join(one.name for one in table() if one.own)
         raise ConfigError("data", settings.data, f'is not used with dataset = "{settings.dataset}"; use one of {names}')
     if info.download and shortcut(settings).is_file():
-        return read_npz(shortcut(settings), info.name)
-    drawn = {"seed": settings.partition_seed or seed} if isinstance(loader, CustomLoader) else {}
-    found: Dataset = loader(settings, **drawn)
+        found: Dataset = part("fedpfl.data.datasets.npz:read_npz")(shortcut(settings), info.name)
+        return found
+    drawn = {"seed": settings.partition_seed or seed} if getattr(loader, "draws", False) else {}
+    found = loader(settings, **drawn)
     return found
 
 
@@ -57,21 +64,18 @@ def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     info, _ = entry(settings.dataset)
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
     if settings.dataset == "npz" or (info.download and path.is_file()):
-        arrays = read_arrays(path, ("y", "client"))
-        parts = ("",) if "y" in arrays else ("_train", "_test", *(["_val"] if "y_val" in arrays else []))
-        if any(f"y{part}" not in arrays for part in parts):
-            return None  # errors of the file are raised where it is read
-        train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
-    elif info.owned:
-        data = load_once(settings, seed)
-        train, test = data.client_train, [data.client_test]
-    else:
+        found: tuple[np.ndarray, np.ndarray | None] | None = part("fedpfl.data.datasets.npz:owners_in")(path)
+        return found
+    if not info.owned:
         return None
-    return None if train is None else (train, test[0] if test else None)
+    data = load_once(settings, seed)
+    return None if data.client_train is None else (data.client_train, data.client_test)
 
 
 def fetch(settings: DataSettings) -> None:
     """Download the data set if it is one of torchvision's and not in ``data_dir``; progress goes to standard error."""
+    if not entry(settings.dataset)[0].download or shortcut(settings).is_file():
+        return
     # A look at the names only: torchvision would read all of the files.
-    if not shortcut(settings).is_file() and not all(path.exists() for path in downloaded(settings)):
+    if not all(path.exists() for path in part("fedpfl.data.datasets.published:downloaded")(settings)):
         load(settings)

@@ -26,8 +26,9 @@ from fedpfl import models
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
 from fedpfl.data import load
-from fedpfl.data.partitioners import DOMAINS
+from fedpfl.data.more_partitioners import DOMAINS
 from fedpfl.data.settings import DataSettings
+from fedpfl.models.trainable import adapt
 from fedpfl.options.trainable import TrainableSettings
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
@@ -124,7 +125,7 @@ def steps(options: argparse.Namespace) -> None:
         chosen = TrainableSettings(
             trainable=trainable, lora_rank=PROTOCOL["lora-rank"], lora_targets=PROTOCOL["lora-targets"]
         )
-        built[trainable] = models.adapt(models.build(MODEL, (3, 32, 32), 10), chosen)
+        built[trainable] = adapt(models.build(MODEL, (3, 32, 32), 10), chosen)
         values[trainable] = sum(parameter.numel() for parameter in built[trainable].parameters())
     settings = TrainingSettings(batch_size=BATCH_OF_STEP, learning_rate=1e-4, precision=PROTOCOL["precision"])
     phase = Phase(train=lambda name: True, epochs=1)

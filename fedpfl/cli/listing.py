@@ -62,7 +62,8 @@ def datasets_command(as_json: AsJson = False) -> None:
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
     """List the models: what they take, how large they are, where they come from."""
-    from ..models import describe, names, sources
+    from ..models import names, sources
+    from ..models.about import describe
 
     found = [describe(name) for name in names()]
     if as_json:

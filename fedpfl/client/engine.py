@@ -32,13 +32,13 @@ from ..data.federation import FederatedData, federated_data, own_data
 from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
-from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.metrics import find as find_measures
 from ..training.metrics import require_working
 from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
+from ..training.settings import AUGMENTATIONS
 from .guard import guard
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .part import ClientPart, Later, Momentum, Taken, Training
@@ -516,7 +516,7 @@ def _make_engine(config: Config, nodes: int, path: str, client: int, model: str)
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
-    ours = config.training.augmentation in AUGMENTATIONS and config.training.augmentation != NO_AUGMENTATION
+    ours = config.training.augmentation in AUGMENTATIONS[1:]
     if ours and len(data.input_shape) != 3:
         allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)

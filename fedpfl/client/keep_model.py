@@ -39,7 +39,8 @@ class KeptModels(ClientPart):
     def _write(self, state: ClientState, local: LocalRound, personalised: Forward, score: Score) -> None:
         """Write the client's model on this machine, as it was tested; nothing of it is sent."""
         # Most rounds of most runs write none.
-        from ..setup.assembly import complete_arrays, plain_model
+        from ..models.adapters import complete_arrays
+        from ..setup.assembly import plain_model
         from .device_model import MAX_TEXT, is_alike, plain_module, traced, write_model
         from .policy import PolicyError
 

@@ -45,7 +45,8 @@ class Registry(Mapping[str, T]):
         """Return a decorator that registers ``entry(decorated)``; ``ValueError`` if the name is taken."""
 
         def register(decorated: D) -> D:
-            if name in self._entries or self._files.get(name, decorated.__module__) != decorated.__module__:
+            made_in = getattr(decorated, "__module__", "")
+            if name in self._entries or self._files.get(name, made_in) != made_in:
                 raise ValueError(f"{self._kind} {name!r} is already registered")
             self._entries[name] = entry(decorated)
             return decorated

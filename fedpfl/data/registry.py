@@ -39,6 +39,7 @@ DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry(
         ("fedpfl.data.datasets.own", "clients"),
         ("fedpfl.data.datasets.digits", "digits"),
         ("fedpfl.data.datasets.published", "mnist fashion-mnist emnist cifar10 cifar100 svhn"),
+        ("fedpfl.data.datasets.folder", "tiny-imagenet"),
         ("fedpfl.data.datasets.text", "shakespeare ag-news"),
     ],
 )

@@ -36,6 +36,8 @@ from ..data.federation import FederatedData
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from ..methods import Method
 from ..models import BaseHeadModel
+from ..models import own as own_models
+from ..models.external import with_head
 from ..setup.assembly import seed_model
 from ..setup.config import Config, check_keys
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
@@ -119,7 +121,7 @@ class _Answering:
     """What :func:`client_app` does with a message."""
 
     def __init__(
-        self, method: Any, model: models.OwnModel, data: Data, head: str, state_dir: str | Path | None,
+        self, method: Any, model: own_models.OwnModel, data: Data, head: str, state_dir: str | Path | None,
         settings: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self._made_of = method, model, data, head, state_dir, settings
@@ -135,7 +137,7 @@ class _Answering:
         return _Answering, self._made_of
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
-        return models.made(self._model, input_shape, num_classes, vocabulary, self._head)
+        return own_models.made(self._model, input_shape, num_classes, vocabulary, self._head)
 
     def answer(self, message: Message, context: Context) -> Message:
         """Answer a message, in the form in which it came."""
@@ -165,7 +167,7 @@ class _Answering:
         if key not in self._engines:
             while len(self._engines) >= MAX_ENGINES:
                 self._engines.popitem(last=False)
-            found = custom.guarded("data", models.name_of(self._data), self._data)(context)
+            found = custom.guarded("data", own_models.name_of(self._data), self._data)(context)
             read = read_data(found, config, client, self._model)
             self._engines[key] = ContextEngine(config, read, total, client, self._state_dir)
         self._engines.move_to_end(key)
@@ -343,14 +345,14 @@ def _numbers(context: Context) -> tuple[int, int]:
 # -- data and models ---------------------------------------------------------------------------------------------------
 
 
-def read_data(found: Any, config: Config, client: int, model: models.OwnModel) -> FederatedData:
+def read_data(found: Any, config: Config, client: int, model: own_models.OwnModel) -> FederatedData:
     """Return what a user's function gives as the data of one client."""
     data = found if isinstance(found, Dataset) else CustomLoader("data", [found])(config.data)
     data = replace(data, client_train=None, client_test=None, client_names=())
     if not data.has_targets:
         classes = config.data.num_classes
-        if not classes and not models.needs_classes(model):
-            classes = models.outputs_of(model, data.input_shape)  # a client may have none of the last classes
+        if not classes and not own_models.needs_classes(model):
+            classes = own_models.outputs_of(model, data.input_shape)  # a client may have none of the last classes
         if classes > data.num_classes:
             data = replace(data, num_classes=classes, class_names=())
     return FederatedData.of_client(data, config.data, client, config.run.seed)
@@ -401,7 +403,7 @@ class PersonalRound:
         if isinstance(model, nn.Module):
             self.model = model
         else:
-            self._build = lambda: custom.call("model", models.name_of(model), model, {})
+            self._build = lambda: custom.call("model", own_models.name_of(model), model, {})
             seed_model(self.config)
             self.model = self._build()
         self._needs = own_of(self.config.method, OF_TRAINING if self._trains else OF_TEST)
@@ -415,7 +417,7 @@ class PersonalRound:
         if self._build is not None:
             self._build()  # draws what it drew before: what the method adds is then drawn as on the server
         shell = shell_of(self.model)
-        return models.with_head(shell, input_shape, num_classes, vocabulary, self._head, type(self.model).__name__)
+        return with_head(shell, input_shape, num_classes, vocabulary, self._head, type(self.model).__name__)
 
     def _state(self) -> ClientState:
         return state_in(self._context, self._state_dir, str(self._given["state-key"]), self._client)

@@ -41,6 +41,8 @@ from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import EVALUATE, TRAIN, Request
 from ..methods import Method, methods
+from ..models import own as own_models
+from ..models.skeleton import skeleton
 from ..results.record import Round
 from ..results.run import RunFolder
 from ..rules import Rule
@@ -362,7 +364,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             model, sharing = self._split
             sharing.set_shared(from_named(sharing.layout, arrays, models.plain_names(model)))
             return model, sharing
-        model = models.skeleton({name: numpy_of(name, array) for name, array in arrays.items()}, self.head)
+        model = skeleton({name: numpy_of(name, array) for name, array in arrays.items()}, self.head)
         if self.personal and (unknown := [p for p in self.personal if not any(n.startswith(p) for n in arrays)]):
             allowed = f"no array begins like this; the arrays are {', '.join(arrays)}"
             raise ConfigError("personal", unknown[0], printable(allowed, 500))
@@ -390,10 +392,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
         """Build the user's model, cut where ``head`` says, with the initial arrays if there are any."""
         assert self.model is not None
-        module = models.made(self.model, input_shape, num_classes, vocabulary, self.head)
+        module = own_models.made(self.model, input_shape, num_classes, vocabulary, self.head)
         if self._initial:
             arrays = {name: numpy_of(name, array) for name, array in self._initial.items()}
-            models.load_arrays(module, arrays, models.plain_names(module))
+            own_models.load_arrays(module, arrays, models.plain_names(module))
         return module
 
     def _sent_settings(self) -> dict[str, Value]:

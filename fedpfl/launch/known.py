@@ -246,7 +246,7 @@ class Arguments(TypedDict, total=False):
 
     method: Annotated[str, {'choices': ('apfl', 'clustered-fl', 'ditto', 'factorized-fl', 'factorized-fl-plus', 'fedala', 'fedamp', 'fedas', 'fedavg', 'fedbabu', 'fedbn', 'fedcac', 'fedcp', 'feddbe', 'feddecomp', 'fedlora', 'feddyn', 'fedem', 'fedfac', 'fedfomo', 'fedgh', 'fedpac', 'fedper', 'fedproto', 'fedprox', 'fedreg', 'fedrep', 'fedrod', 'fedsa-lora', 'fedsplit', 'fedtgp', 'flexlora', 'gpfl', 'knn-per', 'lg-fedavg', 'local', 'moon', 'per-fedavg', 'pfedfda', 'pfedgate', 'pfedme', 'pfedpara', 'pfedsd', 'scaffold')}]
     model: str
-    dataset: Annotated[str, {'choices': ('npz', 'image-folder', 'table', 'series', 'huggingface', 'clients', 'tiny-imagenet', 'shakespeare', 'ag-news', 'digits', 'mnist', 'fashion-mnist', 'emnist', 'cifar10', 'cifar100', 'svhn')}]
+    dataset: Annotated[str, {'choices': ('npz', 'image-folder', 'table', 'series', 'huggingface', 'clients', 'digits', 'mnist', 'fashion-mnist', 'emnist', 'cifar10', 'cifar100', 'svhn', 'tiny-imagenet', 'shakespeare', 'ag-news')}]
     data: str
     num_clients: Annotated[int, {'minimum': 0}]
     resume: bool

@@ -25,7 +25,6 @@ from ..options.after_the_end import PersonaliseSettings
 from ..options.participation import ParticipationSettings
 from ..results.run import FREE_ON_RESUME, RunFolder, find_run
 from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
-from ..training.augment import find as find_augmentation
 from ..training.device import require_device
 from ..training.metrics import find as find_metrics
 
@@ -99,7 +98,7 @@ def prepare(
     for model in {config.run.model, config.run.model_of(0), *(model for _, model in client_models(config.run))}:
         require_known(model)
     find_metrics(config.run.metrics)
-    find_augmentation(config.training.augmentation)
+    config.training.augmentation_of()
     decided: dict[str, Value] = {}
     if not config.run.resume:
         chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data, config.run.seed)

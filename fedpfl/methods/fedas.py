@@ -23,7 +23,7 @@ from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..layers.memory import in_twin, twin
-from ..models import cut
+from ..models.parts import cut
 from ..rules.mean import Mean
 from ..training.loop import predict
 from ..training.phase import PLAIN_SGD, Batch, Phase

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from ..core.errors import NoPlainModel
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..models import cut
+from ..models.parts import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding

@@ -23,7 +23,7 @@ from ..core.extras import CLIENT, SERVER, Extra
 from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..models import cut
+from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.mean import Mean
 from ..training.loop import predict

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..core.extras import SERVER, Extra
 from ..core.federation import Client
 from ..core.payload import Payload
-from ..models import cut
+from ..models.parts import cut
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Phase
 from .base import Aggregation, everything

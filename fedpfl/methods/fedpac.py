@@ -16,7 +16,7 @@ from ..core.extras import SERVER, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..models import cut
+from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
 from ..training.phase import Batch, Phase

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import NoPlainModel
 from ..core.settings import setting
 from ..layers.memory import Memory
-from ..models import cut
+from ..models.parts import cut
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.settings import setting
-from ..models import cut
+from ..models.parts import cut
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
 from ..core.settings import setting
-from ..models import cut
+from ..models.parts import cut
 from ..training.loop import EVALUATION_BATCH, predict
 from ..training.phase import Forward
 from .base import LocalRound, Method

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..core.settings import setting
 from ..layers.memory import in_twin, twin
-from ..models import cut
+from ..models.parts import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding

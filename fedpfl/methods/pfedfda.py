@@ -21,7 +21,7 @@ from ..core.errors import ConfigError
 from ..core.extras import BOTH, RECEIVED, Extra
 from ..core.federation import Client
 from ..core.payload import Payload
-from ..models import cut
+from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.mean import Mean
 from ..training.loop import predict

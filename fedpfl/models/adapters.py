@@ -16,10 +16,9 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, cast
 import torch
 from torch import Tensor, nn
 
-from fedpfl.core.errors import ConfigError
+from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.frozen import frozen
-
-from .external import extra
+from fedpfl.core.sharing import UNUSED_BUFFER
 
 # Names of the adapter that every method has, and of a client's personal one.
 ADAPTER, PERSONAL = "default", "personal"
@@ -35,6 +34,8 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str) -> nn.
     names, separated by commas (``*attention*``); empty for all linear layers and 2-D convolutions. ``ConfigError`` if
     ``peft`` is not installed, or no layer could have an adapter.
     """
+    from .external import extra
+
     peft = extra("peft", "lora", "trainable", "lora")
     layers = _layers(model, targets)
     if not layers:
@@ -152,6 +153,27 @@ def merged(model: nn.Module, trained: Mapping[str, Tensor] | None = None) -> dic
             array = array + delta[plain] if plain in delta else array
         out[plain] = array
     return out
+
+
+def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies, on the CPU, of what the plain model (without method and adapters) loads, from a method's export.
+
+    ``StateError`` if the method exports too little.
+    """
+    wanted = plain.state_dict()
+    # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
+    counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
+    arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}
+    if any(True for _ in frozen(plain)):
+        plain.load_state_dict(arrays, strict=False)
+        # A method that adds adapters of its own exports the weights with all of them.
+        arrays = {name: exported.get(name, array) for name, array in merged(plain).items()}
+    else:
+        lacking = wanted.keys() - arrays.keys()
+        if lacking:
+            raise StateError(f"the method's export lacks {sorted(lacking)[0]!r}")
+    # safetensors writes no tensors that share memory, as tied weights do.
+    return {name: array.detach().cpu().contiguous().clone() for name, array in arrays.items()}
 
 
 def _layers(model: nn.Module, targets: str) -> list[str]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..core import custom
 from ..core.errors import ConfigError
-from .external import with_head
+from ..core.option import part
 from .registry import MODELS, BaseHeadModel, NoHead, Shape, shown, source_of
 
 
@@ -64,7 +64,10 @@ def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) ->
     built = custom.call("model", name, found, offered)
     if not isinstance(built, nn.Module):
         raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
-    return with_head(built, input_shape, num_classes, vocabulary, name=name)
+    made: BaseHeadModel = part("fedpfl.models.external:with_head")(
+        built, input_shape, num_classes, vocabulary, name=name
+    )
+    return made
 
 
 def original_module(model: BaseHeadModel) -> nn.Module:

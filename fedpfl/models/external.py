@@ -23,7 +23,7 @@ from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.rng import global_state_kept
 
 from .parts import cut_at
-from .registry import BaseHeadModel, NoHead, Shape, shown, source
+from .registry import BaseHeadModel, NoHead, Shape, shown
 
 # What modules that are not ours raise when an input does not fit them.
 _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError)
@@ -141,7 +141,6 @@ def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
     return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{did_you_mean(word, known)}")
 
 
-@source("torchvision", "torchvision:NAME for a classification model of torchvision")
 def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
     """Build one of ``torchvision.models``."""
     value = f"torchvision:{word}"
@@ -162,7 +161,6 @@ def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int
     return with_head(module, shape, num_classes, vocabulary, name=value)
 
 
-@source("timm", "timm:NAME for one of timm (extra timm)")
 def timm_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
     """Build a model of ``timm``; where it takes the size and the channels of the images, they are the data's."""
     value = f"timm:{word}"
@@ -197,7 +195,6 @@ class Logits(nn.Module):
         return logits
 
 
-@source("hf", "hf:FOLDER for a folder of Hugging Face's transformers (extra hf)")
 def hf_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
     """Read a model for images or for texts from a folder; one with a config.json and no weights starts afresh."""
     value = f"hf:{word}"

@@ -8,6 +8,7 @@ from typing import Callable, NamedTuple, Tuple
 from torch import Tensor, nn
 
 from fedpfl.core import custom
+from fedpfl.core.option import part
 from fedpfl.core.registry import Registry
 
 Shape = Tuple[int, ...]
@@ -105,7 +106,20 @@ class _Entry(NamedTuple):
         return f"needs images (channels x height x width) of at least {self.smallest_side}x{self.smallest_side} pixels"
 
 
-MODELS: Registry[_Entry] = Registry("model")
+MODELS: Registry[_Entry] = Registry(
+    "model",
+    files=[
+        ("fedpfl.models.cnn", "convnet fedavg-cnn small-cnn"),
+        ("fedpfl.models.lstm", "char-lstm"),
+        ("fedpfl.models.mlp", "mlp mlp-200"),
+        ("fedpfl.models.resnet", "resnet10 resnet18 resnet8"),
+        ("fedpfl.models.resnet9", "resnet9 resnet9-narrow"),
+        ("fedpfl.models.series", "cnn-1d gru"),
+        ("fedpfl.models.transformer", "transformer"),
+        ("fedpfl.models.vgg", "vgg16"),
+        ("fedpfl.models.vit", "small-vit"),
+    ],
+)
 
 
 def register(
@@ -141,12 +155,14 @@ def names() -> list[str]:
 
 # (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
 Source = Callable[[str, Shape, int, int, bool], BaseHeadModel]
-SOURCES: Registry[tuple[str, Source]] = Registry("source of models", sort=False)
-
-
-def source(prefix: str, about: str) -> Callable[[Source], Source]:
-    """Add a source of models, which users name as ``PREFIX:WORD``; ``about`` shows and explains the form."""
-    return SOURCES.add(prefix, lambda find: (about, find))
+# What users write, and the function that builds it, by the prefix of the name.
+SOURCES = {
+    "torchvision": (
+        "torchvision:NAME for a classification model of torchvision", "fedpfl.models.external:torchvision_model",
+    ),
+    "timm": ("timm:NAME for one of timm (extra timm)", "fedpfl.models.external:timm_model"),
+    "hf": ("hf:FOLDER for a folder of Hugging Face's transformers (extra hf)", "fedpfl.models.external:hf_model"),
+}  # fmt: skip
 
 
 def sources() -> dict[str, Callable[[str], bool]]:
@@ -161,7 +177,7 @@ def sources() -> dict[str, Callable[[str], bool]]:
 def source_of(name: str) -> Source | None:
     """Return the source that a name of the form ``PREFIX:WORD`` is for; None for other names."""
     prefix, colon, _ = name.partition(":")
-    return SOURCES[prefix][1] if colon and prefix in SOURCES else None
+    return part(SOURCES[prefix][1]) if colon and prefix in SOURCES else None
 
 
 def shown(shape: Shape) -> str:

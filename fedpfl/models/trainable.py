@@ -14,7 +14,6 @@ from torch import nn
 from ..core.errors import ConfigError
 from ..core.frozen import freeze, frozen, take_frozen
 from ..options.trainable import ALL, HEAD, LORA, TrainableSettings
-from .adapters import add_adapters, in_adapter
 from .parts import cut
 from .registry import BaseHeadModel
 
@@ -48,6 +47,8 @@ def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
     if settings.trainable == ALL:
         freeze(model, lambda name: name not in still)
     elif settings.trainable == LORA:
+        from .adapters import add_adapters, in_adapter
+
         add_adapters(model, settings.lora_rank, settings.lora_alpha, settings.lora_targets)
         freeze(model, lambda name: name not in still and (in_head(name) or in_adapter(name)))
     else:

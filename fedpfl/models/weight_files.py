@@ -6,7 +6,7 @@ import pickle
 import re
 import struct
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Mapping
 
 import torch
 from safetensors import SafetensorError
@@ -30,6 +30,12 @@ _UNREADABLE = (
 _SAFE_TORCH = (2, 10)
 # BatchNorm's count of batches, which nothing depends on; old files lack it.
 _COUNT = "num_batches_tracked"
+
+
+def initial(config: Any, model: BaseHeadModel) -> BaseHeadModel:
+    """Return the model of a run with the weights of its setting ``initial-weights``."""
+    load_weights(model, config.run.model, config.run.initial_weights)
+    return model
 
 
 def load_weights(model: BaseHeadModel, name: str, path: str) -> None:

@@ -18,13 +18,30 @@ from .robust import RobustOption
 from .server_step import ServerStepOption
 from .server_test import ServerTestOption
 from .tracker import TrackerOption
-from .trainable import TrainableOption
+from .trainable import InitialWeightsOption, TrainableOption
 from .virtual_time import VirtualTimeOption
 
 # In the order in which they are called.
 OPTIONS = (
-    TrainableOption, ServerStepOption, NormLimitOption, RobustOption, PrivacyOption, EvaluateGlobalOption,
-    DiagnosticsOption, KeepMomentumOption, EvaluateTrainedOption, ServerTestOption, BufferedOption, ParticipationOption,
-    VirtualTimeOption, ClientSettingsOption, PersonaliseOption, DeviceModelOption, MissedOption, TrackerOption,
-    BestRoundOption, ListenersOption,
-)  # fmt: skip
+    InitialWeightsOption,
+    TrainableOption,
+    ServerStepOption,
+    NormLimitOption,
+    RobustOption,
+    PrivacyOption,
+    EvaluateGlobalOption,
+    DiagnosticsOption,
+    KeepMomentumOption,
+    EvaluateTrainedOption,
+    ServerTestOption,
+    BufferedOption,
+    ParticipationOption,
+    VirtualTimeOption,
+    ClientSettingsOption,
+    PersonaliseOption,
+    DeviceModelOption,
+    MissedOption,
+    TrackerOption,
+    BestRoundOption,
+    ListenersOption,
+)

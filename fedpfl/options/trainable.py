@@ -1,4 +1,4 @@
-"""Which arrays of a model train, and adapters."""
+"""What a model starts with: weights from a file, which of its arrays train, and adapters."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ class TrainableSettings:
         "Layers with adapters, as name patterns (*attention*) separated by commas. Empty: all linear layers and 2-D "
         "convolutions of the base.",
     )
+
+
+class InitialWeightsOption(Option):
+    """Has the model start from the weights in a file."""
+
+    title = "Initial weights"
+    parts = {"model": "fedpfl.models.weight_files:initial"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there is a file."""
+        return bool(config.run.initial_weights)
 
 
 class TrainableOption(Option):

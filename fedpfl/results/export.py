@@ -23,7 +23,8 @@ from ..core.rng import generator
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import json_line, read_arrays, write_arrays
 from ..methods.base import tests_more_than_arrays
-from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model, seed_model
+from ..models.adapters import complete_arrays
+from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
 from .onnx import onnx
 from .run import GLOBAL, RunFolder, personal_place

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
+from typing import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .. import models
-from ..core.errors import ConfigError, StateError
+from ..core.errors import ConfigError
 from ..core.extras import Extras
 from ..core.federation import Client, Federation, new_clients
 from ..core.frozen import frozen
 from ..core.rng import seed_global, torch_seed
-from ..core.sharing import UNUSED_BUFFER, Sharing, tied
+from ..core.sharing import Sharing, tied
 from ..methods.base import require_returned
+from ..models.build import build
+from ..models.parts import cut
+from ..models.registry import BaseHeadModel
 from ..rules import Rule
 from .config import Config
 
@@ -30,17 +32,13 @@ def seed_model(config: Config) -> None:
     seed_global(torch_seed(config.run.seed, "model"))
 
 
-def plain_model(
-    config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0
-) -> models.BaseHeadModel:
+def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
     """Build the model of a run without the method's changes: initial weights, adapters and frozen arrays are in place.
 
     See :func:`assemble` for the parameters and errors.
     """
     seed_model(config)
-    plain = models.build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights)
-    if config.run.initial_weights:
-        models.load_weights(plain, config.run.model, config.run.initial_weights)
+    plain = build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights)
     layers = _layers_of_tied(plain)
     for change in config.parts("model"):
         plain = change(config, plain)
@@ -66,7 +64,7 @@ def assemble(
     if not any(True for _ in plain.parameters()):
         raise ConfigError("model", config.run.model, "freezes all its parameters (requires_grad=False): nothing trains")
     if config.method.personal_head:
-        models.cut(plain)  # which refuses a model without a head
+        cut(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
@@ -102,27 +100,6 @@ def _require_exact(name: str, model: nn.Module, sharing: Sharing) -> None:
             raise ConfigError("model", name, f"{allowed} if it never changes")
         if tensor.dtype not in (*SHAREABLE, *STORABLE):
             raise ConfigError("model", name, f"its array {array} is {kind}, which no file of arrays holds; use float32")
-
-
-def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies, on the CPU, of what the plain model (without method and adapters) loads, from a method's export.
-
-    ``StateError`` if the method exports too little.
-    """
-    wanted = plain.state_dict()
-    # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
-    counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
-    arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}
-    if models.is_adapted(plain):
-        plain.load_state_dict(arrays, strict=False)
-        # A method that adds adapters of its own exports the weights with all of them.
-        arrays = {name: exported.get(name, array) for name, array in models.merged(plain).items()}
-    else:
-        lacking = wanted.keys() - arrays.keys()
-        if lacking:
-            raise StateError(f"the method's export lacks {sorted(lacking)[0]!r}")
-    # safetensors writes no tensors that share memory, as tied weights do.
-    return {name: array.detach().cpu().contiguous().clone() for name, array in arrays.items()}
 
 
 def _layers_of_tied(model: nn.Module) -> list[dict[str, nn.Module]]:

@@ -23,8 +23,8 @@ from ..data.settings import DataSettings
 from ..methods import Method, find, known
 from ..methods import names as method_names
 from ..methods.base import REFUSABLE, Aggregation, adapts_itself, require_returned, tests_more_than_arrays
-from ..models import names as model_names
-from ..models import sources as model_sources
+from ..models.registry import names as model_names
+from ..models.registry import sources as model_sources
 from ..training.settings import TrainingSettings
 
 # At most six digits: what comes from the network must not make a range of billions.

@@ -32,7 +32,6 @@ _BY_TORCHVISION: dict[str, Callable[[Any, tuple[int, int]], Callable[[Tensor], T
         v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), v2.RandomGrayscale(0.2),
     ]),
 }  # fmt: skip
-AUGMENTATIONS = (NO_AUGMENTATION, FLIP_CROP, *_BY_TORCHVISION)
 
 # (samples of a batch, generator) → the samples to train on, of the same shape.
 Augmentation = Callable[[Tensor, np.random.Generator], Tensor]

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from ..core.frozen import has_frozen_statistics
 from ..core.pixels import HALF
 from ..core.samples import Samples
-from .augment import find as find_augmentation
 from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS, class_weights, weighing_with
@@ -77,7 +76,7 @@ def run_phase(
     epochs = epochs_of(len(y), phase, settings, modules)
     parts = step_parts(phase, settings, names, params, factor, velocity)
     step = _stepper(parts, settings, sum(map(len, epochs)))
-    augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, normalize)
+    augment = None if phase.learning_rate == 0 else settings.augmentation_of(normalize)
     losses: list[Tensor] = []
     phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Callable
 
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.metrics import labels_of
+from ..core.option import part
+from ..core.pixels import HALF
 from ..core.settings import setting
-from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
 from .losses import (
     BALANCED,
@@ -24,6 +25,9 @@ from .losses import (
     weighted_cross_entropy,
 )
 from .optim import OPTIMIZERS, is_torch_optimizer
+
+# What fedpfl/training/augment.py makes.
+AUGMENTATIONS = ("none", "flip-crop", "randaugment", "flip-rotate", "crop-flip-rotate", "zoom-flip-colour")
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,13 @@ class TrainingSettings:
             return own_loss(self.loss)
         criterion = weighted_cross_entropy if self.class_weights != "none" else self.kind.criterion
         return partial(criterion, label_smoothing=self.label_smoothing) if self.label_smoothing else criterion
+
+    def augmentation_of(self, normalize: str = HALF) -> Callable[[Any, Any], Any] | None:
+        """Return how samples of a batch are changed, (samples, generator) → samples; None where they are not."""
+        if self.augmentation == AUGMENTATIONS[0]:
+            return None
+        found: Callable[[Any, Any], Any] = part("fedpfl.training.augment:find")(self.augmentation, normalize)
+        return found
 
     def loss_weight(self, samples: int) -> int:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""

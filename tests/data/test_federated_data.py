@@ -16,8 +16,6 @@ from fedpfl.core.pixels import pixels_of
 from fedpfl.data import (
     DataSettings,
     FederatedData,
-    as_text,
-    bubble_chart,
     default_clients,
     federated_data,
     label_permutation,
@@ -27,6 +25,7 @@ from fedpfl.data import (
     with_partitioner,
 )
 from fedpfl.data.partitioners import Share
+from fedpfl.data.plot import as_text, bubble_chart
 from fedpfl.data.settings import in_words
 
 

@@ -16,7 +16,8 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import parse
 from fedpfl.data import Dataset, DataSettings, FederatedData, label_permutation, partition
-from fedpfl.data.partitioners import Pool, pathological
+from fedpfl.data.more_partitioners import pathological
+from fedpfl.data.partitioners import Pool
 
 
 def made(n: int, classes: int, test: int = 0, owners: int = 0, seed: int = 0) -> Dataset:

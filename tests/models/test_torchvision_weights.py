@@ -6,6 +6,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
+from fedpfl.models.torchvision_weights import from_torchvision
 
 torchvision = pytest.importorskip("torchvision")
 
@@ -23,7 +24,7 @@ def test_same_outputs_as_torchvision(name: str, theirs: str, classes: int) -> No
     torch.manual_seed(0)
     reference = randomise_statistics(getattr(torchvision.models, theirs)(num_classes=classes)).eval()
     model = models.build(name, (3, 32, 32), classes).eval()
-    model.load_state_dict(models.from_torchvision(name, reference.state_dict()))
+    model.load_state_dict(from_torchvision(name, reference.state_dict()))
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(model(x), reference(x))
@@ -35,7 +36,7 @@ def test_resnet10_is_torchvisions_resnet_with_one_block_a_stage() -> None:
     torch.manual_seed(0)
     reference = randomise_statistics(ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)).eval()
     model = models.build("resnet10", (3, 32, 32), 5).eval()
-    model.load_state_dict(models.from_torchvision("resnet18", reference.state_dict()))
+    model.load_state_dict(from_torchvision("resnet18", reference.state_dict()))
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(model(x), reference(x))
@@ -44,7 +45,7 @@ def test_resnet10_is_torchvisions_resnet_with_one_block_a_stage() -> None:
 def test_weights_for_other_classes_load_without_the_head() -> None:
     reference = torchvision.models.resnet18(num_classes=1000)
     model = models.build("resnet18", (3, 32, 32), 10)
-    weights = models.from_torchvision("resnet18", reference.state_dict())
+    weights = from_torchvision("resnet18", reference.state_dict())
     base = {name: array for name, array in weights.items() if not name.startswith("head.")}
     report = model.load_state_dict(base, strict=False)
     assert sorted(report.missing_keys) == ["head.bias", "head.weight"]
@@ -53,5 +54,5 @@ def test_weights_for_other_classes_load_without_the_head() -> None:
 
 def test_other_models_have_no_counterpart() -> None:
     with pytest.raises(ConfigError) as error:
-        models.from_torchvision("resnet9", {})
+        from_torchvision("resnet9", {})
     assert str(error.value) == "model = 'resnet9': torchvision weights exist only for resnet18, vgg16"

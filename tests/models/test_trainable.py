@@ -13,7 +13,8 @@ from fedpfl.core.frozen import copy_trained, frozen, frozen_hash
 from fedpfl.core.layout import Layout
 from fedpfl.core.samples import Samples
 from fedpfl.core.sharing import Sharing
-from fedpfl.models.adapters import add_personal, in_adapter
+from fedpfl.models.adapters import add_personal, in_adapter, merged
+from fedpfl.models.trainable import adapt, is_adapted
 from fedpfl.options.trainable import TrainableSettings
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
@@ -27,7 +28,7 @@ WITHOUT_LORA = {"gru": "no linear layer in its base", "vgg16": "too slow"}
 def model(name, trainable="head", seed=0, **settings):
     torch.manual_seed(seed)
     plain = models.build(name, SHAPES[name], 5)
-    return models.adapt(plain, TrainableSettings(trainable=trainable, **settings))
+    return adapt(plain, TrainableSettings(trainable=trainable, **settings))
 
 
 def batch(name, n=6):
@@ -66,7 +67,7 @@ def test_freezing_changes_no_output_in_tests(name):
     plain, built = model(name, "all").eval(), model(name).eval()
     x = batch(name)
     assert torch.equal(plain(x), built(x))
-    assert {n: a.shape for n, a in models.merged(built).items()} == {n: a.shape for n, a in plain.state_dict().items()}
+    assert {n: a.shape for n, a in merged(built).items()} == {n: a.shape for n, a in plain.state_dict().items()}
 
 
 def test_a_frozen_batchnorm_normalises_by_its_running_statistics_in_training():
@@ -134,7 +135,7 @@ def test_merged_arrays_compute_what_adapters_do(name):
     plain = model(name, "all")
     x = batch(name)
     before = plain.eval()(x)
-    plain.load_state_dict(models.merged(built))
+    plain.load_state_dict(merged(built))
     torch.testing.assert_close(plain.eval()(x), built.eval()(x), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(plain(x), before, atol=1e-3)
 
@@ -164,6 +165,6 @@ def test_a_missing_extra_is_one_line(monkeypatch):
 
 def test_all_is_the_model_as_it_is():
     built = model("small-cnn", "all")
-    assert not models.is_adapted(built)
-    assert models.merged(built).keys() == built.state_dict().keys()
+    assert not is_adapted(built)
+    assert merged(built).keys() == built.state_dict().keys()
     assert isinstance(built.head, nn.Linear)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 import fedpfl
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
+from fedpfl.models.weight_files import load_weights
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
@@ -73,7 +74,7 @@ def test_torchvision_s_names_are_understood(tmp_path):
     theirs = torchvision.models.resnet18(num_classes=1000).state_dict()
     path = saved(tmp_path / "resnet18.pth", theirs)
     model = models.build("resnet18", (3, 32, 32), 10)
-    models.load_weights(model, "resnet18", path)
+    load_weights(model, "resnet18", path)
     assert torch.equal(model.state_dict()["base.layer4.1.conv2.weight"], theirs["layer4.1.conv2.weight"])
 
 

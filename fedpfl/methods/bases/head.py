@@ -8,7 +8,7 @@ from typing import Callable
 from torch import nn
 
 from ...core.settings import setting
-from ...models import cut
+from ...models.parts import cut
 from ..base import Method
 
 

@@ -17,7 +17,7 @@ from ...core.frozen import has_frozen
 from ...core.payload import Payload
 from ...core.samples import Samples
 from ...layers.replace import computes_weight
-from ...models import cut
+from ...models.parts import cut
 from ...rules import Rule
 from ...training.loop import predict
 from ..base import LocalRound, Method

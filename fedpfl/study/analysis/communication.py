@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ... import models
 from ...core.federation import new_clients
 from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
+from ...models.adapters import merged
 from ...results.run import RunFolder
 from ...results.tables import Cell, Table
 from ...setup.assembly import assemble, plain_model
@@ -82,7 +82,7 @@ def traffic(run: RunFolder) -> Traffic:
     config, task, lines = run.parsed(), run.described(), run.history().lines
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
-    plain = models.merged(plain_model(config, shape, task["num_classes"], vocabulary))
+    plain = merged(plain_model(config, shape, task["num_classes"], vocabulary))
     model = sum(values.numel() for name, values in plain.items() if not name.endswith(UNUSED_BUFFER))
     participants = task["clients"] - len(new_clients(config.run.seed, config.run.new_clients, task["clients"]))
     width, up, down, transfers, size = WIDTHS[config.run.wire_dtype], 0, 0, 0, 0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...core.errors import ConfigError
 from ...core.settings import setting
-from ...models import cut
+from ...models.parts import cut
 from ...results.new_clients import Simulation
 from ...results.run import RunFolder
 from ...results.tables import Cell, Spread, Table

@@ -172,7 +172,7 @@ def test_the_training_core_loads_without_flower():
     assert not {name.partition(".")[0] for name in loaded} & {"flwr", "ray"}
     # What it loads is what a worker compares with the app's.
     parts = {part_of(module) for module in loaded & MODULES.keys()}
-    assert parts == {*DEVICE_PACKAGES, "version", "fedpfl", "bench"}
+    assert parts <= {*DEVICE_PACKAGES, "version", "fedpfl", "bench"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """fedpfl: personalised federated learning as one Flower app.
 
-The names below are what a script or a notebook uses (docs/python.md). Each is imported when it is first asked for, so
-that a device's worker, which needs none of them, neither waits for them nor has to have what they import.
+The names below are what a script or a notebook uses (docs/how-to/python.md). Each is imported when it is first asked
+for, so that a device's worker, which needs none of them, neither waits for them nor has to have what they import.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 method's own as keywords. :func:`of` makes the class of a method of one's own.
 
 On a client, :func:`client_app` returns a whole ClientApp, and :func:`personal` makes a training function of a Flower
-app a round of a personalised method. docs/from-a-flower-app.md shows both.
+app a round of a personalised method. docs/how-to/from-a-flower-app.md shows both.
 
 Examples
 --------

@@ -219,7 +219,7 @@ existing() {  # PATH: itself, or the nearest folder above that is there
     printf '%s\n' "$path"
 }
 
-least_memory=1500 good_memory=3500 # MiB; one SuperNode and the worker; three and the worker (docs/jetson.md)
+least_memory=1500 good_memory=3500 # MiB; one SuperNode and the worker; three and the worker (docs/devices/jetson.md)
 least_disk=2500                    # MiB; installed, with room for what pip unpacks meanwhile
 
 check_resources() {

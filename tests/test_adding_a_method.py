@@ -1,4 +1,4 @@
-"""docs/adding-a-method.md, followed to the letter in a copy of the project."""
+"""docs/how-to/adding-a-method.md, followed to the letter in a copy of the project."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def project(tmp_path):
 
 @pytest.mark.docs
 def test_the_worked_example_works_as_written(project):
-    files = dict(FILE.findall((ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")))
+    files = dict(FILE.findall((ROOT / "docs" / "how-to" / "adding-a-method.md").read_text(encoding="utf-8")))
     assert [name.rsplit("/", 1)[0] for name in files] == ["fedpfl/methods", "tests/methods"]
     for name, code in files.items():
         (project / name).write_text(code, encoding="utf-8")

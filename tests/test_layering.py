@@ -207,12 +207,12 @@ def test_the_device_s_packages_are_listed_alike_everywhere():
     root = PACKAGE.parent
     assert f'"fedpfl/{{{",".join(DEVICE_PACKAGES)}}}/**/*.py" = "py38"' in (root / "pyproject.toml").read_text()
     *first, last = (f"`{name}`" for name in DEVICE_PACKAGES)
-    text = " ".join((root / "docs" / "architecture.md").read_text(encoding="utf-8").split())
+    text = " ".join((root / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8").split())
     assert f"A worker on a device needs only the packages {', '.join(first)} and {last};" in text
 
 
 def test_the_page_names_every_hook_of_a_method_and_they_are_few():
-    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (PACKAGE.parent / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("## What a method can define")[2].partition("A rule can also")[0]
     named = {word.partition("(")[0] for word in re.findall(r"`([^`]+)`", section)}
     hooks = {name for name in {**vars(Method), **Method.__annotations__} if not name.startswith("_")}

@@ -81,7 +81,7 @@ def dry_run(folder, *words):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/install.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/how-to/install.md"])
 def test_the_two_commands_of_a_page_set_up_everything_and_are_those_of_continuous_integration(page, tmp_path):
     text = (ROOT / page).read_text(encoding="utf-8")
     block = re.search(r"^```sh\ngit clone \S+ && cd fedpfl\n(make .*)\n(make .*)\n```$", text, re.MULTILINE)

@@ -3,7 +3,7 @@
 #   docker build --file deploy/docker/server.Dockerfile --tag fedpfl-server .        # in the checkout
 FROM python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 
-# The lock decides which files are taken, whatever an index offers. Without the CUDA libraries: docs/install.md.
+# The lock decides which files are taken, whatever an index offers. Without the CUDA libraries: docs/how-to/install.md.
 ARG EXTRA_INDEX=https://pypi.org/simple
 COPY deploy/requirements-server.txt /opt/fedpfl/requirements.txt
 RUN pip install --no-cache-dir --extra-index-url "$EXTRA_INDEX" --require-hashes --only-binary :all: \

@@ -33,7 +33,7 @@ import fake_slurm  # noqa: E402
 
 FOLDER = ROOT / "docs" / "gallery"
 RECORD = run_records.RECORDS / "figures" / "gallery.json"
-PAGE = ROOT / "docs" / "gallery.md"
+PAGE = ROOT / "docs" / "how-to" / "gallery.md"
 ORDER = (
     "table", "series", "images", "own_model", "own_method", "callbacks", "different_models", "lora", "onnx_export",
     "privacy", "robust", "compare", "virtual_bench", "slurm",
@@ -102,8 +102,8 @@ def page() -> str:
         seconds = math.ceil(ran["seconds"])
         parts += [
             f"## {title}\n", f"{about}\n", f"```python\n{code}\n```\n", f"```text\n{ran['output'].rstrip()}\n```\n",
-            f"![{title}: accuracy over the rounds](gallery/{name}.svg)\n",
-            f"[`{name}.py`](gallery/{name}.py) took at most {seconds} s of processor time, with all imports.\n",
+            f"![{title}: accuracy over the rounds](../gallery/{name}.svg)\n",
+            f"[`{name}.py`](../gallery/{name}.py) took at most {seconds} s of processor time, with all imports.\n",
         ]  # fmt: skip
     return "\n".join(parts)
 

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import pkgutil
+import posixpath
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,25 @@ ROOT = Path(__file__).resolve().parents[2]
 # What pages call the repository until its address is known.
 PLACEHOLDER = "https://example.org/fedpfl"
 # Pages that lie elsewhere in the repository, by the name that they get here.
-ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "ansible.md": "deploy/ansible/README.md"}
+ELSEWHERE = {"contributing/index.md": "CONTRIBUTING.md", "devices/ansible.md": "deploy/ansible/README.md"}
+# Pages that lay in the root of the site, by the folder that they are in now: old addresses lead there.
+MOVED = {
+    "how-to": "install gallery data models python experiments analyses live gpu cluster virtual-time adding-a-method "
+    "callbacks from-a-flower-app flower privacy what-leaves-a-client robustness security",
+    "devices": "testbed deployment jetson mqtt device-models ansible",
+    "reference": "configuration commands api run-folder fedfac determinism why",
+    "results": "leaderboard pfllib-fashion-mnist performance",
+    "contributing": "architecture",
+    "notebooks": "first-steps",
+}
+INDEX = ("methods", "results", "contributing")
+# The place on the page is kept; what has no script goes to its beginning.
+_REDIRECT = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>This page has moved</title><link rel="canonical" href="{there}">
+<script>location.replace("{there}" + location.hash)</script><meta http-equiv="refresh" content="1; url={there}"></head>
+<body><p>This page has moved: <a href="{there}">{there}</a></p></body></html>
+"""
 
 _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
 _MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -63,7 +82,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def _put_methods(config: MkDocsConfig) -> None:
     """Put a page for each method under the overview of methods, in its groups."""
-    found: list[Any] = ["methods.md"]
+    found: list[Any] = ["methods/index.md"]
     for group, texts in groups().items():
         names = [name for name in texts if name != "about"]
         found.append({group: [{title_of(methods()[name]): f"methods/{name}.md"} for name in names]})
@@ -74,7 +93,7 @@ def _put_methods(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the commands, the notebooks and the pages that lie elsewhere."""
-    made = {"commands.md": commands_page()}
+    made = {"reference/commands.md": commands_page()}
     made |= {page: (ROOT / path).read_text(encoding="utf-8") for page, path in ELSEWHERE.items()}
     for file in list(files):
         if file.src_uri.endswith(".ipynb"):
@@ -104,6 +123,13 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Name the dialogue of the search, which the theme does not."""
     return output.replace(_SEARCH, f'{_SEARCH} aria-label="Search"')
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write a page at each old address that leads to the new one."""
+    moved = {name: f"{folder}/{name}" for folder, names in MOVED.items() for name in names.split()}
+    for old, new in {**moved, **{name: f"{name}/index" for name in INDEX}}.items():
+        Path(config.site_dir, f"{old}.html").write_text(_REDIRECT.format(there=f"{new}.html"), encoding="utf-8")
 
 
 def references(content: str) -> str:
@@ -225,14 +251,20 @@ def _link(found: re.Match[str], source: Path) -> str:
     name = str(there.relative_to(ROOT))
     if _FILE.fullmatch(text):
         text = title(there)
+    page = _page(name)
+    if not page:
+        return found.group(1)
+    return f"[{text}]({posixpath.relpath(page, posixpath.dirname(_page(str(source.relative_to(ROOT)))))}{mark}{anchor})"
+
+
+def _page(name: str) -> str:
+    """Return what a file of the repository is on the site; "" for one that is not there."""
     for page, elsewhere in ELSEWHERE.items():
         if name == elsewhere:
-            return f"[{text}]({page}{mark}{anchor})"
+            return page
     if not name.startswith("docs/"):
-        return found.group(1)
-    if source.parent == ROOT / "docs" or (ROOT / "docs") in source.parents:
-        return f"[{text}]({path.removesuffix('.ipynb') + '.md' if path.endswith('.ipynb') else path}{mark}{anchor})"
-    return f"[{text}]({name.removeprefix('docs/')}{mark}{anchor})"
+        return ""
+    return re.sub(r"\.ipynb$", ".md", name.removeprefix("docs/"))
 
 
 def title(path: Path) -> str:

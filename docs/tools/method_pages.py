@@ -39,28 +39,28 @@ OVERVIEW = """\
 
 {made}
 
-Each method has a page: problem, when to use it, algorithm, cost, settings, and what was measured. [Learn](learn/index.md)
-explains the families; [Add a method](adding-a-method.md) shows how to write one.
+Each method has a page: problem, when to use it, algorithm, cost, settings, and what was measured. [Learn](../learn/index.md)
+explains the families; [Add a method](../how-to/adding-a-method.md) shows how to write one.
 
 | your situation | try first |
 |---|---|
-| clients have different classes or class shares (label skew) | [FedPer](methods/fedper.md), [FedRep](methods/fedrep.md), [FedPAC](methods/fedpac.md) |
-| the same classes look different (feature skew) | [FedBN](methods/fedbn.md), [FedDBE](methods/feddbe.md), [LG-FedAvg](methods/lg-fedavg.md) |
-| clients have few samples | [pFedFDA](methods/pfedfda.md), FedAvg with `tune-epochs` |
-| clients fall into unknown groups | [Clustered-FL](methods/clustered-fl.md), [FedAMP](methods/fedamp.md) |
-| clients have different architectures | [FedProto](methods/fedproto.md), [FedGH](methods/fedgh.md) |
-| traffic is scarce | [LG-FedAvg](methods/lg-fedavg.md), [pFedPara](methods/pfedpara.md), [Factorized-FL](methods/factorized-fl.md) |
-| a good global model is needed as well | [FedRoD](methods/fedrod.md), [Ditto](methods/ditto.md) |
-| few clients take part in a round | [FedAS](methods/fedas.md), [FedALA](methods/fedala.md) |
-| new clients must start well | [FedBABU](methods/fedbabu.md), [Per-FedAvg](methods/per-fedavg.md) |
+| clients have different classes or class shares (label skew) | [FedPer](fedper.md), [FedRep](fedrep.md), [FedPAC](fedpac.md) |
+| the same classes look different (feature skew) | [FedBN](fedbn.md), [FedDBE](feddbe.md), [LG-FedAvg](lg-fedavg.md) |
+| clients have few samples | [pFedFDA](pfedfda.md), FedAvg with `tune-epochs` |
+| clients fall into unknown groups | [Clustered-FL](clustered-fl.md), [FedAMP](fedamp.md) |
+| clients have different architectures | [FedProto](fedproto.md), [FedGH](fedgh.md) |
+| traffic is scarce | [LG-FedAvg](lg-fedavg.md), [pFedPara](pfedpara.md), [Factorized-FL](factorized-fl.md) |
+| a good global model is needed as well | [FedRoD](fedrod.md), [Ditto](ditto.md) |
+| few clients take part in a round | [FedAS](fedas.md), [FedALA](fedala.md) |
+| new clients must start well | [FedBABU](fedbabu.md), [Per-FedAvg](per-fedavg.md) |
 
 In the equations client i has n_i samples and the loss f_i; θ is the base of a model, φ its head, w both. E, B and η are
 `local-epochs`, `batch-size` and `learning-rate`. *Traffic* and *computation* are those of a round with default settings,
-relative to FedAvg's ([how they were measured](performance.md#cost-of-each-method)); accuracies are the leaderboard's.
+relative to FedAvg's ([how they were measured](../results/performance.md#cost-of-each-method)); accuracies are the leaderboard's.
 
 With `tune-epochs` each client fine-tunes a copy before evaluation (FedAvg+, FedProx+), except with {own}, which adapt in
-their own way. Where the rule is a mean, [`server-optimizer`](configuration.md#servers-step) gives FedAvgM, FedAdam and
-FedYogi, and [`robust-aggregation`](robustness.md#robust-aggregation) limits malicious (Byzantine) clients.
+their own way. Where the rule is a mean, [`server-optimizer`](../reference/configuration.md#servers-step) gives FedAvgM, FedAdam and
+FedYogi, and [`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine) clients.
 """  # noqa: E501
 
 
@@ -79,7 +79,7 @@ def title_of(method: type[Method]) -> str:
 
 def pages() -> dict[Path, str]:
     """Return the overview, the methods' pages and the pictures, by their files."""
-    made = {DOCS / "methods.md": overview(), DOCS / "learn" / "shared.svg": sharing_drawing()}
+    made = {DOCS / "methods" / "index.md": overview(), DOCS / "learn" / "shared.svg": sharing_drawing()}
     for group, texts in groups().items():
         for name in texts.keys() - {"about"}:
             made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], group, texts[name])
@@ -104,7 +104,7 @@ def overview() -> str:
                 known = {} if name in LIKE_FEDAVG else measured().get(name, {})
                 means = [known.get(of, [""])[0].split(" ")[0] for of in data]
                 cells = (
-                    f"[{title_of(method)}](methods/{name}.md)",
+                    f"[{title_of(method)}]({name}.md)",
                     f"{idea[:1].upper()}{idea[1:]}",
                     *cost(name),
                     *means,
@@ -124,7 +124,7 @@ def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
     facts = {
         "paper": paper,
         "setting": " or ".join(f'`method = "{of}"`' for of in (name, *method.aliases)),
-        "Flower strategy": f"[`{strategy_of(method)}`](../from-a-flower-app.md)",
+        "Flower strategy": f"[`{strategy_of(method)}`](../how-to/from-a-flower-app.md)",
         "code": f"`{Path(file).relative_to(ROOT)}`",
         "what travels": method.shares,
         "cost of a round": f"computation {computation}, traffic {traffic}",
@@ -154,8 +154,7 @@ def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
             "",
         ]
         lines += [f"**Not if:** {texts['avoid']}", "", f"**Tuning:** {texts['tune']}", ""]
-        lines += [f"**Compare with** {like}; all of [{group}](../methods.md#{_anchor(group)})."]
-        lines = [line.replace("](results/", "](../results/") for line in lines]
+        lines += [f"**Compare with** {like}; all of [{group}](index.md#{_anchor(group)})."]
     lines += ["", "## Algorithm", "", words_beside_equations(method)]
     if method.equations:
         lines += ["", "```math", *method.equations.split("\n"), "```"]
@@ -164,7 +163,7 @@ def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
     if dataclasses.fields(method.Settings):
         lines += settings_table(by_key(method.Settings, name))
     else:
-        lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
+        lines += ["It has no settings besides those of [local training](../reference/configuration.md#local-training)."]
     lines += _measured(name)
     if about:
         lines += ["", "## The paper, and where this differs", "", about]
@@ -346,7 +345,7 @@ def _measured(name: str) -> list[str]:
     return [
         "", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "", *head, *rows, "",
         "Mean over clients in percent, ± standard deviation over three seeds, learning rate tuned for each method; "
-        "grey ticks are the other methods ([leaderboard](../leaderboard.md)).",
+        "grey ticks are the other methods ([leaderboard](../results/leaderboard.md)).",
     ]  # fmt: skip
 
 

@@ -50,24 +50,12 @@ SESSIONS = {
     ],
     "tutorial": [f"docs/tutorial/{name}.md" for name in ("first-run", "own-data", "own-model", "compare")],
     **{
-        name: [f"docs/{name}.md"]
-        for name in (
-            *(
-                "analyses",
-                "callbacks",
-                "data",
-                "deployment",
-                "device-models",
-                "experiments",
-                "flower",
-                "live",
-                "models",
-            ),
-            *("mqtt", "privacy", "python"),
-        )
+        name: [f"docs/how-to/{name}.md"]
+        for name in ("analyses", "callbacks", "data", "experiments", "flower", "live", "models", "privacy", "python")
     },
+    **{name: [f"docs/devices/{name}.md"] for name in ("deployment", "device-models", "mqtt")},
 }
-NOTEBOOKS = [ROOT / "docs/first-steps.ipynb", *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 # Lines that are kept of a longer output, the first and the last ones: in a page, and in a record.
 KEPT, RECORDED = (4, 11), (60, 60)
 SECONDS = 500

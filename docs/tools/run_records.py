@@ -431,7 +431,7 @@ def ranking(records: Path, words: Sequence[str]) -> str:
     methods = {label: row.settings["method"] for label, row in load(LEADERBOARD).rows.items()}
     kept = [at for at, head in enumerate(found["table"][0]) if head not in NOT_SHOWN]
     head, *rows = [[line[at] for at in kept] for line in found["table"]]
-    linked = [[f"[{row}](methods/{methods[row]}.md)", *cells] for row, *cells in rows]
+    linked = [[f"[{row}](../methods/{methods[row]}.md)", *cells] for row, *cells in rows]
     remarks = [remark for remark in found["remarks"] if not remark.startswith("Failed: ")]
     failed = [remark.split(": ")[1].replace(f", {column}", "") for remark in found["remarks"] if remark not in remarks]
     if failed:
@@ -489,7 +489,7 @@ def verdicts(records: Path, words: Sequence[str]) -> str:
             if sum(counts) != len(claims):
                 raise ValueError(f"{name}: a verdict begins with none of {', '.join(VERDICTS)}")
             kind = part.partition("\n")[0]
-            link = f"[{title[2:].partition(':')[0]}](results/{name}.md): {kind.lower()}"
+            link = f"[{title[2:].partition(':')[0]}]({name}.md): {kind.lower()}"
             rows.setdefault(kind, []).append([link, str(len(claims)), *(str(count or "") for count in counts)])
     return markdown(["", "claims", *VERDICTS], [row for of in rows.values() for row in of])
 
@@ -523,7 +523,7 @@ def picture(column: str, found: Record) -> tuple[Path, str]:
     accuracy, traffic = head[1], head.index("MB")
     series = {row[0]: ([float(_mean(row[traffic]))], [float(_mean(row[1]))]) for row in rows}
     figure = Points(column, metrics.find("megabytes").heading, accuracy, series, log_x=True)
-    return DOCS / _picture(column), Pen(list(load(LEADERBOARD).rows)).svg(figure)
+    return DOCS / "results" / _picture(column), Pen(list(load(LEADERBOARD).rows)).svg(figure)
 
 
 def _picture(column: str) -> str:

@@ -2,7 +2,7 @@
 
 ``fedpfl-worker --policy FILE`` or the environment variable ``FEDPFL_POLICY`` names the file. The process that answers
 for a client checks each message against it before data are read or custom code is imported. Settings of a run come from
-the server; this file and the environment are the device's own. docs/what-leaves-a-client.md has the keys.
+the server; this file and the environment are the device's own. docs/how-to/what-leaves-a-client.md has the keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client-level differential privacy of what is shared: clip a client's update and add noise.
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018, for the flat
-clipping of a client's whole update. What it protects and what it does not: docs/privacy.md.
+clipping of a client's whole update. What it protects and what it does not: docs/how-to/privacy.md.
 """
 
 from __future__ import annotations

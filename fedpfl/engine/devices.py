@@ -1,6 +1,6 @@
 """The devices of a plan, as a file describes them (``devices-model``): which clients each has, and how fast it is.
 
-docs/virtual-time.md has the keys, and where the shipped numbers come from.
+docs/how-to/virtual-time.md has the keys, and where the shipped numbers come from.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _HOURS = re.compile(r"(\d{1,2}(?:\.\d+)?)-(\d{1,2}(?:\.\d+)?)")
 
 
 class Shipped(NamedTuple):
-    """What is known of a kind of device without a measurement of the run: see docs/virtual-time.md."""
+    """What is known of a kind of device without a measurement of the run: see docs/how-to/virtual-time.md."""
 
     train: float  # samples a second with STANDARD
     test: float
     watts: float = 0.0  # while it computes; 0: not known
 
 
-# `laptop` was measured (docs/performance.md). The others are estimates: laptop's numbers times the ratio of two results
-# of HPL, the whole board's and one core's of a desktop processor. docs/virtual-time.md has the sources and the sums.
+# `laptop` was measured (docs/results/performance.md). The others are estimates: laptop's numbers times the ratio of two
+# results of HPL, the whole board's and one core's of a desktop processor. docs/how-to/virtual-time.md has the sources
+# and the sums.
 SHIPPED: Mapping[str, Shipped] = {
     "nano": Shipped(470.0, 1_950.0, 10.0),
     "orin-nano": Shipped(1_820.0, 7_580.0, 7.6),

@@ -17,7 +17,7 @@ class ListenersSettings:
 
     listeners: str = setting(
         "",
-        "Your own listeners, which follow the run in the server's process (docs/callbacks.md): MODULE:NAME of a "
+        "Your own listeners, which follow the run in the server's process (docs/how-to/callbacks.md): MODULE:NAME of a "
         "class or an object, separated by commas.",
     )
 

@@ -45,7 +45,7 @@ class ParticipationSettings:
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them. A CSV file with a row "
-        "client,first,last for each stretch of rounds (docs/deployment.md), or MODULE:NAME, a function of "
+        "client,first,last for each stretch of rounds (docs/devices/deployment.md), or MODULE:NAME, a function of "
         "round, clients and rng that returns the numbers of clients.",
     )
     replay: str = setting(

@@ -41,7 +41,7 @@ class Rule(ABC):
 
     A rule implements :meth:`begin`, :meth:`add` and :meth:`finish`. It may override :meth:`outgoing` to send each
     client another vector, :meth:`attachments` to send more, and :meth:`check` to refuse replies; :attr:`remembers`
-    names all that it keeps between rounds. ``docs/architecture.md`` lists the order of the calls.
+    names all that it keeps between rounds. ``docs/contributing/architecture.md`` lists the order of the calls.
 
     Parameters
     ----------

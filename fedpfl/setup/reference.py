@@ -31,7 +31,7 @@ CITED_REPOSITORY = re.compile(r"^repository-code: .*\n", re.MULTILINE)
 CLONED = re.compile(r"(?<=^git clone )\S+(?= && cd fedpfl)", re.MULTILINE)
 # In the pages' commands while the repository has no address.
 NO_ADDRESS = "ADDRESS"
-PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/install.md", "docs/testbed.md")
+PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/how-to/install.md", "docs/devices/testbed.md")
 
 
 def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = False) -> str:
@@ -62,7 +62,7 @@ def settings_page() -> str:
     for title, fields in sections().items():
         if not title.startswith(METHOD):
             lines += [f"## {title}", "", *settings_table(fields), ""]
-    pages = ", ".join(f"[{name}](methods/{name}.md#settings)" for name in methods())
+    pages = ", ".join(f"[{name}](../methods/{name}.md#settings)" for name in methods())
     return "\n".join([*lines, "## Settings of methods", "", f"Each method's page has them: {pages}.", ""])
 
 
@@ -250,7 +250,7 @@ def update(root: Path) -> list[Path]:
             f'Homepage = "{REPOSITORY}"\n' if REPOSITORY else "",
             VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
         ),
-        root / "docs" / "configuration.md": settings_page(),
+        root / "docs" / "reference" / "configuration.md": settings_page(),
     }
     citation = root / "CITATION.cff"
     if citation.is_file():
@@ -259,7 +259,7 @@ def update(root: Path) -> list[Path]:
     for path in (root / name for name in PAGES_THAT_CLONE):
         if path.is_file():
             wanted[path] = CLONED.sub(REPOSITORY or NO_ADDRESS, path.read_text(encoding="utf-8"))
-    for name, table in {"security.md": bounds_table(), "architecture.md": hooks_table()}.items():
+    for name, table in {"how-to/security.md": bounds_table(), "contributing/architecture.md": hooks_table()}.items():
         page, (begin, *_, end) = root / "docs" / name, table.splitlines()
         if page.is_file():
             old = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
@@ -270,7 +270,7 @@ def update(root: Path) -> list[Path]:
 def _write(wanted: Mapping[Path, str]) -> list[Path]:
     changed = [path for path, new in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
     for path in changed:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path], encoding="utf-8")
     return changed
 

@@ -1,6 +1,6 @@
 """The file of an experiment: one table or figure of a paper as a grid of runs, and the paper's values.
 
-``docs/experiments.md`` has an example with all keys.
+``docs/how-to/experiments.md`` has an example with all keys.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs phases and measures models. The only loop over batches in the project.
 
-The inner loop is kept as close to bare PyTorch as it gets (``docs/performance.md`` has the numbers): an epoch's samples
-are gathered by one permutation and cut into views, parameters that do not train get no gradient, and nothing is read
-back from the tensors until the phase ends.
+The inner loop is kept as close to bare PyTorch as it gets (``docs/results/performance.md`` has the numbers): an epoch's
+samples are gathered by one permutation and cut into views, parameters that do not train get no gradient, and nothing is
+read back from the tensors until the phase ends.
 """
 
 from __future__ import annotations

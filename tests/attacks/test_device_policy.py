@@ -119,7 +119,7 @@ def test_a_policy_that_is_missing_allows_nothing(values, tmp_path, monkeypatch):
 
 def test_the_shipped_policy_has_each_key_once_and_the_page_explains_it():
     text = SHIPPED.read_text()
-    page = (SHIPPED.parents[1] / "docs" / "what-leaves-a-client.md").read_text()
+    page = (SHIPPED.parents[1] / "docs" / "how-to" / "what-leaves-a-client.md").read_text()
     for key in policy._KEYS:
         assert len(re.findall(rf"^(# )?{key} = ", text, re.MULTILINE)) == 1, key
         assert f"| `{key}` |" in page, key

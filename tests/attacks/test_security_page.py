@@ -8,7 +8,7 @@ from pathlib import Path
 from fedpfl.setup.reference import bounds_table
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
 
 
 def test_each_attack_on_the_page_has_a_test_that_exists():

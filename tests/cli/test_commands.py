@@ -194,8 +194,8 @@ def test_config(elsewhere):
     assert "wrote pyproject.toml" in fedpfl("config", "--update").stdout
     assert not (elsewhere / "docs").exists()  # an app of a user's own has no pages
     (elsewhere / "fedpfl").mkdir()
-    assert "wrote docs/configuration.md" in fedpfl("config", "--update").stdout
-    assert (elsewhere / "docs" / "configuration.md").is_file()
+    assert "wrote docs/reference/configuration.md" in fedpfl("config", "--update").stdout
+    assert (elsewhere / "docs" / "reference" / "configuration.md").is_file()
     assert "nothing to change" in fedpfl("config", "--update").stdout
 
 

@@ -63,7 +63,7 @@ def commands(page: str) -> Iterator[list[str]]:
 
 
 def test_the_extras_of_the_page_are_those_of_the_package():
-    table = PAGES["docs/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
+    table = PAGES["docs/how-to/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.M)))) == EXTRAS
 
 
@@ -78,15 +78,15 @@ def test_an_extra_that_is_named_exists():
 
 def test_versions_are_those_of_the_package():
     python = PROJECT["requires-python"].removeprefix(">=").partition(",")[0]
-    for page in ("README.md", "docs/install.md"):
+    for page in ("README.md", "docs/how-to/install.md"):
         assert f"Python {python} or later" in " ".join(PAGES[page].split())
     (flower,) = (text for text in PROJECT["dependencies"] if text.startswith("flwr"))
     first, end = re.findall(r"1\.(\d+)", flower)
     versions = " and ".join(f"1.{minor}" for minor in range(int(first), int(end)))
-    assert f"Flower {versions}" in " ".join(PAGES["docs/flower.md"].split())
+    assert f"Flower {versions}" in " ".join(PAGES["docs/how-to/flower.md"].split())
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/why.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/reference/why.md"])
 def test_the_number_of_methods_is_right(page):
     assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(methods()))
 
@@ -107,7 +107,9 @@ def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
 
 
 # The first row of each table of the leaderboard, by the table's heading.
-FIRST = dict(re.findall(r"^## (.+)\n\n(?:<!-- .*\n\n)?\|.*\n\|.*\n\| \[(.+?)\]", PAGES["docs/leaderboard.md"], re.M))
+FIRST = dict(
+    re.findall(r"^## (.+)\n\n(?:<!-- .*\n\n)?\|.*\n\|.*\n\| \[(.+?)\]", PAGES["docs/results/leaderboard.md"], re.M)
+)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if re.search(" first on .* in the leaderboard", PAGES[page])])
@@ -118,19 +120,19 @@ def test_a_method_that_was_first_in_the_leaderboard_is_there(page):
 
 
 def test_the_number_of_methods_in_the_leaderboard_is_right():
-    tables = PAGES["docs/leaderboard.md"].split("\n## ")[2:]
+    tables = PAGES["docs/results/leaderboard.md"].split("\n## ")[2:]
     rows = [len(re.findall(r"^\| \[", text, re.M)) for text in tables]
     assert re.findall(r"ranks (\d+) methods", PAGES["docs/results/comparisons.md"]) == [str(max(rows))]
 
 
 def test_the_table_of_data_sets_is_that_of_the_code():
-    rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/data.md"], re.M)
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/how-to/data.md"], re.M)
     known = {info.name: (info.size, info.classes, info.shape) for info in data_sets()}
     assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= known.items()
 
 
 def test_the_built_in_profiles_are_those_of_the_code():
-    page = PAGES["docs/virtual-time.md"]
+    page = PAGES["docs/how-to/virtual-time.md"]
     rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d.–]+) \|", page, re.M)
     numbers = {name: [float(text.replace(",", "").replace("–", "0")) for text in row] for name, *row in rows}
     assert numbers == {name: list(of) for name, of in SHIPPED.items()}
@@ -139,8 +141,13 @@ def test_the_built_in_profiles_are_those_of_the_code():
 @pytest.mark.parametrize(
     "page, after, before, refuses",
     [
-        ("docs/models.md", "need classes (", ")", lambda method: "loss" in method.refuses),
-        ("docs/robustness.md", "norm limit:", "`fedfac` finds", lambda method: method.aggregation.rule.no_robust_mean),
+        ("docs/how-to/models.md", "need classes (", ")", lambda method: "loss" in method.refuses),
+        (
+            "docs/how-to/robustness.md",
+            "norm limit:",
+            "`fedfac` finds",
+            lambda method: method.aggregation.rule.no_robust_mean,
+        ),
     ],
 )
 def test_the_methods_that_refuse_a_setting_are_those_of_the_code(page, after, before, refuses):
@@ -150,8 +157,8 @@ def test_the_methods_that_refuse_a_setting_are_those_of_the_code(page, after, be
 
 
 def columns(head: str) -> re.Pattern[str]:
-    """Return what matches the columns that a table of docs/python.md lists: NAME and … stand for more, _x for a_x."""
-    table = PAGES["docs/python.md"].partition(head)[2].partition("\n\n")[0]
+    """Return what matches the columns that a table of docs/how-to/python.md lists: NAME and … are more, _x is a_x."""
+    table = PAGES["docs/how-to/python.md"].partition(head)[2].partition("\n\n")[0]
     found = []
     for row in re.findall(r"^\| (`[^|]*) \|", table, re.M):
         first, *others = re.findall(r"`([^`]+)`", row)
@@ -218,7 +225,7 @@ def test_defaults_are_those_of_the_settings():
 def test_paths_of_the_repository_exist():
     found = 0
     # These two pages are about other projects' files.
-    for page in sorted(PAGES.keys() - {"docs/why.md", "docs/pfllib-fashion-mnist.md"}):
+    for page in sorted(PAGES.keys() - {"docs/reference/why.md", "docs/results/pfllib-fashion-mnist.md"}):
         for span in code(PAGES[page]):
             if re.fullmatch(rf"(?:{TOP})/[\w./*@-]+|[a-z_]+/[\w/]+\.py", span) and not NOT_HERE.match(span):
                 assert any(any((ROOT / top).glob(span.rstrip("/"))) for top in ("", "fedpfl", "tests")), (page, span)

@@ -33,7 +33,7 @@ MENU = {name: entry for part in yaml.safe_load(text_of("mkdocs.yml"))["nav"] for
 GUIDES = [
     page
     for page in leaves([MENU["Learn"], MENU["Tutorial"], MENU["How to"]])
-    if (ROOT / page).is_file() and page != "docs/gallery.md"
+    if (ROOT / page).is_file() and page != "docs/how-to/gallery.md"
 ]
 
 

@@ -24,8 +24,8 @@ import package_readme  # noqa: E402
 SHOWN = [
     "README.md",
     "docs/index.md",
-    "docs/gpu.md",
-    "docs/cluster.md",
+    "docs/how-to/gpu.md",
+    "docs/how-to/cluster.md",
     *(f"docs/tutorial/{path.name}" for path in sorted((ROOT / "docs/tutorial").glob("*.md"))),
 ]
 
@@ -80,7 +80,7 @@ def test_the_callbacks_of_the_page_work(tmp_path):
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     few = "import functools, fedpfl; fedpfl.run = functools.partial(fedpfl.run, num_clients=2, local_epochs=1)\n"
-    code = few + "".join(blocks("docs/callbacks.md", "python"))
+    code = few + "".join(blocks("docs/how-to/callbacks.md", "python"))
     environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     environment["NOTICE_URL"] = f"http://127.0.0.1:{server.server_port}/"
     try:

@@ -140,16 +140,16 @@ BY_HAND = {
         "Personalised LoRA": "sizes of arrays, counted", "Images recovered from gradients": "an attack on five runs",
     },
     "results/fedreg.md": {"FedReG's testbed, simulated": "six runs, each half an hour"},
-    "performance.md": dict.fromkeys(
+    "results/performance.md": dict.fromkeys(
         ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),
-    "gpu.md": {"What was measured": "from records/figures/gpu-h100.json, see the test below"},
-    "flower.md": {"On one machine": "times of the parts of a short run"},
-    "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
-    "virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
+    "how-to/gpu.md": {"What was measured": "from records/figures/gpu-h100.json, see the test below"},
+    "how-to/flower.md": {"On one machine": "times of the parts of a short run"},
+    "devices/testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
+    "how-to/virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.
-NOT_MEASURED = ("api", "configuration.md", "data.md", "deployment.md", "methods")
+NOT_MEASURED = ("reference/api.md", "reference/configuration.md", "how-to/data.md", "devices/deployment.md", "methods/")
 NUMBER = re.compile(r"\W*\d[\d,]*\.?\d*(?: ?(?:±|%|/|\().*)?\W*")
 
 
@@ -170,7 +170,7 @@ def test_tables_without_a_record_are_the_known_ones(page):
 
 def test_the_page_on_gpus_has_the_numbers_of_its_record():
     parts = json.loads((records.DOCS / "records" / "figures" / "gpu-h100.json").read_text())["values"]["parts"]
-    works, page = ("heavy: fedavg-cnn", "resnet8", "light: mlp"), (records.DOCS / "gpu.md").read_text()
+    works, page = ("heavy: fedavg-cnn", "resnet8", "light: mlp"), (records.DOCS / "how-to" / "gpu.md").read_text()
     rows = {
         "fedpfl, one batch": "fedpfl, one batch", "fedpfl, one client after the other": "fedpfl, one after the other",
         "pfl-research 0.6.0": "pfl-research", "straight PyTorch loop": "straight loop",
@@ -197,8 +197,8 @@ def test_verdicts_are_counted_from_the_papers_pages(tmp_path, monkeypatch):
     page.write_text("\n".join([*lines, "", *more]))
     monkeypatch.setattr(records, "DOCS", tmp_path)
     assert records.verdicts(tmp_path, ["p"]).splitlines()[2:] == [
-        "| [P](results/p.md): main claims | 2 | 1 | 1 |  |  |  |  |  |",
-        "| [P](results/p.md): other claims | 4 |  |  |  | 1 |  | 1 | 2 |",
+        "| [P](p.md): main claims | 2 | 1 | 1 |  |  |  |  |  |",
+        "| [P](p.md): other claims | 4 |  |  |  | 1 |  | 1 | 2 |",
     ]
     page.write_text("\n".join([*lines, "| c | perhaps | t |"]))
     with pytest.raises(ValueError, match="p: a verdict begins with none of"):
@@ -292,8 +292,8 @@ def test_a_column_of_the_leaderboard(tmp_path):
     assert table.splitlines() == [
         "|  | mean | MB |",
         "| --- | ---: | ---: |",
-        "| [Factorized-FL α](methods/factorized-fl.md) | 90.0 ± 1.0 | 4.0 ± 0.1 |",
-        "| [Local](methods/local.md) | 80.0 | 0.3 |",
+        "| [Factorized-FL α](../methods/factorized-fl.md) | 90.0 ± 1.0 | 4.0 ± 0.1 |",
+        "| [Local](../methods/local.md) | 80.0 | 0.3 |",
     ]
     assert remarks == (
         "- One.\n- Diverged, or ended by `update-norm-limit`: Local, seed 2.\n"

@@ -52,11 +52,11 @@ THEMES_OWN = re.compile(r"landmark-unique|scrollable-region-focusable \(\d+\): <
 # One of each kind: pictures, tables with long words, equations, code, signatures, a diagram, a notebook.
 SHOWN = (
     "index",
-    "methods",
+    "methods/index",
     "methods/fedfac",
-    "commands",
-    "api",
-    "architecture",
+    "reference/commands",
+    "reference/api",
+    "contributing/architecture",
     "tutorial/compare",
     "notebooks/compare",
 )
@@ -177,8 +177,8 @@ def test_every_command_and_every_public_name_has_its_place(pages, site):
     from fedpfl.cli import app
 
     commands = {f"fedpfl-{name}" for name, command in get_command(app).commands.items() if not command.hidden}
-    assert commands <= pages[site / "commands.html"].places
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert commands <= pages[site / "reference" / "commands.html"].places
+    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     names = set(fedpfl.__all__) - {"__version__"}
     assert not {name for name in names if f"::: fedpfl.{name}\n" not in text + "\n"}
 
@@ -207,7 +207,7 @@ def test_a_page_keeps_the_rules_of_accessibility(browser, site, name):
 
 
 def test_on_a_telephone_nothing_of_a_wide_table_or_of_a_command_is_hidden(browser, site):
-    browser.open(site / "configuration.html", width=PHONE, height=844)
+    browser.open(site / "reference" / "configuration.html", width=PHONE, height=844)
     every = "[...document.querySelectorAll('.cards, .cards td')]"
     assert browser.evaluate("document.querySelectorAll('.cards td').length") > 400
     assert browser.evaluate(f"{every}.filter(box => box.scrollWidth > box.clientWidth + 1).length") == 0
@@ -225,9 +225,9 @@ def test_on_a_telephone_nothing_of_a_wide_table_or_of_a_command_is_hidden(browse
 def test_pages_link_to_each_other_by_title(site, hooks):
     named = {path.name: re.findall(r">[^<>\s]+\.(?:md|ipynb)</a>", path.read_text()) for path in site.rglob("*.html")}
     assert not {name: found for name, found in named.items() if found}
-    title = (ROOT / "docs" / "live.md").read_text().partition("\n")[0].removeprefix("# ")
-    link = hooks._LINK.search("see [docs/live.md](live.md#who-can-see-it).")
-    assert hooks._link(link, ROOT / "docs" / "index.md") == f"[{title}](live.md#who-can-see-it)"
+    title = (ROOT / "docs" / "how-to" / "live.md").read_text().partition("\n")[0].removeprefix("# ")
+    link = hooks._LINK.search("see [docs/how-to/live.md](how-to/live.md#who-can-see-it).")
+    assert hooks._link(link, ROOT / "docs" / "index.md") == f"[{title}](how-to/live.md#who-can-see-it)"
 
 
 def test_the_page_of_a_notebook_shows_what_its_cells_print_and_return(hooks):
@@ -243,16 +243,16 @@ def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path
     notebook = {"cells": [{"cell_type": "markdown", "source": ["# First steps"]}]}
     config = hooks.on_config(MkDocsConfig())
     assert not config.repo_url and not config.site_url and "version" not in config.extra
-    assert hooks.notebook_page(notebook, "first-steps.ipynb") == "# First steps\n"
+    assert hooks.notebook_page(notebook, "notebooks/first-steps.ipynb") == "# First steps\n"
     monkeypatch.setattr(hooks.version, "REPOSITORY", "https://github.com/Someone/fedpfl")
     monkeypatch.setenv("MIKE_DOCS_VERSION", "0.1")
     config = hooks.on_config(MkDocsConfig())
     assert (config.repo_name, config.site_url) == ("Someone/fedpfl", "https://someone.github.io/fedpfl/")
     assert config.extra["version"] == {"provider": "mike"}
-    where = "https://colab.research.google.com/github/Someone/fedpfl/blob/main/docs/first-steps.ipynb"
-    assert f"]({where})" in hooks.notebook_page(notebook, "first-steps.ipynb")
+    where = "https://colab.research.google.com/github/Someone/fedpfl/blob/main/docs/notebooks/first-steps.ipynb"
+    assert f"]({where})" in hooks.notebook_page(notebook, "notebooks/first-steps.ipynb")
     for file in ("pyproject.toml", "CITATION.cff", *reference.PAGES_THAT_CLONE):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / "fedpfl").mkdir()
     for address in (hooks.version.REPOSITORY, ""):
@@ -269,7 +269,7 @@ def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path
 
 
 def test_names_of_the_reference_lead_to_their_source(site, hooks, monkeypatch):
-    page = (site / "api.html").read_text(encoding="utf-8")
+    page = (site / "reference" / "api.html").read_text(encoding="utf-8")
     places = re.findall(r'<p class="source"><code>(fedpfl/[\w/]+\.py):(\d+)</code></p>', page)
     assert len(places) > 100
     for path, line in places:

@@ -38,7 +38,7 @@ def test_what_rows_want_of_one_run_is_all_measured_after_it(path: Path, tmp_path
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_page_says_how_many_runs_there_are(scale: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "experiments.md").read_text(encoding="utf-8")
     (said,) = re.findall(rf"^\| `{scale}` \|[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
     measured = [Measured(load(path), scale, Store(tmp_path)) for path in FILES.values()]
     runs = {run.name for of in measured for run in of.planned()}

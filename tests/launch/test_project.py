@@ -68,7 +68,9 @@ def test_a_bench_fits_together(bench, monkeypatch):
         policy.current().check({**plan.run_config(), "method": "feddecomp"}, "")
     page = (bench / "README.md").read_text()
     assert all(name in page for name in ("inventory.yml", "settings.toml", "policy.toml"))
-    ours = "".join((ROOT / "docs" / name).read_text() for name in ("testbed.md", "jetson.md", "deployment.md"))
+    ours = "".join(
+        (ROOT / "docs" / "devices" / name).read_text() for name in ("testbed.md", "jetson.md", "deployment.md")
+    )
     for command in ("ansible-playbook", "jetson/wheelhouse.sh ~/bundle", "/etc/fedpfl/policy.toml", "supernode list"):
         assert command in page and command in ours
 

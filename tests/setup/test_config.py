@@ -53,10 +53,10 @@ def test_keys_are_unique_kebab_case():
 
 def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
-    assert (ROOT / "docs" / "configuration.md").read_text() == reference.settings_page()
+    assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == reference.settings_page()
     assert (ROOT / "fedpfl" / "launch" / "known.py").read_text() == reference.known_module()
     assert (ROOT / "fedpfl" / "strategies.pyi").read_text() == reference.strategies_stub()
-    assert reference.hooks_table() in (ROOT / "docs" / "architecture.md").read_text()
+    assert reference.hooks_table() in (ROOT / "docs" / "contributing" / "architecture.md").read_text()
 
 
 @pytest.mark.parametrize("key", ["output-dir", "state-dir", "data-dir", "data"])

@@ -14,8 +14,8 @@ topic                              written by  payload
 ``fedpfl/log/NAME``                both        JSON: a warning or an error of the process that is logged in as NAME
 =================================  ==========  ======================================================================
 
-``docs/mqtt.md`` lists the keys of the JSON objects. Everything but requests and responses is for people: the bridge
-works without it, apart from the server side's presence, which tells devices to ask again at once.
+``docs/devices/mqtt.md`` lists the keys of the JSON objects. Everything but requests and responses is for people: the
+bridge works without it, apart from the server side's presence, which tells devices to ask again at once.
 """
 
 from __future__ import annotations

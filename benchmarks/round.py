@@ -2,8 +2,8 @@
 
 The work is the reference work of ``docs/results/performance.md``: FedAvg's CNN on images of 28x28 pixels, 4 of 20
 clients a round, batches of 20, 5 epochs, SGD without momentum. The bare loop is written straight, without
-``fedpfl.training``, with all that is known to help on a CPU: a process for every core with one thread each, channels_last, ReLU
-behind max-pooling, one tensor for each client gathered by a permutation, ``torch.autograd.grad`` and one call for the
+``fedpfl.training``, with all that is known to help on a CPU: a process for every core, one thread each, channels_last,
+ReLU behind max-pooling, a tensor for each client gathered by a permutation, ``torch.autograd.grad`` and a call for the
 whole SGD step, longest client first. It trains the same clients from the same weights in the same order of samples
 and averages them, so that both end with the same model, up to rounding; the distance is printed.
 """

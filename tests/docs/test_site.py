@@ -158,6 +158,19 @@ def test_every_link_leads_somewhere(pages, site):
     assert not dead
 
 
+def test_old_addresses_lead_to_the_pages(site):
+    assert {path.stem for path in site.glob("*.html")} > {
+        "install",
+        "methods",
+        "first-steps",
+        "ansible",
+        "architecture",
+    }
+    for path in set(site.glob("*.html")) - {site / "index.html", site / "404.html"}:
+        (there,) = set(re.findall(r'(?:href="|url=)([^"]+)"', path.read_text(encoding="utf-8")))
+        assert (site / there).is_file(), path.name
+
+
 def test_pages_load_nothing_from_the_network(pages):
     found = {link for page in pages.values() for link in page.loads}
     assert not {link for link in found if urlsplit(link).netloc or link.startswith("//")}

@@ -203,7 +203,7 @@ def test_a_round_of_the_speed_setting_is_57000_samples() -> None:
     assert asked * 2850 * config.training.local_epochs == 57_000
 
 
-@pytest.mark.parametrize("page", ["deployment.md", "jetson.md"])
+@pytest.mark.parametrize("page", ["devices/deployment.md", "devices/jetson.md"])
 def test_runs_on_devices_are_shown_with_settings_that_fit_and_data_that_boards_have(page):
     shown = re.findall(r"flwr run [^']*'([^']+)'", (FOLDER.parent / "docs" / page).read_text())
     assert shown

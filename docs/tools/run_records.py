@@ -335,13 +335,14 @@ ONE_MODEL = ("FedAvg", "FedProx")
 def grids(records: Path, words: Sequence[str]) -> str:
     """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``.
 
-    Rows without any number are left out.
+    Rows and columns without any number are left out.
     """
     name, scale, metric = words
     found = one(f"grids/{name}-{scale}", records)["values"][metric]
     found = {row: cells for row, cells in found.items() if any(cells.values())}
     longest = max(found.values(), key=len)
-    columns = list(dict.fromkeys(column for cells in (longest, *found.values()) for column in cells))
+    columns = dict.fromkeys(column for cells in (longest, *found.values()) for column in cells)
+    columns = [column for column in columns if any(cells.get(column) for cells in found.values())]
     rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
     return markdown(["", *columns], rows)
 

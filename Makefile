@@ -65,6 +65,7 @@ lint: install ## ruff and mypy; of the programs outside the package only names a
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy experiments/*/analyses/*.py
 	for folder in benchmarks docs/tools docs/gallery $$(dirname experiments/*/*.py | sort -u); do \
 		(cd $$folder && $(abspath $(BIN))/mypy $(PROGRAM_CHECKS) *.py) || exit 1; done
 

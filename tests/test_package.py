@@ -15,7 +15,7 @@ import pytest
 from installed import clean, environment
 
 import fedpfl
-from fedpfl.study import shipped
+from fedpfl.launch import shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["num-server-rounds=1 local-epochs=1 num-clients=2 threads=1", 'method="fedper" model="mlp" batch-size=100']

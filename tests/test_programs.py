@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROGRAMS = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in ("benchmarks", "docs/gallery", "docs/tools", "experiments/*")
+    for folder in ("benchmarks", "docs/gallery", "docs/tools", "experiments/*", "experiments/*/analyses")
     for path in ROOT.glob(f"{folder}/*.py")
 )
 

@@ -34,6 +34,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.core.files import write_atomically
+from fedpfl.launch.shipped import experiments
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 from fedpfl.study import metrics
@@ -43,7 +44,6 @@ from fedpfl.study.description import load
 from fedpfl.study.measured import Measured, Place
 from fedpfl.study.page import folded, wrapped
 from fedpfl.study.report.draw import Pen
-from fedpfl.study.shipped import experiments
 from fedpfl.study.store import Store
 from fedpfl.study.tables import analysed, rankings
 

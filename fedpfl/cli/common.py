@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, did_you_mean
-from ..study.shipped import read_toml, settings_file
+from ..launch.shipped import read_toml, settings_file
 
 if TYPE_CHECKING:
     from rich.console import Console

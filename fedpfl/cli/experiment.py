@@ -163,7 +163,7 @@ def page_command(
 
 def files() -> dict[str, Path]:
     """Return the files of all experiments by name: of the working directory, or those that come with fedpfl."""
-    from ..study import shipped
+    from ..launch import shipped
 
     own = shipped.folder(shipped.EXPERIMENTS)
     for place in (Path(shipped.EXPERIMENTS), *([own] if own else ())):

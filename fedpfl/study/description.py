@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..core.errors import ConfigError
+from ..launch.shipped import read_toml
 from . import metrics
-from .shipped import read_toml
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"

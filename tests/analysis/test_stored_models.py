@@ -10,9 +10,13 @@ from support import simulate
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation, try_new_clients
 from fedpfl.study.analysis import ANALYSES, NotRecorded
-from fedpfl.study.analysis.feature_maps import contrast, picture, scaled
-from fedpfl.study.analysis.masking import masked_accuracies, parts
-from fedpfl.study.analysis.stored_models import fresh_arrays, overwrite
+from fedpfl.study.analysis.stored_models import fresh_arrays, overwrite, picture
+
+# Beside the tables that need them.
+masked_accuracies = ANALYSES["masking"].function.__globals__["masked_accuracies"]
+parts = ANALYSES["masking"].function.__globals__["parts"]
+contrast = ANALYSES["feature-maps"].function.__globals__["contrast"]
+scaled = ANALYSES["feature-maps"].function.__globals__["scaled"]
 
 QUICK = {"num_server_rounds": 2, "local_epochs": 2}
 

@@ -9,10 +9,10 @@ from grids import FILE as DESCRIPTION
 from grids import Fake, Silent, write
 from in_process import InProcess
 
+from fedpfl.launch.shipped import experiments
 from fedpfl.study.description import load
 from fedpfl.study.grid import Grid
 from fedpfl.study.measured import Measured
-from fedpfl.study.shipped import experiments
 from fedpfl.study.store import State, Store
 from fedpfl.study.tables import analysed, tables
 

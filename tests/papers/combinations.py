@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fedpfl.data import table
+from fedpfl.launch.shipped import experiments
 from fedpfl.methods.base import in_classifier
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study.description import load
 from fedpfl.study.measured import Measured
-from fedpfl.study.shipped import experiments
 from fedpfl.study.store import NOT_IDENTIFYING, PlannedRun, Store, plan
 
 ROOT = Path(__file__).resolve().parents[2]

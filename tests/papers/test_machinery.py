@@ -16,7 +16,7 @@ import trial
 from combinations import GRADED, NOWHERE, ROOT, Combination, Place, Whole, combinations, ends, one_for_each_column
 
 from fedpfl.data import table
-from fedpfl.study.shipped import experiments
+from fedpfl.launch.shipped import experiments
 from fedpfl.study.store import plan
 
 PUBLISHED = [info.name for info in table() if not info.own and info.name not in ("digits", "shakespeare")]

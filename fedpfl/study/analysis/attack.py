@@ -27,12 +27,11 @@ from ...results.tables import Cell, Spread, Table
 from ...training.loop import run_phase
 from ...training.phase import Batch, Phase
 from .cache import cached
-from .feature_maps import picture
 from .figure import Bars, Figure, Images
 from .inversion import ATTACKS, cosine_distance, label_from_bias
 from .registry import NotRecorded, Result, analysis
 from .runs import grouped
-from .stored_models import fresh_arrays, overwrite
+from .stored_models import fresh_arrays, overwrite, picture
 
 BIAS = "head.bias"  # of the classifier
 

@@ -1,12 +1,14 @@
-"""Fresh arrays that replace a client's own, for the analyses of stored models."""
+"""What analyses of clients' stored models share: fresh arrays in the place of a client's own, and pictures."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.pixels import HALF, brightness
 from ...results.new_clients import Simulation
 from ...setup.assembly import assemble
 
@@ -25,3 +27,9 @@ def overwrite(stored: Simulation, arrays: dict[str, Tensor], where: dict[str, Te
     own = stored.engine.model.state_dict(keep_vars=True)
     for name, places in where.items():
         own[name].copy_(torch.where(places, arrays[name], own[name]))
+
+
+def picture(image: Tensor, normalize: str = HALF) -> np.ndarray:
+    """Return an image, (channels, height, width) as models take it, as a figure has it."""
+    values = brightness(image, normalize).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+    return values if values.shape[2] == 3 else values.mean(axis=2)

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from ...results.history import History
-from ...results.run import RunFolder
-from ...results.tables import Cell, Table
-from .figure import Lines
-from .registry import NoOptions, Result, analysis
-from .runs import grouped, require
+from fedpfl.results.history import History
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Table
+from fedpfl.study.analysis.figure import Lines
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.runs import grouped, require
 
 HOW = "diagnostics = true records it"
 DRIFT, SHARED, PERSONAL = "details.drift", "details.shared-change", "details.personal-change"

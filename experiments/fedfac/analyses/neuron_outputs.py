@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import ConfigError
-from ...core.settings import setting
-from ...models.parts import cut
-from ...results.new_clients import Simulation
-from ...results.run import RunFolder
-from ...results.tables import Cell, Spread, Table
-from ...training.loop import predict
-from .figure import Distributions, Figure, Heatmap
-from .registry import Result, analysis
-from .runs import grouped
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.settings import setting
+from fedpfl.models.parts import cut
+from fedpfl.results.new_clients import Simulation
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Spread, Table
+from fedpfl.study.analysis.figure import Distributions, Figure, Heatmap
+from fedpfl.study.analysis.registry import Result, analysis
+from fedpfl.study.analysis.runs import grouped
+from fedpfl.training.loop import predict
 
 
 @dataclass(frozen=True)

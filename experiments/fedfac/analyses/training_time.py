@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ...results.history import History
-from ...results.run import RunFolder
-from ...results.tables import Table
-from .figure import Bars
-from .registry import NoOptions, Result, analysis
-from .runs import RunGroup, grouped, require
+from fedpfl.results.history import History
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Table
+from fedpfl.study.analysis.figure import Bars
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.runs import RunGroup, grouped, require
 
 BASELINE = "fedavg"
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ...results.history import History
-from ...results.run import RunFolder
-from ...results.tables import Cell, Table
-from .figure import Lines
-from .registry import NoOptions, Result, analysis
-from .runs import grouped, require
+from fedpfl.results.history import History
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Table
+from fedpfl.study.analysis.figure import Lines
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.runs import grouped, require
 
 GLOBAL, PERSONAL = "global.accuracy", "personalised.weighted"
 

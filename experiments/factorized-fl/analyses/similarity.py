@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...methods.factorized_fl.similarity import cosines
-from ...results.run import RunFolder
-from ...results.tables import Cell, Table
-from .figure import Heatmap
-from .registry import NoOptions, Result, analysis
-from .runs import array, grouped, require
+from fedpfl.methods.factorized_fl.similarity import cosines
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Table
+from fedpfl.study.analysis.figure import Heatmap
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.runs import array, grouped, require
 
 MAX_ROUNDS = 5
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...core.errors import ConfigError
-from ...core.rng import generator
-from ...core.settings import setting
-from ...methods.fedreg.rebalance import augmented
-from ...results.run import RunFolder
-from ...results.tables import Table
-from .feature_maps import picture
-from .figure import Images
-from .registry import Result, analysis
-from .runs import data_of
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.rng import generator
+from fedpfl.core.settings import setting
+from fedpfl.methods.fedreg.rebalance import augmented
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Table
+from fedpfl.study.analysis.figure import Images
+from fedpfl.study.analysis.registry import Result, analysis
+from fedpfl.study.analysis.runs import data_of
+from fedpfl.study.analysis.stored_models import picture
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.errors import ConfigError
-from ...core.pixels import HALF, brightness
-from ...core.settings import setting
-from ...methods.fedfac.sharing import ChannelSharing
-from ...results.new_clients import Simulation
-from ...results.run import RunFolder
-from ...results.tables import Cell, Table
-from .figure import Images
-from .registry import NotRecorded, Result, analysis
-from .runs import RunGroup, grouped
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.settings import setting
+from fedpfl.methods.fedfac.sharing import ChannelSharing
+from fedpfl.results.new_clients import Simulation
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Table
+from fedpfl.study.analysis.figure import Images
+from fedpfl.study.analysis.registry import NotRecorded, Result, analysis
+from fedpfl.study.analysis.runs import RunGroup, grouped
+from fedpfl.study.analysis.stored_models import picture
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,6 @@ def contrast(maps: np.ndarray) -> float | None:
         return None
     magnitude = np.abs(maps).mean(axis=(2, 3))
     return float((maps.std(axis=(2, 3)) / np.where(magnitude > 0, magnitude, 1)).mean())
-
-
-def picture(image: Tensor, normalize: str = HALF) -> np.ndarray:
-    """Return an image, (channels, height, width) as models take it, as a figure has it."""
-    values = brightness(image, normalize).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
-    return values if values.shape[2] == 3 else values.mean(axis=2)
 
 
 def scaled(values: np.ndarray) -> np.ndarray:

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...core.federation import new_clients
-from ...data import partition_counts
-from ...methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota
-from ...results.run import RunFolder
-from ...results.tables import Cell, Table
-from .figure import Figure, Heatmap
-from .registry import NoOptions, Result, analysis
-from .runs import data_of, require
+from fedpfl.core.federation import new_clients
+from fedpfl.data import partition_counts
+from fedpfl.methods.fedreg.fedreg import MAX_GROWTH
+from fedpfl.methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Table
+from fedpfl.study.analysis.figure import Figure, Heatmap
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.runs import data_of, require
 
 
 @analysis("rebalanced", "Each client's samples by class, as they are and rebalanced (FedReG, figure 4)")
@@ -38,7 +39,7 @@ def _row(run: RunFolder) -> tuple[Table, list[Figure]]:
     absent = set(new_clients(config.run.seed, config.run.new_clients, clients))
     settings = config.method.settings
     threshold = THRESHOLDS[settings.threshold]([int(row.sum()) for i, row in enumerate(counts) if i not in absent])
-    quotas = [quota(row, threshold, settings.max_growth) for row in counts]
+    quotas = [quota(row, threshold, MAX_GROWTH) for row in counts]
     made = np.where(counts > 0, np.array(quotas)[:, None], 0)
     rows: list[list[Cell]] = [
         [client, int(row.sum()), int((row > 0).sum()), size, int(made[client].sum()), effective_samples(row, size)]

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.rng import generator
-from ...core.settings import setting
-from ...methods.fedfac.sharing import ChannelSharing
-from ...results.new_clients import Simulation
-from ...results.run import RunFolder
-from ...results.tables import Cell, Spread, Table
-from .cache import cached
-from .registry import Result, analysis
-from .runs import bars, grouped, require
-from .stored_models import fresh_arrays, overwrite
+from fedpfl.core.rng import generator
+from fedpfl.core.settings import setting
+from fedpfl.methods.fedfac.sharing import ChannelSharing
+from fedpfl.results.new_clients import Simulation
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Cell, Spread, Table
+from fedpfl.study.analysis.cache import cached
+from fedpfl.study.analysis.registry import Result, analysis
+from fedpfl.study.analysis.runs import bars, grouped, require
+from fedpfl.study.analysis.stored_models import fresh_arrays, overwrite
 
 # Seeds of fresh arrays are below this; no run has such a seed by chance.
 HIGHEST_SEED = 2**31

@@ -69,7 +69,7 @@ class FedAS(MethodStrategy):
     """Base and personal head train together, after the base has learnt the class means of the client's last base."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., alignment_learning_rate: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., **settings: Any,
     ) -> None: ...
 
 class FedAvg(MethodStrategy):
@@ -286,7 +286,7 @@ class PFedGate(MethodStrategy):
     """The dense model is averaged; the gate stays (Algorithm 1)."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., gate_learning_rate: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., **settings: Any,
     ) -> None: ...
 
 class PFedMe(MethodStrategy):

@@ -78,7 +78,8 @@ SETTINGS = {
     # what does not fit together
     "early-stop=3": "early-stop = 3: needs validation-fraction and evaluate-every above 0",
     "feddecomp-lora-epochs=99 method='feddecomp'": "feddecomp-lora-epochs = 99: must be below local-epochs",
-    "label-smoothing=0.1 loss='mse'": "label-smoothing = 0.1: must be 0 for loss = mse",
+    "class-weights='balanced' loss='mse'": "class-weights = 'balanced': must be none for loss = mse",
+    "label-smoothing=0.1": "label-smoothing = 0.1: this setting was removed: loss takes a function of your own",
     "schedule='buffered' method='scaffold'": "schedule = 'buffered': must be synchronous for scaffold",
     "min-replies=50": "min-replies = 50: 2 clients are asked in a round",
     "classes-per-client=20 partitioner='pathological'": "classes-per-client = 20: must be at most 10, the number of cl",

@@ -19,6 +19,8 @@ logger = getLogger("fedpfl.client")
 
 # Training samples with which the written model is compared with the tested one.
 COMPARED = 64
+# Models that a client keeps, the newest ones.
+KEPT = 2
 
 
 class KeptModels(ClientPart):
@@ -62,7 +64,7 @@ class KeptModels(ClientPart):
             about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
         about["tested"] = {"correct": score.correct, "loss_sum": score.loss_sum, "samples": score.samples}
         try:
-            write_model(state.folder, about, content, engine.config.run.device_models_kept)
+            write_model(state.folder, about, content, KEPT)
         except (OSError, PolicyError) as error:  # the round still counts
             logger.warning("client %d: its model was not written: %s", local.client, error)
 

@@ -35,7 +35,13 @@ _HEAD = {"head-layers": _renamed(1, "head-layers")}
 
 # By method: those of all methods under an empty name.
 _OF: Mapping[str, Mapping[str, Removed]] = {
-    "": {},
+    "": {
+        "device-models-kept": Removed(2, "a client keeps its two newest models"),
+        "krum-clients": Removed(0, "krum averages all updates except as many as may be malicious"),
+        "label-smoothing": Removed(0.0, "loss takes a function of your own: F.cross_entropy(…, label_smoothing=0.1)"),
+        "learning-rate-over": Removed("rounds", "learning-rate-schedule counts rounds"),
+        "server-beta2": Removed(0.99, "β₂ is 0.99, as in the paper"),
+    },
     "clustered-fl": {
         "weights": Removed("examples", "a cluster's mean is weighted by training samples"),
         "linkage": Removed("complete", "a cluster is split by complete linkage, as in the authors' code"),
@@ -50,7 +56,10 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
         "epochs": Removed(1, "W is learned for one epoch, as in the paper; fedala-samples sets on how many samples"),
         "first-epochs": Removed(10, "W is learned for 10 epochs the first time"),
     },
-    "fedas": {"alignment-epochs": Removed(1, "the base is aligned for one epoch, as in the authors' code")},
+    "fedas": {
+        "alignment-epochs": Removed(1, "the base is aligned for one epoch, as in the authors' code"),
+        "alignment-learning-rate": Removed(0.01, "the base is aligned with 0.01, as in the authors' code"),
+    },
     "fedbabu": _HEAD,
     "fedfac": {
         "server-step": _CHANNELS["server-step"],
@@ -95,6 +104,7 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
     "pfedfda": {"beta": Removed(-1.0, "each client chooses β by cross-validation, as in the paper")},
     "pfedgate": {
         "opened": Removed(0.99, "every gate starts at 0.99"),
+        "gate-learning-rate": Removed(0.1, "the gate's learning rate is 0.1"),
         "clip-norm": Removed(10.0, "the gradients of gate and model are clipped at 10"),
         "blocks": Removed(5, "every parameter is divided into 5 blocks"),
     },

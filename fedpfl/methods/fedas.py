@@ -10,7 +10,6 @@ batch b at the trained model, and a client is tested with what it trained last. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from ..core.errors import LayoutError
 from ..core.extras import SERVER, Extra
 from ..core.federation import Client
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..layers.memory import in_twin, twin
 from ..models.parts import cut
 from ..rules.mean import Mean
@@ -31,15 +29,10 @@ from .base import Aggregation, LocalRound, excluding
 from .bases.prototypes import class_by_width
 from .bases.trained import KeepsTrained
 
+# Learning rate of the alignment, as in the authors' code.
+ALIGNMENT_RATE = 0.01
 # A trace is sent as its logarithm, which stays within these bounds: a model that fits all samples has a trace of 0.
 MIN_LOG, MAX_LOG = -30.0, 30.0
-
-
-@dataclass(frozen=True)
-class FedASSettings:
-    """Settings of FedAS; the default is that of the authors' code."""
-
-    alignment_learning_rate: float = setting(0.01, "Learning rate of the alignment, with plain SGD.", above=0)
 
 
 class FisherMean(Mean):
@@ -74,7 +67,6 @@ class FedAS(KeepsTrained):
         r"\theta \leftarrow \frac{\sum_i F_i \theta_i}{\sum_i F_i}, \quad F_i = \sum_b \| \nabla f_{ib} \|^2"
     )
     refuses = {"loss": "aligns the features of each class"}
-    Settings = FedASSettings
     aggregation = Aggregation(FisherMean)
     extras = (Extra("fisher", SERVER, "logarithm of the trace of the Fisher information", (1,), checked=True),)
 
@@ -101,7 +93,7 @@ class FedAS(KeepsTrained):
 
         aligned = Phase(
             train=lambda name: name.startswith("base."), epochs=1, loss=apart,
-            learning_rate=self.settings.alignment_learning_rate, move_statistics=False, **PLAIN_SGD,
+            learning_rate=ALIGNMENT_RATE, move_statistics=False, **PLAIN_SGD,
         )  # fmt: skip
         return [aligned, Phase(train=excluding(in_twin), epochs=self.training.local_epochs)]
 

@@ -16,7 +16,7 @@ READS = {
     "clip": ("robust-clip",),
     "median": (),
     "trimmed-mean": ("robust-false-share",),
-    "krum": ("robust-false-share", "krum-clients"),
+    "krum": ("robust-false-share",),
 }
 
 
@@ -40,9 +40,6 @@ class RobustSettings:
         "many of the largest and of the smallest values.",
         minimum=0,
         maximum=0.49,
-    )
-    krum_clients: int = setting(
-        0, "krum: number of updates to average. 1: Krum. 0: all except as many as may be malicious.", minimum=0
     )
     max_weight_share: float = setting(
         1.0,

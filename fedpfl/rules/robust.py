@@ -73,7 +73,7 @@ class RobustMean(RunningMean):
         if settings.robust_aggregation == "clip":
             return clipped_mean(self._vectors, self._given, self._start)
         if settings.robust_aggregation == "krum":
-            chosen = krum(self._vectors, self._start, false, settings.krum_clients)
+            chosen = krum(self._vectors, self._start, false)
             return trimmed_mean([self._vectors[i] for i in chosen], 0)
         return trimmed_mean(self._vectors, count if settings.robust_aggregation == "median" else false)
 
@@ -139,12 +139,11 @@ def trimmed_mean(vectors: Sequence[np.ndarray], dropped: int) -> np.ndarray:
     return found
 
 
-def krum(vectors: Sequence[np.ndarray], start: np.ndarray, false: int, chosen: int = 0) -> list[int]:
+def krum(vectors: Sequence[np.ndarray], start: np.ndarray, false: int) -> list[int]:
     """Return the positions of the vectors that are nearest to most others, in order.
 
     A vector's score is the sum of its squared distances to its n − f − 2 nearest others. Where n > 2f + 2 does not
-    hold, the largest f with which it does is taken. The lowest ``chosen`` scores count (n − f if it is 0), of equal
-    ones the first.
+    hold, the largest f with which it does is taken. The lowest n − f scores count, of equal ones the first.
     """
     count = len(vectors)
     false = max(0, min(false, (count - 3) // 2))
@@ -159,7 +158,7 @@ def krum(vectors: Sequence[np.ndarray], start: np.ndarray, false: int, chosen: i
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0)
     np.fill_diagonal(distances, np.inf)  # never among a vector's nearest
     scores = np.sort(distances, axis=1)[:, : min(near, count - 1)].sum(axis=1)
-    best = np.argsort(scores, kind="stable")[: min(chosen, count) or count - false]
+    best = np.argsort(scores, kind="stable")[: count - false]
     return sorted(best.tolist())
 
 

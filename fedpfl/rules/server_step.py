@@ -20,6 +20,9 @@ from .rule import Rule, Step
 ADAPTIVE_LEARNING_RATE = 0.01
 
 
+BETA2 = 0.99  # β₂ of adam and yogi
+
+
 class ServerStep(Step):
     """w ← w + η·step(Δ), where Δ is the mean less w, and w what the clients started from.
 
@@ -48,7 +51,7 @@ class ServerStep(Step):
         return stepped
 
     def _direction(self, way: np.ndarray) -> np.ndarray:
-        kind, beta1, beta2 = self.settings.server_optimizer, self.settings.server_momentum, self.settings.server_beta2
+        kind, beta1, beta2 = self.settings.server_optimizer, self.settings.server_momentum, BETA2
         if kind == "momentum":
             self.m = beta1 * self.m + way
             return self.m

@@ -123,9 +123,6 @@ class RunSettings:
         "round.",
         minimum=0,
     )
-    device_models_kept: int = setting(
-        2, "Number of device models that a client keeps; older ones are deleted.", minimum=1
-    )
     run_name: str = setting("", "Name of the run's folder. Empty: made from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
     continue_from: str = setting(

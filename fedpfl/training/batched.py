@@ -39,7 +39,6 @@ from .losses import class_weights, weighing_with
 from .merge import CannotStack, Merged
 from .optim import SGD, TorchOptimizer, clip
 from .phase import Batch, Phase, loss_of
-from .schedule import rate_factor
 from .settings import TrainingSettings
 
 logger = getLogger("fedpfl.training")
@@ -254,7 +253,6 @@ class _Run:
         parts = step_parts(phase, settings, self.names, params, self.factor, self.velocity)
         if any(isinstance(part.optimizer, TorchOptimizer) for part in parts):
             raise CannotStack(f"the optimiser {settings.optimizer} is PyTorch's own")
-        rates = [part.optimizer.learning_rate for part in parts]
         self.changed = [False] * len(self.merged.leaves)
         self.precision = step_precision(settings)
         self.holder = Holder(turns.model)
@@ -269,7 +267,7 @@ class _Run:
         alike = Counter(self._shape(tick, rows) for tick, found in enumerate(groups) for _, rows in found)
         # A graph repeats what happens on the GPU, and nothing else.
         on_gpu = all(tensor.is_cuda for tensor in (params[0], *self.merged.leaves))
-        with_graphs = on_gpu and _may_be_captured(parts, settings)
+        with_graphs = on_gpu and _may_be_captured(parts)
         captured: dict[Any, _Captured] = {}
         with ExitStack() as stack:
             norms = stack.enter_context(statistics_of(turns.modules, phase.move_statistics))
@@ -283,10 +281,6 @@ class _Run:
                         losses[rows, tick] = captured[shape].replay(batch, masks)
                         continue
                     done = [_part(part, rows) for part in parts]
-                    if settings.learning_rate_over == "steps":
-                        rate = rate_factor(settings, tick + 1, len(self.sizes[clients[0]]))
-                        for part, full in zip(done, rates):
-                            part.optimizer.learning_rate = full * rate
                     lone = batch.y.shape[1] == 1 and bool(norms)
                     if lone:  # as in run_phase
                         set_mode(norms, False)
@@ -312,11 +306,10 @@ class _Run:
         return (rows.start, rows.stop, self.sizes[rows.start][tick]) if isinstance(rows, slice) else None
 
     def _groups(self, tick: int) -> Iterator[tuple[list[int], Rows]]:
-        """Yield the clients that step together: with batches of one size and, if rates follow it, as many steps."""
-        over_steps = self.settings.learning_rate_over == "steps"
+        """Yield the clients that step together: with batches of one size."""
 
-        def kind(client: int) -> tuple[int, int]:
-            return self.sizes[client][tick], len(self.sizes[client]) if over_steps else 0
+        def kind(client: int) -> int:
+            return self.sizes[client][tick]
 
         there = [client for client, sizes in enumerate(self.sizes) if len(sizes) > tick]
         for _, found in groupby(sorted(there, key=kind), kind):
@@ -505,9 +498,9 @@ class _Captured:
         return self._losses
 
 
-def _may_be_captured(parts: Sequence[Part], settings: TrainingSettings) -> bool:
+def _may_be_captured(parts: Sequence[Part]) -> bool:
     """Return whether all steps of a phase run the same kernels with the same numbers: Adam counts its steps."""
-    return settings.learning_rate_over != "steps" and all(type(part.optimizer) is SGD for part in parts)
+    return all(type(part.optimizer) is SGD for part in parts)
 
 
 class _Batches:

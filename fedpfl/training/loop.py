@@ -8,7 +8,6 @@ read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from itertools import count
 from typing import Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
 import numpy as np
@@ -25,7 +24,6 @@ from .losses import CROSS_ENTROPY, KINDS, class_weights, weighing_with
 from .metrics import Measure, SumAndCount, measured
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
-from .schedule import rate_factor
 from .settings import TrainingSettings
 from .steps import gradients
 
@@ -75,7 +73,7 @@ def run_phase(
     set_training(model, modules)
     epochs = epochs_of(len(y), phase, settings, modules)
     parts = step_parts(phase, settings, names, params, factor, velocity)
-    step = _stepper(parts, settings, sum(map(len, epochs)))
+    step = _stepper(parts)
     augment = None if phase.learning_rate == 0 else settings.augmentation_of(normalize)
     losses: list[Tensor] = []
     phase_loss = phase.loss_with(settings)
@@ -256,7 +254,7 @@ def step_parts(
     ]
 
 
-def _stepper(parts: Sequence[Part], settings: TrainingSettings, steps: int) -> Callable[[list[Tensor]], None]:
+def _stepper(parts: Sequence[Part]) -> Callable[[list[Tensor]], None]:
     """Return what moves the parameters by their gradients, which it may overwrite."""
 
     def step(grads: list[Tensor]) -> None:
@@ -266,24 +264,7 @@ def _stepper(parts: Sequence[Part], settings: TrainingSettings, steps: int) -> C
                 clip(theirs, limit)
             optimizer.step(theirs)
 
-    return _scheduled([part.optimizer for part in parts], step, settings, steps)
-
-
-def _scheduled(
-    optimizers: Sequence[Optimizer], step: Callable[[list[Tensor]], None], settings: TrainingSettings, steps: int
-) -> Callable[[list[Tensor]], None]:
-    """Return a step before which the learning rates follow the schedule, if it counts the steps of a phase."""
-    if settings.learning_rate_over != "steps":
-        return step
-    rates, numbers = [one.learning_rate for one in optimizers], count(1)
-
-    def scheduled(grads: list[Tensor]) -> None:
-        factor = rate_factor(settings, next(numbers), steps)
-        for one, rate in zip(optimizers, rates):
-            one.learning_rate = rate * factor
-        step(grads)
-
-    return scheduled
+    return step
 
 
 def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:

@@ -87,9 +87,9 @@ def weighing_with(weights: Tensor) -> Iterator[None]:
         _weights.reset(token)
 
 
-def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
+def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Return the cross-entropy of each sample times the weight of its class: the mean, the sum, or each (none)."""
-    losses = F.cross_entropy(outputs, y, reduction="none", label_smoothing=label_smoothing)
+    losses = F.cross_entropy(outputs, y, reduction="none")
     weights = _weights.get()
     if weights is not None:
         losses = losses * weights[y]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Callable
 
 from ..core import custom
@@ -58,13 +57,6 @@ class TrainingSettings:
         "of samples; weight-decay and the penalties of methods stay the same. Recorded losses are always means.",
         choices=("mean", "sum"),
     )
-    label_smoothing: float = setting(
-        0.0,
-        "Share of a sample's label that is spread evenly over all classes, in cross-entropy. Tests compute the loss "
-        "without it.",
-        minimum=0,
-        maximum=0.999999,
-    )
     class_weights: str = setting(
         "none",
         "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
@@ -102,12 +94,6 @@ class TrainingSettings:
         "learning-rate-decay every learning-rate-decay-every rounds. exponential: times learning-rate-decay every "
         "round. cosine: half a cosine that would reach 0 after the last round.",
         choices=("constant", "step", "exponential", "cosine"),
-    )
-    learning_rate_over: str = setting(
-        "rounds",
-        "Unit of the schedule, its decay and its warm-up: rounds of the run, or steps of each local phase. With "
-        "steps the schedule restarts in every phase.",
-        choices=("rounds", "steps"),
     )
     learning_rate_decay: float = setting(
         0.99, "Decay factor of the schedules step and exponential.", above=0, maximum=1
@@ -171,8 +157,7 @@ class TrainingSettings:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
         if self.has_own_loss:
             return own_loss(self.loss)
-        criterion = weighted_cross_entropy if self.class_weights != "none" else self.kind.criterion
-        return partial(criterion, label_smoothing=self.label_smoothing) if self.label_smoothing else criterion
+        return weighted_cross_entropy if self.class_weights != "none" else self.kind.criterion
 
     def augmentation_of(self, normalize: str = HALF) -> Callable[[Any, Any], Any] | None:
         """Return how samples of a batch are changed, (samples, generator) → samples; None where they are not."""
@@ -197,9 +182,5 @@ class TrainingSettings:
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
-        if self.label_smoothing and (self.loss != CROSS_ENTROPY or "loss" in method.refuses):
-            has_own = self.loss == CROSS_ENTROPY
-            what = f"{method.name}, which has its own loss" if has_own else f"loss = {self.loss}"
-            raise ConfigError("label-smoothing", self.label_smoothing, f"must be 0 for {what}")
         if self.class_weights != "none" and self.loss != CROSS_ENTROPY:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")

@@ -30,7 +30,6 @@ OWN = {key: value for key, value in FEW.items() if not key.endswith("_samples") 
         {"learning_rate_schedule": "cosine", "learning_rate_warm_up": 1},
         {"learning_rate_schedule": "step", "learning_rate_decay": 0.5, "learning_rate_decay_every": 1},
         {"clip_norm": 0.1},
-        {"label_smoothing": 0.1},
         {"class_weights": "balanced"},
         {"class_weights": [1, 5, 1, 1, 1, 1, 1, 1, 1, 1]},
         {"loss": lambda outputs, y: nn.functional.multi_margin_loss(outputs, y)},

@@ -89,13 +89,13 @@ def one(tmp_path, **settings):
 
 
 def test_only_this_user_can_read_it_and_the_latest_are_kept(tmp_path):
-    folder = one(tmp_path, num_server_rounds=4, evaluate_every=0, device_model_every=1, device_models_kept=3)
-    names = [f"round-00000{number}.{ending}" for number in (2, 3, 4) for ending in ("json", "safetensors")]
+    folder = one(tmp_path, num_server_rounds=4, evaluate_every=0, device_model_every=1)
+    names = [f"round-00000{number}.{ending}" for number in (3, 4) for ending in ("json", "safetensors")]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert load_model(folder).about["round"] == 4
-    assert load_model(folder / "round-000002.safetensors").about["round"] == 2
+    assert load_model(folder / "round-000003.safetensors").about["round"] == 3
 
 
 def test_devices_write_it_and_simulations_do_not(tmp_path):

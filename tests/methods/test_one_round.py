@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from fedpfl.core.frozen import frozen
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
-from fedpfl.methods import fedgh, fedtgp, pfedfda
+from fedpfl.methods import fedas, fedgh, fedtgp, pfedfda
 from fedpfl.models import BaseHeadModel, registry
+from fedpfl.rules import server_step
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
@@ -193,8 +194,9 @@ def test_feddyn(play):
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
-def test_server_optimizer(play, kind):
-    settings = {"server_learning_rate": 0.3, "server_momentum": 0.6, "server_beta2": 0.8, "server_tau": 0.05}
+def test_server_optimizer(play, monkeypatch, kind):
+    monkeypatch.setattr(server_step, "BETA2", 0.8)
+    settings = {"server_learning_rate": 0.3, "server_momentum": 0.6, "server_tau": 0.05}
     task = play("fedavg", server_optimizer=kind, **settings)
     w = task.start
     m, v = ({k: np.full_like(a, start) for k, a in w.items()} for start in (0, 0.05**2))
@@ -654,8 +656,9 @@ def test_fedcp(play):
     task.check_shared({**shared, **common})
 
 
-def test_fedas(play):
-    task = play("fedas", fedas_alignment_learning_rate=0.2)
+def test_fedas(play, monkeypatch):
+    monkeypatch.setattr(fedas, "ALIGNMENT_RATE", 0.2)
+    task = play("fedas")
     base, last = {k: task.start[k] for k in BASE}, [None] * 3
     for at, clients in enumerate(task.rounds):
         weights = []

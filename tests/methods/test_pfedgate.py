@@ -96,14 +96,13 @@ def test_the_input_is_normalised_by_a_mixture_of_three_kinds_of_moments(shape):
 def test_gate_and_model_have_rates_and_norms_of_their_own():
     from fedpfl.setup.config import Config
 
-    settings = {"method": "pfedgate", "pfedgate-gate-learning-rate": 0.3}
-    method = Config.parse(settings).method
+    method = Config.parse({"method": "pfedgate"}).method
     (phase,) = method.schedule(None)
     names = [name for name, _ in method.build(small()).named_parameters()]
     first = {name: next(i for i, group in enumerate(phase.groups) if group.selected(name)) for name in names}
     assert {name for name, i in first.items() if i == 0} == {name for name in names if name.startswith("gate.")}
     assert set(first.values()) == {0, 1}
-    assert [(group.learning_rate, group.clip_norm) for group in phase.groups] == [(0.3, 10.0), (None, 10.0)]
+    assert [(group.learning_rate, group.clip_norm) for group in phase.groups] == [(0.1, 10.0), (None, 10.0)]
 
 
 def test_with_every_gate_open_it_is_fedavg_to_the_bit(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedpfl.core.removed import as_before
 from fedpfl.data import table
 from fedpfl.launch.shipped import experiments
 from fedpfl.methods.base import in_classifier
@@ -135,6 +136,7 @@ class Combination:
 def counted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by which combinations are told apart, the same ones for whoever's home has the data."""
     home = f"{Path.home()}/"
+    settings = as_before(settings, settings["method"])
     return {
         key: value.replace(home, "~/") if isinstance(value, str) else value
         for key, value in settings.items() if key not in MEASURING and not (key in YOUNGER and value == YOUNGER[key])

@@ -193,8 +193,6 @@ def test_only_a_loss_of_each_sample_can_be_mixed(tmp_path):
 def test_methods_for_classes_refuse_a_loss_of_targets():
     with pytest.raises(ConfigError, match="must be cross-entropy for knn-per"):
         Config.parse({"method": "knn-per", "loss": "mse:parts:huber"})
-    with pytest.raises(ConfigError, match="must be 0 for loss = parts:focal"):
-        Config.parse({"method": "fedavg", "loss": "parts:focal", "label-smoothing": 0.1})
     for wrong in ("parts", "cross-entropy:parts:focal", "multi:parts:focal"):
         with pytest.raises(ConfigError, match="loss"):
             Config.parse({"method": "fedavg", "loss": wrong})

@@ -18,7 +18,6 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
 from fedpfl.engine.local import LocalTransport
-from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.loop import run_phase
@@ -47,14 +46,14 @@ def trained(factor=1.0, epochs=2, **settings):
     return ours
 
 
-def reference(make, epochs=2, clip=0.0, smoothing=0.0, steps=None):
+def reference(make, epochs=2, clip=0.0, steps=None):
     theirs, (x, y), rng, done = model(), data(), np.random.default_rng(7), 0
     optimizer = make(theirs.parameters())
     while done < (steps or 3 * epochs):
         order = torch.from_numpy(rng.permutation(len(y)))
         for at in order.split(8)[: (steps or 3 * epochs) - done]:
             optimizer.zero_grad()
-            F.cross_entropy(theirs(x[at]), y[at], label_smoothing=smoothing).backward()
+            F.cross_entropy(theirs(x[at]), y[at]).backward()
             if clip:
                 nn.utils.clip_grad_norm_(theirs.parameters(), clip)
             optimizer.step()
@@ -83,9 +82,8 @@ def test_optimisers_are_torch_s(name, make):
     same(trained(optimizer=name, learning_rate=0.05, weight_decay=0.1), reference(make))
 
 
-def test_clipping_smoothing_and_a_factor_are_torch_s():
+def test_clipping_and_a_factor_are_torch_s():
     same(trained(learning_rate=0.1, clip_norm=0.05), reference(sgd(0.1), clip=0.05))
-    same(trained(learning_rate=0.1, label_smoothing=0.2), reference(sgd(0.1), smoothing=0.2))
     same(trained(learning_rate=0.1, factor=0.5), reference(sgd(0.05)))
 
 
@@ -125,31 +123,6 @@ def test_schedules_are_torch_s():
             learning_rate_warm_up=warm_up,
         )  # fmt: skip
         assert [rate_factor(settings, number, 9) for number in range(1, 10)] == pytest.approx(theirs(make))
-
-
-def test_over_the_steps_of_a_phase_the_schedule_is_torch_s():
-    lr = torch.optim.lr_scheduler
-    for optimizer, made in (("sgd", sgd(0.05)), ("adamw", lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
-                            ("RMSprop", lambda p: torch.optim.RMSprop(p, 0.05, momentum=0.9))):  # fmt: skip
-        for name, make in (
-            ("cosine", lambda o: lr.CosineAnnealingLR(o, 6)), ("step", lambda o: lr.StepLR(o, 2, 0.5)),
-            ("exponential", lambda o: lr.ExponentialLR(o, 0.5)),
-        ):  # fmt: skip
-            theirs, (x, y), rng = model(), data(), np.random.default_rng(7)
-            stepper = made(theirs.parameters())
-            scheduler = make(stepper)
-            for _ in range(2):
-                for at in torch.from_numpy(rng.permutation(len(y))).split(8):
-                    stepper.zero_grad()
-                    F.cross_entropy(theirs(x[at]), y[at]).backward()
-                    stepper.step()
-                    scheduler.step()
-            ours = trained(
-                optimizer=optimizer, learning_rate=0.05, weight_decay=0.1 * (optimizer == "adamw"),
-                learning_rate_schedule=name, learning_rate_decay=0.5, learning_rate_decay_every=2,
-                learning_rate_over="steps",
-            )  # fmt: skip
-            same(ours, theirs)
 
 
 def test_rare_classes_weigh_more():
@@ -233,12 +206,12 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
 
 TINY = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "local_epochs": 1,
         "num_server_rounds": 1, "class_weights": "balanced", "augmentation": "randaugment",
-        "learning_rate_schedule": "cosine", "learning_rate_over": "steps", "batch_size": 10,
+        "learning_rate_schedule": "cosine", "batch_size": 10,
         "metrics": "f1-macro,auroc"}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", each_method())
-def test_every_method_trains_with_weights_randaugment_and_a_schedule_of_steps(tmp_path, method):
+def test_every_method_trains_with_weights_randaugment_and_a_schedule(tmp_path, method):
     epochs = 2 if method == "feddecomp" else 1  # one for each part of the model
     line = simulate(tmp_path, 2, **{**TINY, **quick(method), "method": method, "local_epochs": epochs}).metrics()[0]
     assert not line.get("failed") and np.isfinite(line["train_loss"])
@@ -253,8 +226,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("method", ["fedavg", "feddecomp", "scaffold", "per-fedavg", "fedem", "pfedme"])
 def test_methods_train_with_all_of_them_with_any_workers(tmp_path, method):
-    smoothing = 0.0 if "loss" in methods()[method].refuses else 0.1
-    given = {**FEW_SAMPLES, **OPTIONS, "method": method, "num_server_rounds": 2, "label_smoothing": smoothing}
+    given = {**FEW_SAMPLES, **OPTIONS, "method": method, "num_server_rounds": 2}
     if method == "per-fedavg":  # which steps with sgd alone
         given.update(optimizer="sgd", per_fedavg_beta=0.02)
     values = federation(tmp_path / "a", 2, num_clients=2, **given)
@@ -272,8 +244,7 @@ FEW_STEPS = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-
 
 @pytest.mark.parametrize("method", each_method())
 def test_every_method_is_resumed_with_all_of_them_and_float16(tmp_path, method):
-    smoothing = 0.0 if "loss" in methods()[method].refuses else 0.1
-    given = {**FEW_STEPS, **OPTIONS, **quick(method), "method": method, "label_smoothing": smoothing, "local_steps": 2,
+    given = {**FEW_STEPS, **OPTIONS, **quick(method), "method": method, "local_steps": 2,
              "class_weights": "balanced", "learning_rate_warm_up": 1, "wire_dtype": "float16"}  # fmt: skip
     if method == "per-fedavg":  # which steps with sgd alone
         given.update(optimizer="sgd")
@@ -308,10 +279,6 @@ def test_a_resumed_run_has_the_learning_rate_of_its_round(tmp_path):
 
 
 def test_what_does_not_fit_is_one_line():
-    with pytest.raises(ConfigError, match=r"label-smoothing = 0.1: must be 0 for fedreg, which has its own loss"):
-        Config.parse({"method": "fedreg", "label-smoothing": 0.1})
-    with pytest.raises(ConfigError, match=r"label-smoothing = 0.1: must be 0 for loss = mse"):
-        Config.parse({"method": "fedavg", "label-smoothing": 0.1, "loss": "mse"})
     with pytest.raises(ConfigError, match=r"class-weights = 'balanced': must be none for loss = mse"):
         Config.parse({"method": "fedavg", "class-weights": "balanced", "loss": "mse"})
     for name in ("LBFGS", "Optimizer", "adaam", "lr_scheduler"):

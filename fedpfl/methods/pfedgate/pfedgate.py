@@ -19,6 +19,7 @@ from ..base import Aggregation, LocalRound, Method, everything
 from .gate import Gate, blocks_of
 
 OPENED = 0.99  # the value of every gate at first
+LEARNING_RATE = 0.1  # of the gate
 CLIP_NORM = 10.0  # of the gradients of gate and model, each
 BLOCKS = 5  # into which every parameter is divided
 
@@ -28,7 +29,6 @@ class PFedGateSettings:
     """Settings of pFedGate."""
 
     share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
-    gate_learning_rate: float = setting(0.1, "Learning rate of the gate.", above=0)
 
 
 class PFedGate(Method):
@@ -70,7 +70,7 @@ class PFedGate(Method):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.training.criterion(gated(model, batch.x), batch.y)
 
-        groups = [Group(in_gate, self.settings.gate_learning_rate, CLIP_NORM), Group(everything, None, CLIP_NORM)]
+        groups = [Group(in_gate, LEARNING_RATE, CLIP_NORM), Group(everything, None, CLIP_NORM)]
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, groups=groups)]
 
     def personalised(self, model: nn.Module) -> Forward:

@@ -56,7 +56,8 @@ ADDED_LATER = frozenset({
     "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
     "factorized-fl-penalty", "factorized-fl-plus-penalty",
     "metrics", "choose-by", "standardize", "impute", "image-size", "class-weights", "learning-rate-over",
-    "client-models", "devices-model", "clients-at-once",
+    "client-models", "devices-model", "clients-at-once", "time-column", "category-columns", "drop-rate",
+    "available-clients", "client-settings",
 })  # fmt: skip
 
 

@@ -46,7 +46,8 @@ YOUNGER = {
     "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient",
     "metrics": "", "choose-by": "accuracy", "standardize": "none", "impute": "refuse", "image-size": 0,
     "class-weights": "none", "learning-rate-over": "rounds",
-    "client-models": "", "devices-model": "",
+    "client-models": "", "devices-model": "", "clients-at-once": 0, "time-column": "", "category-columns": "",
+    "drop-rate": 0.0, "available-clients": "", "client-settings": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

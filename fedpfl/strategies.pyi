@@ -160,7 +160,7 @@ class FedPAC(MethodStrategy):
     """The head on CE; then the base on CE + λ·mean (f(x) − c_y)²; centroids c_y are the means of all clients' features."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., alignment: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., **settings: Any,
     ) -> None: ...
 
 class FedPer(MethodStrategy):
@@ -244,7 +244,7 @@ class KNNPer(MethodStrategy):
     """Training is FedAvg's. A client predicts with λ·h_knn + (1 − λ)·h, h_knn by its nearest training samples."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., k: int = ..., weight: float = ..., tune: bool = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., weight: float = ..., tune: bool = ..., **settings: Any,
     ) -> None: ...
 
 class LGFedAvg(MethodStrategy):
@@ -314,5 +314,5 @@ class Scaffold(MethodStrategy):
     """A client steps y_i ← y_i − η·(∇f_i(y_i) − c_i + c) and then renews c_i, of which it sends the change Δc_i."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., server_learning_rate: float = ..., momentum: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., momentum: float = ..., **settings: Any,
     ) -> None: ...

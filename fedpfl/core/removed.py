@@ -39,7 +39,11 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
         "device-models-kept": Removed(2, "a client keeps its two newest models"),
         "krum-clients": Removed(0, "krum averages all updates except as many as may be malicious"),
         "label-smoothing": Removed(0.0, "loss takes a function of your own: F.cross_entropy(…, label_smoothing=0.1)"),
+        "learning-rate-decay-every": Removed(10, "the schedule exponential decays each round"),
         "learning-rate-over": Removed("rounds", "learning-rate-schedule counts rounds"),
+        "tracker-project": Removed(
+            "fedpfl", "WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names it, on the server's machine"
+        ),
         "server-beta2": Removed(0.99, "β₂ is 0.99, as in the paper"),
     },
     "clustered-fl": {
@@ -78,6 +82,7 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
         "server-batch-size": Removed(1, "the server takes one class mean a step"),
     },
     "fedpac": {
+        "alignment": Removed(1.0, "features are aligned with the weight 1"),
         "p-epochs": Removed(1, "the head trains for one epoch a round; fedrep-p-epochs is FedRep's"),
         "combine": Removed(True, "heads are always combined; method = fedrep does without"),
     },
@@ -97,7 +102,10 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
         "server-learning-rate": Removed(0.01, "the server's learning rate is 0.01"),
         "server-epochs": Removed(100, "the server trains for 100 epochs a round, as in the paper"),
     },
-    "knn-per": {"scale": Removed(1.0, "distances have the scale 1")},
+    "knn-per": {
+        "k": Removed(10, "ten neighbours count"),
+        "scale": Removed(1.0, "distances have the scale 1"),
+    },
     "lg-fedavg": _HEAD,
     "moon": {"temperature": Removed(0.5, "the temperature is 0.5, as in the paper")},
     "per-fedavg": {"delta": Removed(0.001, "the finite difference has a step of 0.001")},
@@ -109,7 +117,10 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
         "blocks": Removed(5, "every parameter is divided into 5 blocks"),
     },
     "pfedsd": {"temperature": Removed(3.0, "the temperature is 3")},
-    "scaffold": {"control": Removed("steps", "c_i is the mean gradient of a client's steps, option II of the paper")},
+    "scaffold": {
+        "control": Removed("steps", "c_i is the mean gradient of a client's steps, option II of the paper"),
+        "server-learning-rate": Removed(1.0, "the server takes the mean itself, a step of 1 as in the paper's runs"),
+    },
 }
 
 REMOVED = {f"{method}-{key}" if method else key: of for method, ones in _OF.items() for key, of in ones.items()}

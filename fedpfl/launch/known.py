@@ -80,9 +80,8 @@ class CommonSettings(TypedDict, total=False):
     local_steps: Annotated[int, {'minimum': 0}]
     optimizer: str
     learning_rate: Annotated[float, {'above': 0}]
-    learning_rate_schedule: Literal["constant", "step", "exponential", "cosine"]
+    learning_rate_schedule: Literal["constant", "exponential", "cosine"]
     learning_rate_decay: Annotated[float, {'above': 0, 'maximum': 1}]
-    learning_rate_decay_every: Annotated[int, {'minimum': 1}]
     learning_rate_warm_up: Annotated[int, {'minimum': 0}]
     clip_norm: Annotated[float, {'minimum': 0}]
     momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
@@ -129,7 +128,6 @@ class CommonSettings(TypedDict, total=False):
     personalise: Literal["none", "local-train", "fine-tune"]
     missed_timeout: Annotated[float, {'minimum': 0}]
     tracker: Literal["none", "wandb", "mlflow"]
-    tracker_project: str
     listeners: str
     head_layers: Annotated[int, {'minimum': 1}]
     apfl_alpha: Annotated[float, {'minimum': 0, 'maximum': 1}]
@@ -182,7 +180,6 @@ class CommonSettings(TypedDict, total=False):
     fedfac_mask: Literal["none", "shared", "personal"]
     fedfomo_models: Annotated[int, {'minimum': 0}]
     fedfomo_validation: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
-    fedpac_alignment: Annotated[float, {'minimum': 0}]
     fedproto_pull: Annotated[float, {'minimum': 0}]
     fedproto_predict: Literal["model", "prototype"]
     fedprox_mu: Annotated[float, {'minimum': 0}]
@@ -198,7 +195,6 @@ class CommonSettings(TypedDict, total=False):
     flexlora_ranks: str
     gpfl_guidance_weight: Annotated[float, {'minimum': 0}]
     gpfl_embedding_decay: Annotated[float, {'minimum': 0}]
-    knn_per_k: Annotated[int, {'minimum': 1}]
     knn_per_weight: Annotated[float, {'minimum': 0, 'maximum': 1}]
     knn_per_tune: bool
     moon_mu: Annotated[float, {'minimum': 0}]
@@ -211,7 +207,6 @@ class CommonSettings(TypedDict, total=False):
     pfedme_beta: Annotated[float, {'above': 0}]
     pfedpara_gamma: Annotated[float, {'minimum': 0, 'maximum': 1}]
     pfedsd_distillation: Annotated[float, {'minimum': 0}]
-    scaffold_server_learning_rate: Annotated[float, {'above': 0}]
     scaffold_momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
 
 

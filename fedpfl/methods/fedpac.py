@@ -6,7 +6,6 @@ Sections 3 and 4 and Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Sequence
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from ..core.extras import SERVER, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
@@ -23,12 +21,7 @@ from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
 
-
-@dataclass(frozen=True)
-class FedPACSettings:
-    """Settings of FedPAC."""
-
-    alignment: float = setting(1.0, "Weight λ of the distance to the centroids.", minimum=0)
+ALIGNMENT = 1.0  # weight λ of the distance to the centroids
 
 
 class HeadCombination(PrototypeRule):
@@ -103,7 +96,6 @@ class FedPAC(PrototypeMethod):
         "personal-head": "combines its clients' heads, and shares class prototypes",
         "loss": "has a mean of features for each class",
     }
-    Settings = FedPACSettings
 
     @property
     def extras(self) -> Sequence[Extra]:
@@ -122,7 +114,7 @@ class FedPAC(PrototypeMethod):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             base, head, _ = cut(model)
             z = base(batch.x)
-            pull: Tensor = self.settings.alignment * apart(z, batch.y, prototypes, known)
+            pull: Tensor = ALIGNMENT * apart(z, batch.y, prototypes, known)
             return self.training.criterion(head(z), batch.y) + pull
 
         in_head = cut(local.model).in_head

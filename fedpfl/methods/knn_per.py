@@ -22,6 +22,7 @@ from .bases.prototypes import class_by_width
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]
+NEIGHBOURS = 10  # k; all training samples if the client has fewer
 SCALE = 1.0  # σ of distances
 LEAST = 1e-12  # The least probability whose logarithm is taken.
 
@@ -30,7 +31,6 @@ LEAST = 1e-12  # The least probability whose logarithm is taken.
 class KNNPerSettings:
     """Settings of kNN-Per."""
 
-    k: int = setting(10, "Number of neighbours k; all training samples if the client has fewer.", minimum=1)
     weight: float = setting(
         0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
     )
@@ -61,7 +61,7 @@ class Mixture:
         features = self.base(x)
         # Exactly: by products of matrices the distances of near samples would lose their digits.
         distances = torch.cdist(features, self._features, compute_mode="donot_use_mm_for_euclid_dist")
-        near, places = distances.topk(min(self.settings.k, len(self._labels)), largest=False)
+        near, places = distances.topk(min(NEIGHBOURS, len(self._labels)), largest=False)
         shared = F.softmax(self.head(features), dim=1)
         votes = F.softmax(-near / SCALE, dim=1)
         return torch.zeros_like(shared).scatter_add(1, self._labels[places], votes), shared

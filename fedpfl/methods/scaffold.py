@@ -35,7 +35,6 @@ from .bases.kept import KeepsArrays
 class ScaffoldSettings:
     """Settings of SCAFFOLD."""
 
-    server_learning_rate: float = setting(1.0, "Server step size η_g towards the mean.", above=0)
     momentum: float = setting(
         0.0,
         "Momentum of a client's SGD, in place of `momentum`; the paper uses none.",
@@ -45,14 +44,14 @@ class ScaffoldSettings:
 
 
 class ControlledMean(Mean):
-    """x ← x + η_g·(mean_S(y_i) − x); c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N."""
+    """x ← mean_S(y_i), a step of η_g = 1; c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N."""
 
     name = "scaffold"
     no_robust_mean = ""
     remembers = ("control",)
 
-    def __init__(self, federation: Federation, shared: np.ndarray, step: float) -> None:
-        super().__init__(federation, shared, weights="uniform", step=step)
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        super().__init__(federation, shared, weights="uniform")
         self.control = np.zeros(self.layout.size, np.float32)
 
     def begin(self) -> None:
@@ -84,7 +83,7 @@ class Scaffold(KeepsArrays):
     equations = (
         r"y_i \leftarrow y_i - \eta (\nabla f_i(y_i) - c_i + c)"
         "\n"
-        r"x \leftarrow x + \eta_g \, \mathrm{mean}_i(y_i - x), \quad c \leftarrow c + \frac{1}{N} \sum_{i "
+        r"x \leftarrow \mathrm{mean}_i \, y_i, \quad c \leftarrow c + \frac{1}{N} \sum_{i "
         r"\in S} \Delta c_i"
     )
     extras = (
@@ -93,6 +92,7 @@ class Scaffold(KeepsArrays):
     )
     memory = "control"
     Settings = ScaffoldSettings
+    aggregation = Aggregation(ControlledMean)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs with the correction c − c_i of what arrived."""
@@ -117,8 +117,3 @@ class Scaffold(KeepsArrays):
             change[name] = gradient - own[name]
             own[name].copy_(gradient)
         return Payload(arrays={"change": local.as_vector(change)})
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The server's step and its c."""
-        return Aggregation(ControlledMean, {"step": self.settings.server_learning_rate})

@@ -16,11 +16,10 @@ class TrackerSettings:
     tracker: str = setting(
         "none",
         "Service that also receives the rounds, from the server's machine. wandb: Weights & Biases (extra wandb; "
-        "WANDB_MODE=offline keeps everything in the run's folder). mlflow: MLflow (extra mlflow; "
-        "MLFLOW_TRACKING_URI, or mlflow.db in output-dir).",
+        "WANDB_PROJECT names the project; WANDB_MODE=offline keeps everything in the run's folder). mlflow: MLflow "
+        "(extra mlflow; MLFLOW_EXPERIMENT_NAME; MLFLOW_TRACKING_URI, or mlflow.db in output-dir).",
         choices=("none", "wandb", "mlflow"),
     )
-    tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
 
 
 class TrackerOption(Option):

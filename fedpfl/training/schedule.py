@@ -10,7 +10,6 @@ from .settings import TrainingSettings
 # (rounds since warm-up, from 0; rounds without warm-up; settings) → factor of the learning rate.
 SCHEDULES: Mapping[str, Callable[[int, int, TrainingSettings], float]] = {
     "constant": lambda at, rounds, settings: 1.0,
-    "step": lambda at, rounds, settings: settings.learning_rate_decay ** (at // settings.learning_rate_decay_every),
     "exponential": lambda at, rounds, settings: settings.learning_rate_decay**at,
     "cosine": lambda at, rounds, settings: (1 + math.cos(math.pi * min(at, rounds) / max(1, rounds))) / 2,
 }

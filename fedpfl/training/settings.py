@@ -90,15 +90,11 @@ class TrainingSettings:
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(
         "constant",
-        "Schedule of the clients' learning rates over the rounds, including those of methods. step: times "
-        "learning-rate-decay every learning-rate-decay-every rounds. exponential: times learning-rate-decay every "
-        "round. cosine: half a cosine that would reach 0 after the last round.",
-        choices=("constant", "step", "exponential", "cosine"),
+        "Schedule of the clients' learning rates over the rounds, including those of methods. exponential: times "
+        "learning-rate-decay every round. cosine: half a cosine that would reach 0 after the last round.",
+        choices=("constant", "exponential", "cosine"),
     )
-    learning_rate_decay: float = setting(
-        0.99, "Decay factor of the schedules step and exponential.", above=0, maximum=1
-    )
-    learning_rate_decay_every: int = setting(10, "Rounds between two steps of the schedule step.", minimum=1)
+    learning_rate_decay: float = setting(0.99, "Decay factor of the schedule exponential.", above=0, maximum=1)
     learning_rate_warm_up: int = setting(
         0,
         "Number of warm-up rounds W before the schedule: in round r of them the learning rate is r / (W + 1) of η.",

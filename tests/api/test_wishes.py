@@ -28,7 +28,7 @@ OWN = {key: value for key, value in FEW.items() if not key.endswith("_samples") 
         {"optimizer": "adamw", "learning_rate": 0.003},
         {"optimizer": "RMSprop", "learning_rate": 0.003},
         {"learning_rate_schedule": "cosine", "learning_rate_warm_up": 1},
-        {"learning_rate_schedule": "step", "learning_rate_decay": 0.5, "learning_rate_decay_every": 1},
+        {"learning_rate_schedule": "exponential", "learning_rate_decay": 0.5},
         {"clip_norm": 0.1},
         {"class_weights": "balanced"},
         {"class_weights": [1, 5, 1, 1, 1, 1, 1, 1, 1, 1]},

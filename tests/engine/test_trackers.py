@@ -26,14 +26,15 @@ def alone(tmp_path, monkeypatch):
     """Keep what trackers store of a user, and their settings, out of these tests."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "WANDB_PROJECT", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_mlflow_has_the_settings_and_each_round_of_a_run_that_was_resumed(tmp_path):
+def test_mlflow_has_the_settings_and_each_round_of_a_run_that_was_resumed(tmp_path, monkeypatch):
     tracking_client = pytest.importorskip("mlflow.tracking")
-    simulate(tmp_path, 2, tracker="mlflow", tracker_project="mine", **{**RUN, "num_server_rounds": 1})
-    folder = simulate(tmp_path, 2, tracker="mlflow", tracker_project="mine", resume=True, **RUN)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    simulate(tmp_path, 2, tracker="mlflow", **{**RUN, "num_server_rounds": 1})
+    folder = simulate(tmp_path, 2, tracker="mlflow", resume=True, **RUN)
     client = tracking_client.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/runs/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert run.info.status == "FINISHED" and run.info.run_name == "run"

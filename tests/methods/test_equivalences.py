@@ -145,8 +145,9 @@ def test_fedproto_without_a_pull_is_local(tmp_path):
 @pytest.mark.parametrize("model", ["small-cnn", "normalised"])
 def test_fedpac_without_alignment_and_combination_is_fedrep(tmp_path, monkeypatch, model):
     calls = itertools.count()
+    monkeypatch.setattr(fedpac, "ALIGNMENT", 0.0)
     monkeypatch.setattr(fedpac, "least_on_simplex", lambda p: np.eye(len(p))[next(calls) % len(p)])
-    ours = run(tmp_path / "a", "fedpac", model=model, num_server_rounds=3, fedpac_alignment=0.0)
+    ours = run(tmp_path / "a", "fedpac", model=model, num_server_rounds=3)
     theirs = run(tmp_path / "b", "fedrep", model=model, num_server_rounds=3, fedrep_p_epochs=1)
     (_, mine), (_, other) = ours.checkpoint(), theirs.checkpoint()
     assert np.array_equal(mine["shared"][: other["shared"].size], other["shared"])

@@ -45,13 +45,15 @@ def probabilities(x, y, at, **settings):
 def test_neighbours_alone_predict_what_the_samples_say(monkeypatch):
     rng = np.random.default_rng(0)
     x, y, at = rng.normal(size=(20, 4)), np.repeat([0, 1, 1, 2, 2], 4), rng.normal(size=(7, 4))
-    nearest = probabilities(x, y, at, k=1, weight=1.0)
+    monkeypatch.setattr(knn_per, "NEIGHBOURS", 1)
+    nearest = probabilities(x, y, at, weight=1.0)
     apart = np.linalg.norm(at[:, None] - x, axis=2)
     assert (nearest.argmax(1) == y[apart.argmin(1)]).all()
     assert nearest.max(1) == pytest.approx(np.ones(7))
     # More neighbours than there are samples, all of them alike: the shares of the classes.
     monkeypatch.setattr(knn_per, "SCALE", 1e9)
-    alike = probabilities(x, y, at, k=1000, weight=1.0)
+    monkeypatch.setattr(knn_per, "NEIGHBOURS", 1000)
+    alike = probabilities(x, y, at, weight=1.0)
     assert alike == pytest.approx(np.tile([0.2, 0.4, 0.4], (7, 1)), abs=1e-6)
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedpfl.core.frozen import frozen
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
-from fedpfl.methods import fedas, fedgh, fedtgp, pfedfda
+from fedpfl.methods import fedas, fedgh, fedpac, fedtgp, knn_per, pfedfda
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.rules import server_step
 from fedpfl.setup.assembly import assemble
@@ -217,7 +217,7 @@ def test_server_optimizer(play, monkeypatch, kind):
 
 
 def test_scaffold(play):
-    task, rate = play("scaffold", scaffold_server_learning_rate=0.7), 0.7
+    task = play("scaffold")
     w = task.start
     c = {k: np.zeros_like(a) for k, a in w.items()}
     c_i = [dict(c) for _ in range(3)]
@@ -231,8 +231,7 @@ def test_scaffold(play):
             new = {k: c_i[i][k] - c[k] + (w[k] - y[k]) / (EPOCHS * RATE) for k in w}
             change = {k: change[k] + new[k] - c_i[i][k] for k in w}
             c_i[i], trained[i] = new, y
-        mean = task.mean(trained, clients, w, weights=[1, 1])
-        w = {k: w[k] + rate * (mean[k] - w[k]) for k in w}
+        w = task.mean(trained, clients, w, weights=[1, 1])
         c = {k: c[k] + change[k] / 3 for k in w}
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
@@ -468,8 +467,9 @@ def test_fedproto(play, predict):
         task.check_loss(at, "personalised", nearest)
 
 
-def test_fedpac(play):
-    task, lam = play("fedpac", fedpac_alignment=0.5), 0.5
+def test_fedpac(play, monkeypatch):
+    monkeypatch.setattr(fedpac, "ALIGNMENT", 0.5)
+    task, lam = play("fedpac"), 0.5
     base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
     prototypes, known = np.zeros((3, 5)), np.zeros(3, bool)
     for at, clients in enumerate(task.rounds):
@@ -502,8 +502,9 @@ def test_fedpac(play):
     assert not task.shared
 
 
-def test_knn_per(play):
-    task = play("knn-per", knn_per_k=3, knn_per_weight=0.4)
+def test_knn_per(play, monkeypatch):
+    monkeypatch.setattr(knn_per, "NEIGHBOURS", 3)
+    task = play("knn-per", knn_per_weight=0.4)
     w = task.start
     for at, clients in enumerate(task.rounds):
         w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)

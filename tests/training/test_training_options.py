@@ -110,16 +110,14 @@ def test_schedules_are_torch_s():
 
     for name, warm_up, make in (
         ("constant", 0, lambda o: lr.ConstantLR(o, 1.0)),
-        ("step", 0, lambda o: lr.StepLR(o, 2, 0.5)),
         ("exponential", 0, lambda o: lr.ExponentialLR(o, 0.5)),
         ("cosine", 0, lambda o: lr.CosineAnnealingLR(o, 9)),
         ("constant", 3, lambda o: lr.LinearLR(o, 0.25, total_iters=3)),
         ("cosine", 3, lambda o: warmed_up(o, lr.CosineAnnealingLR(o, 6))),
-        ("step", 3, lambda o: warmed_up(o, lr.StepLR(o, 2, 0.5))),
         ("exponential", 3, lambda o: warmed_up(o, lr.ExponentialLR(o, 0.5))),
     ):
         settings = TrainingSettings(
-            learning_rate_schedule=name, learning_rate_decay=0.5, learning_rate_decay_every=2,
+            learning_rate_schedule=name, learning_rate_decay=0.5,
             learning_rate_warm_up=warm_up,
         )  # fmt: skip
         assert [rate_factor(settings, number, 9) for number in range(1, 10)] == pytest.approx(theirs(make))
@@ -270,7 +268,7 @@ def test_images_are_mirrored_and_shifted():
 
 
 def test_a_resumed_run_has_the_learning_rate_of_its_round(tmp_path):
-    given = {**FEW_SAMPLES, "method": "fedavg", "learning_rate_schedule": "step", "learning_rate_decay_every": 1}
+    given = {**FEW_SAMPLES, "method": "fedavg", "learning_rate_schedule": "exponential"}
     whole = simulate(tmp_path / "a", 2, num_server_rounds=2, learning_rate_decay=0.1, **given)
     simulate(tmp_path / "b", 2, num_server_rounds=1, learning_rate_decay=0.1, **given)
     rest = simulate(tmp_path / "b", 2, num_server_rounds=2, learning_rate_decay=0.1, resume=True, **given)

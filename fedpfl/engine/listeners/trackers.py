@@ -29,6 +29,7 @@ from ..listener import Listener
 
 logger = getLogger("flwr")
 
+PROJECT = "fedpfl"  # unless the service's own variable names another
 
 T = TypeVar("T", bound="type[Tracker]")
 
@@ -117,7 +118,7 @@ class WeightsAndBiases(Tracker):
                     "tracker = 'wandb': no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
                 )
             self._run = wandb.init(
-                project=config.of(TrackerSettings).tracker_project, name=folder.path.name,
+                project=os.environ.get("WANDB_PROJECT", PROJECT), name=folder.path.name,
                 id=str(folder.task()["state_key"]),
                 resume="allow", dir=str(folder.path), config=dict(config.flat()),
                 settings=wandb.Settings(silent=True, console="off"),
@@ -151,7 +152,7 @@ class MLflow(Tracker):
             getLogger(talkative).setLevel(WARNING)
         self.errors = (MlflowException,)
         place = os.environ.get("MLFLOW_TRACKING_URI") or _database(folder.path.parent)
-        key, name = str(folder.task()["state_key"]), config.of(TrackerSettings).tracker_project
+        key, name = str(folder.task()["state_key"]), os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         try:
             self._client = MlflowClient(tracking_uri=place)
             project = self._client.get_experiment_by_name(name)

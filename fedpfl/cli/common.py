@@ -5,11 +5,14 @@ from __future__ import annotations
 import glob
 import json
 import re
+import signal
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -270,3 +273,46 @@ def _pair(key: str, value: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         allowed = f'must be a number, true, false or a text in quotes: {key}="…"'
         raise ConfigError(key, value, allowed) from None
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def outcome_table(result: Mapping[str, object]) -> object:
+    """Return :func:`fedpfl.results.summary.outcome` as a table."""
+    from rich.table import Table
+
+    def share(key: str) -> str:
+        value = result[key]
+        return percent(value if isinstance(value, float) else None)
+
+    def megabytes(key: str) -> str:
+        value = result[key]
+        return f"{value / 1e6:.2f} MB" if isinstance(value, int) else "–"
+
+    seconds, spent, delta = result["seconds_per_round"], result["epsilon"], result["delta"]
+    table = Table("", "last round", "best round")
+    table.add_row("personalised accuracy", share("personalised_accuracy"), share("best_personalised_accuracy"))
+    table.add_row("global accuracy", share("global_accuracy"), share("best_global_accuracy"))
+    table.add_section()
+    table.add_row("rounds", str(result["rounds"]), "")
+    table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
+    for name, key, unit in (("virtual time", "seconds_virtual", "s"), ("energy", "joules", "J")):
+        if isinstance(number := result[key], float):
+            table.add_row(name, f"{number:,.1f} {unit}", "")
+    table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
+    if isinstance(spent, float) and isinstance(delta, float):
+        table.add_row("privacy spent", f"ε = {spent:.2f} at δ = {delta:g}", "")
+    return table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from .common import app_settings, names_file, print_tables, read_settings, require_one_of
+from .common import app_settings, ending_signals, names_file, print_tables, read_settings, require_one_of
 
 if TYPE_CHECKING:
     from ..results.tables import Table
@@ -85,7 +85,6 @@ class Runner:
 
     def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
         """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
-        from ..bench.superlink import ending_signals
         from ..launch.progress import grid_display
         from ..study.cluster import POLL_SECONDS
         from ..study.grid import Grid

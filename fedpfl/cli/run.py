@@ -14,7 +14,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..options.after_the_end import PersonaliseSettings
-from .common import RunConfig, print_json, require_allowed, stdout
+from .common import RunConfig, ending_signals, outcome_table, print_json, require_allowed, stdout
 from .program import app, in_words
 
 if TYPE_CHECKING:
@@ -125,8 +125,6 @@ def execute(
     plan: Plan | None = None
     try:
         check()
-        from ..bench.superlink import ending_signals
-
         with ending_signals(), around or nullcontext():
             plan = make()
             from ..data import fetch
@@ -159,7 +157,6 @@ def execute(
         tell_personalised(personalised(plan.folder))
     else:
         from ..results.summary import outcome
-        from .runs import outcome_table
 
         stdout().print(outcome_table(outcome(plan.folder)))
         typer.echo(plan.folder.path)

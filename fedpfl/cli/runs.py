@@ -14,6 +14,8 @@ from .common import (
     RunConfig,
     RunName,
     complete_runs,
+    ending_signals,
+    outcome_table,
     output_dir,
     overrides,
     percent,
@@ -180,7 +182,6 @@ def personalise(
     if mode == ENSEMBLE:
         tell_personalised(try_new_clients(folder, mode), as_json)
         return
-    from ..bench.superlink import ending_signals
     from ..launch import simulation
     from ..launch.progress import display
     from .plan import prepare
@@ -304,31 +305,3 @@ def _show_run(folder: RunFolder) -> None:
         some = "" if len(shown) == len(each) else f", {len(shown)} of {len(each):,}, evenly spaced"
         console.print(f"[bold]clients, round {last}[/bold]{some}")
         console.print(Columns([f"{client}: {percent(accuracy)}" for client, accuracy in shown], padding=(0, 2)))
-
-
-def outcome_table(result: Mapping[str, object]) -> object:
-    """Return :func:`fedpfl.results.summary.outcome` as a table."""
-    from rich.table import Table
-
-    def share(key: str) -> str:
-        value = result[key]
-        return percent(value if isinstance(value, float) else None)
-
-    def megabytes(key: str) -> str:
-        value = result[key]
-        return f"{value / 1e6:.2f} MB" if isinstance(value, int) else "–"
-
-    seconds, spent, delta = result["seconds_per_round"], result["epsilon"], result["delta"]
-    table = Table("", "last round", "best round")
-    table.add_row("personalised accuracy", share("personalised_accuracy"), share("best_personalised_accuracy"))
-    table.add_row("global accuracy", share("global_accuracy"), share("best_global_accuracy"))
-    table.add_section()
-    table.add_row("rounds", str(result["rounds"]), "")
-    table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
-    for name, key, unit in (("virtual time", "seconds_virtual", "s"), ("energy", "joules", "J")):
-        if isinstance(number := result[key], float):
-            table.add_row(name, f"{number:,.1f} {unit}", "")
-    table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
-    if isinstance(spent, float) and isinstance(delta, float):
-        table.add_row("privacy spent", f"ε = {spent:.2f} at δ = {delta:g}", "")
-    return table

@@ -13,7 +13,7 @@ import typer
 
 from ..core.errors import ConfigError
 from ..options.virtual_time import VirtualTimeSettings
-from .common import RunConfig, output_dir, require_allowed
+from .common import RunConfig, ending_signals, output_dir, require_allowed
 from .program import app
 from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
 
@@ -107,7 +107,6 @@ def up_command(
     from ..bench.boards import BOARDS
     from ..bench.inventory import read_inventory
     from ..bench.relay import Network
-    from ..bench.superlink import ending_signals
     from ..bench.testbed import Testbed
 
     bench = read_inventory(inventory) if inventory is not None else None

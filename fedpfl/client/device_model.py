@@ -28,7 +28,7 @@ from ..core.rng import global_state_kept
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.dataset import MAX_CLASSES
 from ..data.datasets.npz import MAX_TOKENS
-from ..data.federation import FederatedData, Scaling
+from ..data.federation import AS_IT_IS, PIXELS, TOKENS, Scaling
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
 from ..training.phase import Forward
@@ -40,8 +40,6 @@ FOLDER = "model"
 # What the second file holds, and how its name ends; without one there is no model.
 WEIGHTS, TORCHSCRIPT, NONE = "weights", "torchscript", "none"
 _ENDINGS = {WEIGHTS: ".safetensors", TORCHSCRIPT: ".pt", NONE: ""}
-# How inputs are brought to what the model takes.
-PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
 
 _FORMAT = 1
 _ROUND = re.compile(r"round-(\d{6,12})\.json")
@@ -51,11 +49,6 @@ MAX_INPUT = 2**24
 MAX_TEXT = 1000
 # TorchScript of a batch of two has to give what the model gives for batches of these sizes.
 _TRACED, _TRIED = 2, (1, 5)
-
-
-def scaling_of(data: FederatedData) -> str:
-    """Return how the inputs of a data set are brought to what models take."""
-    return TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
 
 
 class LoadedModel(NamedTuple):

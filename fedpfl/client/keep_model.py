@@ -69,8 +69,6 @@ class KeptModels(ClientPart):
             logger.warning("client %d: its model was not written: %s", local.client, error)
 
     def _about(self, local: LocalRound) -> dict[str, Any]:
-        from .device_model import scaling_of
-
         engine, data, run = self.engine, self.engine.data, self.engine.config.run
         place = engine.place(local.client)
         standardized = data.scaling(place)
@@ -80,7 +78,7 @@ class KeptModels(ClientPart):
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(place)),
-            "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": scaling_of(data),
+            "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": data.inputs,
             "normalize": engine.config.data.normalize,
             "loss": engine.config.training.labels, "why": "",
         }  # fmt: skip

@@ -44,6 +44,10 @@ LARGE = 100.0
 LARGE_TARGET = 10.0
 
 
+# How inputs are brought to what models take.
+PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
+
+
 class Scaling(NamedTuple):
     """Mean and deviation of each feature or channel, float32; a constant one has deviation 1."""
 
@@ -235,6 +239,11 @@ class FederatedData:
     def is_image(self) -> bool:
         """Whether the samples are images."""
         return self._data.is_image
+
+    @property
+    def inputs(self) -> str:
+        """How inputs are brought to what models take."""
+        return TOKENS if self.vocabulary else PIXELS if self.is_image else AS_IT_IS
 
     @property
     def has_targets(self) -> bool:

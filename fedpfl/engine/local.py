@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from ..client.device_model import scaling_of
 from ..client.engine import Engine, engine_for
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
@@ -122,7 +121,7 @@ class LocalTransport(AddingTransport):
         found = {"client_names": data.client_names, "class_names": () if data.has_no_class_names else data.class_names}
         counted = not data.has_targets and data.num_clients * data.num_classes <= MAX_COUNTS
         counts = {"class_counts": partition_counts(data).tolist()} if counted else {}
-        return {"scaling": scaling_of(data), **counts, **{key: list(names) for key, names in found.items() if names}}
+        return {"scaling": data.inputs, **counts, **{key: list(names) for key, names in found.items() if names}}
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""

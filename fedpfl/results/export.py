@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..client.device_model import TORCHSCRIPT, kept_model, traced
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.federation import Client
@@ -23,13 +22,11 @@ from ..core.rng import generator
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import json_line, read_arrays, write_arrays
 from ..methods.base import tests_more_than_arrays
-from ..models.adapters import complete_arrays
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
-from .onnx import onnx
 from .run import GLOBAL, RunFolder, personal_place
 
-STATE_DICT, ONNX = "state-dict", "onnx"
+STATE_DICT, TORCHSCRIPT, ONNX = "state-dict", "torchscript", "onnx"
 FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ".onnx"}
 # Samples with which a program is compared with its model.
 PROGRAM_BATCH = 2
@@ -87,7 +84,14 @@ def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
     shape, vocabulary = (PROGRAM_BATCH, *task["input_shape"]), task.get("vocabulary", 0)
     rng = generator(0, "export")
     x = torch.from_numpy(rng.integers(0, vocabulary, shape) if vocabulary else rng.random(shape, np.float32))
-    content, why = traced(module, module, x) if form == TORCHSCRIPT else onnx(module, x)
+    if form == TORCHSCRIPT:
+        from ..client.device_model import traced
+
+        content, why = traced(module, module, x)
+    else:
+        from .onnx import onnx
+
+        content, why = onnx(module, x)
     if content is None:
         raise NoPlainModel(why)
     return content
@@ -142,9 +146,12 @@ class _StoredModels:
         here = ClientState(state_dir, self.task["state_key"], client).folder
         # A client that was not in the run may have made its model afterwards.
         rounds = [self.last] * self.more + [self.last + 1] * (not number)
-        kept = next(filter(None, (kept_model(here, after) for after in rounds)), None)
-        if kept is not None:
-            return kept
+        if here.is_dir():
+            from ..client.device_model import kept_model
+
+            kept = next(filter(None, (kept_model(here, after) for after in rounds)), None)
+            if kept is not None:
+                return kept
         if self.more:
             words = f"has no model of round {self.last} for client {client}, which makes it for a test"
             where = "it is written at the test after the last round, where the client is (device-models, test-at)"
@@ -165,6 +172,8 @@ class _StoredModels:
         own = sharing.personal or sharing.layout.frozen or not self.rule.one_model
         if not own and plain.state_dict().keys() >= set(sharing.shared):
             return None  # global.safetensors
+        from ..models.adapters import complete_arrays
+
         return complete_arrays(plain, exported)
 
 
@@ -212,6 +221,8 @@ def _plain(
             if arrays is None:
                 method = config.method.name
                 raise NoPlainModel(f"{method} has no model that all clients share; export a client's model")
+            from ..models.adapters import complete_arrays
+
             arrays = complete_arrays(start, arrays)
     plain.load_state_dict(arrays)
     return models.original_module(plain).eval()

@@ -25,9 +25,10 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from ...client.device_model import AS_IT_IS, PIXELS, TOKENS, LoadedModel, load_model, newest
+from ...client.device_model import LoadedModel, load_model, newest
 from ...core.browsers import refusal
 from ...core.errors import DataError, FedpflError, StateError
+from ...data.federation import AS_IT_IS, PIXELS, TOKENS
 from .predict import answers, read_image
 from .worker import end_at_signals
 

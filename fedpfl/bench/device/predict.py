@@ -11,12 +11,13 @@ from typing import IO, Any, Dict, Mapping, Sequence
 
 import numpy as np
 
-from ...client.device_model import PIXELS, LoadedModel, load_model
+from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError
 from ...data.datasets.categories import OTHER, SIGN
 from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
+from ...data.federation import PIXELS
 from ...training.losses import CROSS_ENTROPY, MULTI_LABEL
 
 # A sample's answer, as it is written in JSON.

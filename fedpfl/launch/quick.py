@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ..core import custom
 from ..core.removed import REMOVED
-from ..core.settings import checked, joined, require_keys, setting
+from ..core.settings import checked, require_keys, setting
 from .known import Arguments, Settings
 
 
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
     """Return a setting as its own type: a path as text, NumPy's number as Python's."""
     if isinstance(value, PathLike):
         return str(value)
-    return value.item() if getattr(value, "shape", None) == () else joined(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 @cache

@@ -12,6 +12,7 @@ from torch import nn
 
 import fedpfl.setup.config
 from fedpfl.client import engine as client_module
+from fedpfl.client import privacy as client_privacy
 from fedpfl.client.privacy import private_reply
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
@@ -210,7 +211,7 @@ def test_an_extra_that_comes_back_is_bounded_from_what_was_received(tmp_path, co
         starts.append(origin["counts"].copy())
         return private_reply(received, trained, origin, besides, *rest)
 
-    monkeypatch.setattr(client_module, "private_reply", spied)
+    monkeypatch.setattr(client_privacy, "private_reply", spied)
     values = federation(tmp_path, 1, dp_noise_multiplier=0.01, dp_clip_norm=0.05, **counting)
     grid = LocalGrid(1, values)
     run_federation(grid, values)

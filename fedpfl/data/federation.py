@@ -163,6 +163,8 @@ class FederatedData:
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
+        skew = None if settings.feature_skew == NONE else imported("fedpfl.data.skew:skew")
+        self._skewed = skew and skew(data, settings, numbers, seed)
         self._scalings: dict[int, Scaling] = {}
         if self._standardize != NONE and (data.is_image or data.vocabulary):
             what = "texts" if data.vocabulary else "images"
@@ -352,7 +354,9 @@ class FederatedData:
         def prepare() -> Samples:
             import torch
 
-            return Samples(self._inputs(positions, i), torch.from_numpy(self._labels(positions, i)))
+            inputs = self._inputs(positions, i)
+            inputs = inputs if self._skewed is None else self._skewed(inputs, i, part)
+            return Samples(inputs, torch.from_numpy(self._labels(positions, i)))
 
         # Training and test samples are kept apart: a process that tests all clients trains only a few of them.
         return self._cache.get((i, part), prepare)

@@ -113,16 +113,16 @@ def _dirichlet_counts(
         return None
     for _ in range(TRIES):
         mix = rng.dirichlet(np.full(num_clients, settings.dirichlet_alpha), size=len(sizes))
-        counts = _proportional(sizes, mix)
+        counts = proportional(sizes, mix)
         lack = int(np.maximum(least - counts.sum(axis=0), 0).sum())
         if lack < best_lack:
             best, best_lack = counts, lack
         if lack == 0:
             break
-    return _top_up(best, least, best) if best_lack <= MOVABLE * total else None
+    return top_up(best, least, best) if best_lack <= MOVABLE * total else None
 
 
-def _proportional(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def proportional(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Cut ``sizes[c]`` samples at the cumulated ``shares[c]``; rows of the result sum to ``sizes``."""
     cuts = (np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
     cuts = np.minimum(cuts, sizes[:, None])
@@ -130,7 +130,7 @@ def _proportional(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return np.diff(cuts, axis=1, prepend=0)
 
 
-def _top_up(counts: np.ndarray, least: int, liking: np.ndarray) -> np.ndarray:
+def top_up(counts: np.ndarray, least: int, liking: np.ndarray) -> np.ndarray:
     """Move samples, one at a time, until every client (column) has ``least``.
 
     A client takes from the class that it has most of in ``liking``, and from whoever has most of that class and can
@@ -372,15 +372,15 @@ def _matching(
             f"{data.name}: {int(known.sum())} {part} samples cannot be divided among {len(labels)} clients: use "
             'split = "mixed" or fewer clients'
         )
-    dealt = _top_up(_proportional(known, counts / np.maximum(total, 1)), 1, counts)
+    dealt = top_up(proportional(known, counts / np.maximum(total, 1)), 1, counts)
     classes = Pool(y_test, data.num_classes).by_class(generator(seed, f"matching {part} samples"))
     return [np.sort(mine) for mine in deal_by_class(classes, dealt)]
 
 
 def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     """Return data that have no classes as if all samples were of one, for partitioners that do not look at them."""
-    if settings.partitioner not in ("iid", "natural"):
-        allowed = f"divides by classes, but {data.name} has numbers as targets: use iid or natural"
+    if settings.partitioner not in ("iid", "natural", "dirichlet-sizes"):
+        allowed = f"divides by classes, but {data.name} has numbers as targets: use iid, natural or dirichlet-sizes"
         raise ConfigError("partitioner", settings.partitioner, allowed)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())

@@ -118,7 +118,10 @@ PARTITIONERS: Registry[PartitionerEntry] = Registry(
     sort=False,
     files=[
         ("fedpfl.data.partitioners", "iid dirichlet"),
-        ("fedpfl.data.more_partitioners", "dirichlet-client pathological"),
+        (
+            "fedpfl.data.more_partitioners",
+            "dirichlet-client dirichlet-classes dirichlet-equal dirichlet-sizes pathological",
+        ),
         ("fedpfl.data.partitioners", "natural"),
         ("fedpfl.data.more_partitioners", "domains"),
         ("fedpfl.data.pfllib", "pfllib-dirichlet pfllib-pathological"),

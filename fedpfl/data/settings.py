@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Mapping
@@ -13,10 +14,24 @@ from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
 
+
+def is_skew(text: str) -> bool:
+    """Return whether a text has the form of a skew of the inputs."""
+    return re.fullmatch(r"noise=\d{1,4}(\.\d+)?|rotation=[234]", text) is not None
+
+
 # Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
-    "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client", "pfllib-dirichlet"),
-    "classes-per-client": ("pathological", "pfllib-pathological"),
+    "dirichlet-alpha": (
+        AUTO,
+        "dirichlet",
+        "dirichlet-client",
+        "dirichlet-classes",
+        "dirichlet-equal",
+        "dirichlet-sizes",
+        "pfllib-dirichlet",
+    ),
+    "classes-per-client": ("pathological", "dirichlet-classes", "pfllib-pathological"),
     "train-samples": ("dirichlet-client",),
     "test-samples": ("dirichlet-client",),
 }
@@ -202,6 +217,13 @@ class DataSettings:
         "the data is used instead.",
         minimum=0,
         maximum=0.9,
+    )
+    feature_skew: str = setting(
+        "none",
+        "Inputs of clients that differ, in a simulation. noise=σ: Gaussian noise of deviation σ·i/N on the inputs of "
+        "client i = 1 … N. rotation=K: images rotated by 90° · (i mod K), K from 2 to 4.",
+        choices=("none",),
+        open_to={"noise=σ or rotation=K": is_skew},
     )
     min_samples: int = setting(
         10,

@@ -68,6 +68,7 @@ class CommonSettings(TypedDict, total=False):
     test_fraction: Annotated[float, {'above': 0, 'maximum': 0.99}]
     test_on: Literal["own", "all", "server"]
     validation_fraction: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
+    feature_skew: str
     min_samples: Annotated[int, {'minimum': 2}]
     permute_labels: bool
     local_epochs: Annotated[int, {'minimum': 1}]

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import parse
 from fedpfl.data import Dataset, DataSettings, FederatedData, label_permutation, partition
-from fedpfl.data.more_partitioners import pathological
+from fedpfl.data.more_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
 from fedpfl.data.partitioners import Pool
 
 
@@ -53,7 +54,17 @@ def entropy(counts: np.ndarray) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(["iid", "dirichlet", "pathological", "natural"]),
+    name=st.sampled_from(
+        [
+            "iid",
+            "dirichlet",
+            "dirichlet-classes",
+            "dirichlet-equal",
+            "dirichlet-sizes",
+            "pathological",
+            "natural",
+        ]
+    ),
     split=st.sampled_from(["mixed", "given"]),
     clients=st.integers(1, 12),
     classes=st.integers(2, 7),
@@ -93,7 +104,8 @@ def test_shares_are_disjoint_sorted_and_large_enough(
         else:
             total = len(share.train) + len(share.test)
             assert len(share.test) == min(max(int(total * fraction + 0.5), 1), total - 1)
-    uses_all = name in ("iid", "dirichlet") or (name == "pathological" and 2 * clients >= classes)
+    uses_all = name in ("iid", "dirichlet", "dirichlet-equal", "dirichlet-sizes")
+    uses_all = uses_all or (name in ("pathological", "dirichlet-classes") and 2 * clients >= classes)
     if uses_all or name == "natural":
         assert len(everything) == n + 120
 
@@ -119,6 +131,65 @@ def test_pathological_gives_exactly_s_classes(clients: int, classes: int, each: 
     assert shards.max() - shards.min() <= 1
     assert (shards > 0).sum() == min(classes, clients * each)
     assert set(counts.sum(axis=0)) <= {0, 80}
+
+
+@settings(max_examples=30, deadline=None)
+@given(clients=st.integers(2, 20), alpha=st.floats(0.05, 20), seed=st.integers(0, 10**6))
+def test_what_differs_between_the_clients_of_a_dirichlet_partitioner(clients: int, alpha: float, seed: int) -> None:
+    data = balanced(2000)
+    s = DataSettings(dirichlet_alpha=alpha, classes_per_client=3, min_samples=5)
+    pool = Pool(data.y_train, 10)
+    sizes = [len(mine) for mine in dirichlet_equal(pool, clients, s, seed)]
+    assert max(sizes) - min(sizes) <= 1 and sum(sizes) == 2000
+    counts = counts_of(data.y_train, dirichlet_classes(pool, clients, s, seed), 10)
+    assert ((counts > 0).sum(axis=1) <= 3).all() and (counts.sum(axis=1) >= 5).all()
+    assert sum(len(mine) for mine in dirichlet_sizes(pool, clients, s, seed)) == 2000
+
+
+def test_alpha_decides_how_much_they_differ() -> None:
+    data = balanced(5000)
+    pool, found = Pool(data.y_train, 10), {}
+    for alpha in (0.1, 100):
+        s = DataSettings(dirichlet_alpha=alpha, classes_per_client=3, min_samples=5)
+        by_class = counts_of(data.y_train, dirichlet_classes(pool, 10, s, 1), 10)
+        mixed = counts_of(data.y_train, dirichlet_equal(pool, 10, s, 1), 10)
+        sizes = counts_of(data.y_train, dirichlet_sizes(pool, 10, s, 1), 10)
+        found[alpha] = [by_class.sum(1).std(), -entropy(mixed), sizes.sum(1).std()]
+        large = sizes[sizes.sum(1) > 200]
+        assert entropy(large) > 2.2  # of 2.3: their mixes of classes are alike
+    assert all(a > b for a, b in zip(found[0.1], found[100]))
+
+
+@pytest.mark.parametrize("kind", ["noise=0.5", "rotation=4"])
+def test_inputs_differ_by_client_and_follow_from_the_seed(kind: str) -> None:
+    given = {"partitioner": "iid", "num_clients": 4, "min_samples": 2}
+    plain, skewed, again = (FederatedData(DataSettings(feature_skew=text, **given), 4, 1)
+                            for text in ("none", kind, kind))  # fmt: skip
+    assert plain.checksum == skewed.checksum
+    for client in range(4):
+        for part in ("train", "test"):
+            before, after = getattr(plain, part)(client), getattr(skewed, part)(client)
+            assert np.array_equal(after.x, getattr(again, part)(client).x) and np.array_equal(after.y, before.y)
+            if kind == "rotation=4":
+                assert np.array_equal(after.x, np.rot90(before.x, (client + 1) % 4, (2, 3)))
+            else:
+                deviation = float((after.x - before.x).std())
+                assert deviation == pytest.approx(0.5 * (client + 1) / 4, rel=0.05)
+
+
+@pytest.mark.parametrize("text", ["noise", "noise=-1", "noise=x", "rotation=5", "rotation=2.5", "blur=1", "noise=inf"])
+def test_a_skew_that_there_is_not_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="feature-skew"):
+        parse(DataSettings, {"feature-skew": text})
+
+
+def test_a_skew_that_the_data_cannot_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="only square images can be rotated"):
+        made_of = (np.zeros((40, 3), np.float32), np.arange(40) % 2)
+        with custom.as_setting("dataset", made_of) as text:
+            FederatedData(DataSettings(dataset=text, feature_skew="rotation=2"), 2, 1)
+    with pytest.raises(ConfigError, match="needs test-on = own"):
+        FederatedData(DataSettings(feature_skew="noise=1", test_on="all"), 2, 1)
 
 
 def test_pathological_copes_with_rare_classes() -> None:
@@ -232,7 +303,8 @@ def test_partitions_never_change_silently() -> None:
     """A seed is a promise: results of one version can be repeated with the next."""
     data = made(2000, 10, test=500, owners=12, seed=5)
     found = {}
-    for name in ("iid", "dirichlet", "dirichlet-client", "pathological", "natural"):
+    for name in ("iid", "dirichlet", "dirichlet-client", "dirichlet-classes", "dirichlet-equal", "dirichlet-sizes",
+                 "pathological", "natural"):  # fmt: skip
         for split in ("mixed", "given"):
             shares = partition(data, DataSettings(partitioner=name, split=split), 10, 42)
             digest = hashlib.sha256()
@@ -249,6 +321,12 @@ GOLDEN = {
     "dirichlet given": "21f00a290d45",
     "dirichlet-client mixed": "18a7f98d1d3e",
     "dirichlet-client given": "1de0338b4337",
+    "dirichlet-classes mixed": "1ed1fd1457fb",
+    "dirichlet-classes given": "ba2796f78643",
+    "dirichlet-equal mixed": "9d785b10bb42",
+    "dirichlet-equal given": "a792a5bcf942",
+    "dirichlet-sizes mixed": "9b6b06d5bbf1",
+    "dirichlet-sizes given": "d06c9782985b",
     "pathological mixed": "41e4e62b87d4",
     "pathological given": "fde86542c0be",
     "natural mixed": "d811d43eefeb",

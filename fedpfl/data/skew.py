@@ -1,0 +1,46 @@
+"""Inputs of clients that differ, in a simulation (``feature-skew``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, Sequence
+
+import numpy as np
+
+from ..core.errors import ConfigError
+from ..core.rng import generator
+from .dataset import Dataset
+from .settings import DataSettings
+
+if TYPE_CHECKING:
+    import torch
+
+# (inputs, client, ``train``, ``validation`` or ``test``) → the client's inputs.
+Skewed = Callable[["torch.Tensor", int, str], "torch.Tensor"]
+
+
+def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: int) -> Skewed:
+    """Return what changes the inputs of a client: noise that grows with its number, or a rotation.
+
+    ``ConfigError`` where the data cannot have it.
+    """
+    kind, _, size = settings.feature_skew.partition("=")
+    shape, rotated = data.input_shape, kind == "rotation"
+    why = {
+        "texts cannot have noise": bool(data.vocabulary),
+        "only square images can be rotated": rotated and not (len(shape) == 3 and shape[1] == shape[2]),
+        "needs test-on = own: a client's tests are of its own inputs": settings.test_on != "own",
+        "is for simulations, where the clients' data are divided here": not isinstance(numbers, range),
+    }
+    if found := [words for words, wrong in why.items() if wrong]:
+        raise ConfigError("feature-skew", settings.feature_skew, found[0])
+
+    def skewed(x: torch.Tensor, client: int, part: str) -> torch.Tensor:
+        import torch
+
+        if rotated:
+            return torch.rot90(x, (client + 1) % int(size), (2, 3)).contiguous(memory_format=torch.channels_last)
+        rng = generator(settings.partition_seed or seed, "feature skew", client, part)
+        deviation = float(size) * (client + 1) / len(numbers)
+        return x + torch.from_numpy(rng.normal(scale=deviation, size=tuple(x.shape)).astype(np.float32))
+
+    return skewed

@@ -70,7 +70,7 @@ def test_boards_have_the_server_s_flower():
 def test_the_playbook_and_the_page_install_packages_by_the_lock_alone():
     tasks = (ROOT / "deploy/ansible/roles/superlink/tasks/install.yml").read_text()
     commands = re.findall(r"superlink_pip \+ \[[^\n]*", tasks)
-    commands += re.findall(r"\S+/pip install [^\n]*", (ROOT / "docs" / "devices" / "deployment.md").read_text())
+    commands += re.findall(r"\S+/pip install [^\n]*", (ROOT / "deploy" / "systemd" / "README.md").read_text())
     assert len(commands) == 4
     for command in commands:
         assert "--require-hashes" in command or ("--no-deps" in command and "--no-index" in command), command

@@ -42,7 +42,7 @@ from fedpfl.study.analysis.fairness import worst_tenth
 from fedpfl.study.analysis.figure import Points, file_name
 from fedpfl.study.description import load
 from fedpfl.study.measured import Measured, Place
-from fedpfl.study.page import folded, wrapped
+from fedpfl.study.page import wrapped
 from fedpfl.study.report.draw import Pen
 from fedpfl.study.store import Store
 from fedpfl.study.tables import analysed, rankings
@@ -292,14 +292,10 @@ def published(records: Path, words: Sequence[str]) -> str:
     found = {of["row"]: of for of in read(name, records) if of["column"] == column}
     counts = {row: of for row, of in found.items() if of["rounds"] >= MIN_ROUNDS}
     at = sorted({number for of in counts.values() for number in (50, 100, 200, 300) if of["rounds"] >= number})
-    head = ["", "published", "here", "difference", *(f"round {number}" for number in at), "rounds", "best", "s a round"]
+    head = ["", "published", "here", "difference", *(f"round {number}" for number in at), "rounds", "best"]
     rows, pairs = [], {}
-    for row in experiment.rows:
-        theirs, of = values[row][place], counts.get(row)
-        price = f"{found[row]['cpu_seconds'] / found[row]['rounds']:.0f}" if row in found else ""
-        if of is None:
-            rows.append([row, str(theirs or "–"), "not run", *[""] * (len(head) - 4), price])
-            continue
+    for row in (row for row in experiment.rows if row in counts):
+        theirs, of = values[row][place], counts[row]
         best = of["best"]["weighted"]
         if theirs:
             pairs[row] = float(str(theirs).split()[0]), best
@@ -307,9 +303,10 @@ def published(records: Path, words: Sequence[str]) -> str:
         rows.append([
             row, str(theirs or "–"), f"{best:.2f}", f"{best - pairs[row][0]:+.2f}" if theirs else "",
             *(f"{curve[number]:.2f}" if number in curve else "" for number in at), str(of["rounds"]),
-            str(of["best"]["round"]), price,
+            str(of["best"]["round"]),
         ])  # fmt: skip
-    return f"{markdown(head, rows)}\n\n{agreement(pairs)}"
+    missing = f" Not run: {', '.join(row for row in experiment.rows if row not in counts)}."
+    return f"{markdown(head, rows)}\n\n{agreement(pairs)}{missing if len(rows) < len(experiment.rows) else ''}"
 
 
 def agreement(pairs: Mapping[str, tuple[float, float]]) -> str:
@@ -497,11 +494,8 @@ def verdicts(records: Path, words: Sequence[str]) -> str:
 
 @table
 def protocol(records: Path, words: Sequence[str]) -> str:
-    """Return what the runs of an experiment ran with, and each one's command: ``EXPERIMENT``."""
-    found = read(words[0], records)
-    ran = [f"- {line}" for line in sorted(set(map(_ran, found)))]
-    commands = [f"{of['row']}, {of['column']}: `{of['command']}`" for of in found]
-    return "\n".join([*ran, "", folded("The command of each cell", commands)])
+    """Return what the runs of an experiment ran with: ``EXPERIMENT``."""
+    return "\n".join(f"- {line}" for line in sorted(set(map(_ran, read(words[0], records)))))
 
 
 def _ran(found: Record) -> str:

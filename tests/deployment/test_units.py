@@ -83,7 +83,7 @@ def test_there_is_a_unit_for_each_piece():
 
 
 def test_the_page_copies_and_starts_each_unit_and_makes_the_files_that_they_name():
-    page = (ROOT / "docs" / "devices" / "deployment.md").read_text().replace("\\\n", " ").splitlines()
+    page = (ROOT / "deploy" / "systemd" / "README.md").read_text().replace("\\\n", " ").splitlines()
     copied, started = (
         "".join(line for line in page if line.startswith(word)) for word in ("install -m", "systemctl en")
     )

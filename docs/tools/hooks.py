@@ -30,8 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # What pages call the repository until its address is known.
 PLACEHOLDER = "https://example.org/fedpfl"
 # Pages that lie elsewhere in the repository, by the name that they get here.
-ELSEWHERE = {"contributing/index.md": "CONTRIBUTING.md", "devices/ansible.md": "deploy/ansible/README.md",
-    "devices/services.md": "deploy/systemd/README.md"}
+ELSEWHERE = {
+    "contributing/index.md": "CONTRIBUTING.md",
+    "devices/ansible.md": "deploy/ansible/README.md",
+    "devices/services.md": "deploy/systemd/README.md",
+}
 # Pages that lay in the root of the site, by the folder that they are in now: old addresses lead there.
 MOVED = {
     "how-to": "install gallery data models python experiments analyses live gpu cluster virtual-time adding-a-method "

@@ -37,7 +37,6 @@ import torch
 from common import GIB, BenchmarkError, count, main, note, reason, table
 from torch import Tensor, nn
 
-from fedpfl.core import custom
 from fedpfl.engine.federation import run_federation
 from fedpfl.engine.listener import Listener
 from fedpfl.engine.local import LocalTransport
@@ -45,6 +44,7 @@ from fedpfl.methods import methods
 from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 NEEDS = {
     "torch": "PyTorch 2.1 or newer, with CUDA for --device cuda", "numpy": "NumPy", "safetensors": "safetensors",
@@ -173,7 +173,7 @@ class Marks(Listener):
 def fedpfl_rounds(values: dict[str, Any], data: Sequence[Any], marks: Marks | None = None) -> dict[str, Any]:
     """Run a federation in this process; return the seconds of its rounds, its lines and its shared arrays."""
     marks = marks or Marks()
-    with tempfile.TemporaryDirectory(prefix="fedpfl-gpu-") as name, custom.as_setting("dataset", list(data)) as dataset:
+    with tempfile.TemporaryDirectory(prefix="fedpfl-gpu-") as name, as_setting("dataset", list(data)) as dataset:
         places = {"output-dir": f"{name}/runs", "state-dir": f"{name}/state", "run-name": "run", "dataset": dataset}
         config = Config.parse({"num-clients": len(data), "min-samples": 2, "last-batch": "keep", **values, **places})
         begun = time.perf_counter()

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fedpfl.api.runs import Run
-from fedpfl.client.engine import handle
+from fedpfl.client.answer import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout

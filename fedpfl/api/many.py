@@ -19,6 +19,7 @@ from ..launch.progress import LineDisplay, grid_display
 from ..launch.quick import plain
 from ..results.run import RunFolder
 from ..results.tables import Table
+from ..setup.objects import as_setting
 from ..study.analysis.registry import NoOptions, NotRecorded
 from ..study.analysis.significance import significance
 from ..study.grid import Grid, Job, Process, Resources
@@ -230,7 +231,7 @@ class Runs:
 
     def _object(self, key: str, thing: object) -> str:
         same = (text for text, known in self.objects.items() if known is thing)
-        text = next(same, None) or self._stack.enter_context(custom.as_setting(key, thing))
+        text = next(same, None) or self._stack.enter_context(as_setting(key, thing))
         self.objects[text] = thing
         return text
 

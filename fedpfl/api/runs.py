@@ -18,6 +18,7 @@ from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run import RunFolder, find_run
 from ..results.summary import Summary, outcome
 from ..setup.config import RunSettings
+from ..setup.objects import as_setting
 from ..study.analysis.figure import Lines
 from ..study.store import find_stored
 from . import frames
@@ -168,7 +169,7 @@ class Run:
         with ExitStack() as stack:
             stack.enter_context(global_state_kept())
             for text, thing in self._objects.items():
-                stack.enter_context(custom.as_setting("", thing, text))
+                stack.enter_context(as_setting("", thing, text))
             yield
 
     def __repr__(self) -> str:

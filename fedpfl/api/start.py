@@ -14,6 +14,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.settings import checked, setting
 from ..launch import quick
 from ..launch.quick import plain
+from ..setup.objects import as_setting
 
 if TYPE_CHECKING:
     from ..engine.listener import Listener
@@ -137,7 +138,7 @@ def run(
     with ExitStack() as stack:
 
         def text_of(kind: str, thing: object, before: str) -> str:
-            text = stack.enter_context(custom.as_setting(kind, thing, before, again=True))
+            text = stack.enter_context(as_setting(kind, thing, before, again=True))
             if text.startswith(f"{custom.PYTHON}:"):
                 objects[text] = thing
             return text

@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from ..core import custom
-from ..core.errors import ConfigError, StateError, TrainingDiverged
+from ..core.errors import ConfigError, TrainingDiverged
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.metrics import COUNT, SUM
 from ..core.names import digest, sent
+from ..core.option import part
 from ..core.payload import Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
@@ -34,13 +35,10 @@ from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
-from ..training.metrics import find as find_measures
-from ..training.metrics import require_working
 from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
 from ..training.settings import AUGMENTATIONS
 from .guard import guard
-from .number import clients_of, own_data_path, stored_number, unnumbered
 from .part import ClientPart, Later, Momentum, Taken, Training
 from .state import ClientState
 
@@ -79,12 +77,15 @@ class Engine:
         self._names = {key: text for key, text in named.items() if text}
         method = type(config.method)
         self._may_draw_early = any(getattr(method, hook) is not getattr(Method, hook) for hook in EARLY_HOOKS)
-        self.measures = find_measures(config.run.metrics)
-        require_working(self.measures, data.num_classes, config.training.labels)
+        # What computes the metrics besides accuracy and loss, by their names.
+        self.measures: Mapping[str, Any] = {}
+        if config.run.metrics:
+            find = part("fedpfl.training.metrics:find_working")
+            self.measures = find(config.run.metrics, data.num_classes, config.training.labels)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
-        part = config.last("of_client", None)
-        self._own_settings: Callable[[Config, int], Config] | None = part and part(config, data.client_names)
+        settle = config.last("of_client", None)
+        self._own_settings: Callable[[Config, int], Config] | None = settle and settle(config, data.client_names)
         self._made: dict[str, tuple[Any, ...]] = {}
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
@@ -180,8 +181,8 @@ class Engine:
                 self.seed(local, "prepare")
         method.prepare(local)
         training = Training(state, local, method, (), {}, None, started, given)
-        for part in self.parts:
-            training = part.begin(training)
+        for option in self.parts:
+            training = option.begin(training)
         phases = method.schedule(local)
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
@@ -212,12 +213,12 @@ class Engine:
         if not rule.takes_shared:
             shared = self.sharing.layout.unpack(message.arrays)
         seconds, measured = time.perf_counter() - training.started, dict[str, float]()
-        for part in self.parts:
-            measured.update(part.end(training))
+        for option in self.parts:
+            measured.update(option.end(training))
         state.save({**personal, **training.kept}, local.round, int(message.config["personal-round"]))
         # What the client keeps is as it was trained.
-        for part in self.parts:
-            shared, extra = part.send(training, shared, extra)
+        for option in self.parts:
+            shared, extra = option.send(training, shared, extra)
         vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
         return Payload(
             metrics={
@@ -245,8 +246,8 @@ class Engine:
         # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(metrics_of("global", self.score(shared, local, samples)))
-        for part in self.parts:
-            metrics.update(part.test(local, samples))
+        for option in self.parts:
+            metrics.update(option.test(local, samples))
         if adaptation:
             self.run_phases(adaptation, local, "adaptation")
             self.model.eval()
@@ -257,8 +258,8 @@ class Engine:
         if shared is not None and "global-correct" not in metrics:
             metrics.update(metrics_of("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
-        for part in self.parts:
-            part.tested(state, local, personalised, score)
+        for option in self.parts:
+            option.tested(state, local, personalised, score)
         if self._stays and not adaptation:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         return Payload(metrics=metrics)
@@ -274,7 +275,7 @@ class Engine:
     @property
     def sends_as_trained(self) -> bool:
         """Whether clients send their shared vectors as these were trained: without noise, and unrounded."""
-        return self.config.run.wire_dtype == "float32" and not any(part.changes_shared for part in self.parts)
+        return self.config.run.wire_dtype == "float32" and not any(option.changes_shared for option in self.parts)
 
     @property
     def own_training(self) -> str:
@@ -289,7 +290,7 @@ class Engine:
     @property
     def needs_model(self) -> bool:
         """Whether more than the method asks for a client's model in a round of training."""
-        return type(self.sharing) is not Sharing or any(part.needs_model for part in self.parts)
+        return type(self.sharing) is not Sharing or any(option.needs_model for option in self.parts)
 
     def run_phases(
         self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None,
@@ -414,22 +415,19 @@ class Engine:
         """Return the number of a client's data here."""
         return 0 if self.own else client
 
-    def _on_device(self, part: str, place: int) -> Samples:
+    def _on_device(self, of: str, place: int) -> Samples:
         """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
-        if (part, place) in self._kept:
-            return self._kept[part, place]
-        samples: Samples = getattr(self.data, part)(place)
+        if (of, place) in self._kept:
+            return self._kept[of, place]
+        samples: Samples = getattr(self.data, of)(place)
         if self.config.training.device != "cuda":
             return samples
         moved = Samples(*(tensor.to("cuda") for tensor in samples))
         self._room_for_samples -= sum(tensor.nbytes for tensor in moved)
         if self._room_for_samples >= 0:
-            self._kept[part, place] = moved
+            self._kept[of, place] = moved
         return moved
 
-
-Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
-Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int, int], str, int, str]
 
 HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
     "query": Engine.query,
@@ -437,45 +435,7 @@ HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
     "evaluate": Engine.evaluate,
 }
 
-
-def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
-    """Answer one message (``query``, ``train`` or ``evaluate``) for the client that the node is.
-
-    The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
-    ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
-    ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
-    ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
-    ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device that holds its own data,
-    ``data-path`` (also called ``data``), with or without these; ``model`` is the model of its own, if it has one.
-    Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
-    """
-    path = own_data_path(node_config)
-    if (owner := guard()) is not None:
-        owner.check(run_config, path)
-    if path and not {"partition-id", "num-partitions"} & node_config.keys():
-        nodes, given = clients_of(run_config), stored_number(message, run_config, path)
-        if given is None and kind == "query":
-            return unnumbered(run_config)
-        if given is None:
-            raise StateError(f"data-path = {path!r}: this node does not know which client of this run it is")
-        client = given
-    else:
-        client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
-        if client >= nodes:
-            raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = engine_for(Config.parse(run_config), nodes, path, client, str(node_config.get("model", "")))
-    return HANDLERS[kind](engine, client, message)
-
-
-def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
-    if key not in node_config:
-        allowed = f"must have {key} (`--node-config '{key}=…'`), or data-path alone"
-        raise ConfigError("node-config", dict(node_config), allowed)
-    value = node_config[key]
-    if type(value) is not int or value < least:
-        raise ConfigError(key, value, f"must be a whole number of at least {least} (`--node-config '{key}=…'`)")
-    return value
-
+Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int, int], str, int, str]
 
 # The engines of one run, the latest used last. Clients that divide a data set share one; a client with data of its own
 # has its own, and a device has few of those.

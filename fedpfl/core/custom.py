@@ -5,7 +5,7 @@ A setting names it in three ways:
 * ``MODULE:NAME``, an attribute of a module: a file in the app's folder (:func:`set_folder`), where Flower has unpacked
   the app, or an installed package;
 * the name of an entry point of an installed package (:data:`GROUPS`);
-* ``python:…``, an object of this process (:func:`as_setting`), which only forked processes have as well.
+* ``python:…``, an object of this process (``fedpfl/setup/objects.py``), which only forked processes have as well.
 
 Code is only looked for on this machine. It is never downloaded.
 """
@@ -17,17 +17,13 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import itertools
-import pickle
 import re
-import secrets
 import sys
-import weakref
 from bdb import BdbQuit
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
@@ -46,12 +42,8 @@ _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
 # Clients that a part of a setting is for, and labels that a loss is for.
 _CLIENTS = re.compile(r"\A(?:\d+(?:-\d+)?:|(?:mse|multi-label):(?=[^:]+:))")
-_objects: dict[str, Any] = {}
-# Unique across processes too: a run may be resumed in another one.
-_numbers = itertools.count(secrets.randbits(40))
-# The texts by which runs knew objects of this process: of functions and classes, and of data by a hash of them.
-_of_functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_of_data: dict[bytes, str] = {}
+# Objects of this process by the texts that name them; fedpfl/setup/objects.py puts them here.
+objects: dict[str, Any] = {}
 
 
 class _AppFolder:
@@ -112,9 +104,9 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
     ``known`` are the names of this package, which an installed one must not take.
     """
     if text.startswith(f"{PYTHON}:"):
-        if text not in _objects:
+        if text not in objects:
             raise ConfigError(kind, text, "is a Python object of the process that made the run; give it again")
-        return _objects[text]
+        return objects[text]
     if is_reference(text):
         return _attribute(kind, text)
     registered = _entry_points(kind).get(text)
@@ -180,49 +172,6 @@ def article(thing: object) -> str:
         return "None"
     word = type(thing).__name__
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
-
-
-@contextlib.contextmanager
-def as_setting(kind: str, thing: object, text: str = "", again: bool = False) -> Iterator[str]:
-    """Make a Python object a setting's value, for the time of a ``with`` statement.
-
-    Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
-    value by which a finished run knew it. ``again``: the same function, or equal data, are the same value again.
-    """
-    reference = None if text else _importable(thing)
-    if reference is not None:
-        yield reference
-        return
-    if not text:
-        name = str(getattr(thing, "__name__", kind))
-        text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
-        text = _same_text(kind, thing, text) if again else text
-    before = _objects.get(text)
-    _objects[text] = thing
-    try:
-        yield text
-    finally:
-        del _objects[text]
-        if before is not None:
-            _objects[text] = before
-
-
-def _same_text(kind: str, thing: object, text: str) -> str:
-    """Return the text by which the same function, or equal data, were a setting before, or else the one given.
-
-    By it, runs that were made one by one are known to have the same data and model. What a function of data or a torch
-    Dataset gives may change, so these are new each time.
-    """
-    data = hashlib.sha256()
-    try:
-        if callable(thing):
-            return text if kind == "dataset" else _of_functions.setdefault(thing, text)
-        if not isinstance(thing, (tuple, list, dict)) and type(thing).__name__ not in ("DataFrame", "Dataset"):
-            return text
-        pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
-    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, OSError):
-        return text  # can be neither held weakly nor written as bytes
-    return _of_data.setdefault(data.digest(), text)
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:
@@ -307,7 +256,7 @@ def fingerprint(values: Mapping[str, Any]) -> str:
 
 def is_current(text: str, at: int) -> bool:
     """Return whether a setting's value still names the object that it named when :func:`version` was ``at``."""
-    return text in _objects if text.startswith(f"{PYTHON}:") else at == _app.version
+    return text in objects if text.startswith(f"{PYTHON}:") else at == _app.version
 
 
 def app_folder(values: Mapping[str, Any]) -> Path | None:
@@ -415,21 +364,6 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return (0, -1)
     return found.st_mtime_ns, found.st_size
-
-
-def _importable(thing: object) -> str | None:
-    """Return MODULE:NAME by which other processes get the same object; None if there is no such name."""
-    name, of = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None)
-    reference = f"{of}:{name}"
-    if of in (None, "__main__") or not is_reference(reference):
-        return None
-    found: Any = sys.modules.get(str(of))
-    # Other processes find only modules on Python's path.
-    if found is None or getattr(found, "__spec__", None) is None or getattr(found, "__file__", None) is None:
-        return None
-    for word in name.split("."):
-        found = getattr(found, word, None)
-    return reference if found is thing else None
 
 
 @lru_cache(maxsize=None)

@@ -40,6 +40,7 @@ from ..models import own as own_models
 from ..models.external import with_head
 from ..setup.assembly import seed_model
 from ..setup.config import Config, check_keys
+from ..setup.objects import as_setting
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
 from .named import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
 from .strategy import OF_ARRAYS, MethodStrategy, own_of
@@ -129,7 +130,7 @@ class _Answering:
         self._model, self._data, self._head, self._state_dir = model, data, head, state_dir
         self._own = Own(method, settings, self._objects)
         built = model if isinstance(model, str) and not head else self._built
-        self._text = built if isinstance(built, str) else self._objects.enter_context(custom.as_setting("model", built))
+        self._text = built if isinstance(built, str) else self._objects.enter_context(as_setting("model", built))
         self._engines: OrderedDict[tuple[Any, ...], ContextEngine] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -179,7 +180,7 @@ class Own:
 
     def __init__(self, method: Any, settings: Mapping[str, Any], objects: ExitStack) -> None:
         cls = method.method if isinstance(method, type) and issubclass(method, MethodStrategy) else method
-        text = cls if isinstance(cls, (str, type(None))) else objects.enter_context(custom.as_setting("method", cls))
+        text = cls if isinstance(cls, (str, type(None))) else objects.enter_context(as_setting("method", cls))
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
         if text is not None:
             self._settings["method"] = text
@@ -398,7 +399,7 @@ class PersonalRound:
         self.round = int(self._given.get("server-round", 0))
         self._trains = message.metadata.message_type == MessageType.TRAIN
         self._objects = ExitStack()
-        self.config = own.config(self._given, self._objects.enter_context(custom.as_setting("model", self._shell)))
+        self.config = own.config(self._given, self._objects.enter_context(as_setting("model", self._shell)))
         self._build: Callable[[], nn.Module] | None = None
         if isinstance(model, nn.Module):
             self.model = model

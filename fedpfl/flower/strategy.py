@@ -48,6 +48,7 @@ from ..results.run import RunFolder
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config, check_keys, unused
+from ..setup.objects import as_setting
 from .messages import SETTINGS, numpy_of
 from .named import EXTRAS, NOT_SENT, Names, from_named, others_of, settings_text, to_named
 from .transport import FlowerTransport
@@ -191,7 +192,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         return values
 
     def _as_setting(self, kind: str, thing: object) -> str:
-        return self._objects.enter_context(custom.as_setting(kind, thing))
+        return self._objects.enter_context(as_setting(kind, thing))
 
     # -- Flower's hooks ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import private_folder
+from ..core.option import part
 from ..core.removed import require_there
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
@@ -26,7 +27,6 @@ from ..options.participation import ParticipationSettings
 from ..results.run import FREE_ON_RESUME, RunFolder, find_run
 from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
 from ..training.device import require_device
-from ..training.metrics import find as find_metrics
 
 # Where neither the settings nor the data say how many there are.
 DEFAULT_CLIENTS = 10
@@ -97,7 +97,8 @@ def prepare(
     config = Config.parse(values)
     for model in {config.run.model, config.run.model_of(0), *(model for _, model in client_models(config.run))}:
         require_known(model)
-    find_metrics(config.run.metrics)
+    if config.run.metrics:
+        part("fedpfl.training.metrics:find")(config.run.metrics)
     config.training.augmentation_of()
     decided: dict[str, Value] = {}
     if not config.run.resume:

@@ -8,7 +8,7 @@ read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import Callable, Iterator, Mapping, NamedTuple, Sequence, cast
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
 import numpy as np
 import torch
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.frozen import has_frozen_statistics
+from ..core.option import part
 from ..core.pixels import HALF
 from ..core.samples import Samples
 from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS, class_weights, weighing_with
-from .metrics import Measure, SumAndCount, measured
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
@@ -41,7 +41,7 @@ class Score(NamedTuple):
     correct: float
     loss_sum: float
     samples: int
-    metrics: Mapping[str, SumAndCount] = {}
+    metrics: Mapping[str, tuple[float, float]] = {}
 
 
 def run_phase(
@@ -172,28 +172,37 @@ def epochs_of(count: int, phase: Phase, settings: TrainingSettings, modules: Seq
 
 @torch.no_grad()
 def evaluate(
-    forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY, measures: Mapping[str, Measure] | None = None
+    forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY, measures: Mapping[str, Any] | None = None
 ) -> Score:
     """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
     kind, measures = KINDS[loss], measures or {}
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
-        found = measured(measures, outputs, samples.y, loss)
-        return Score(kind.score(outputs, samples.y), total, samples.y.numel(), found)
+        return Score(
+            kind.score(outputs, samples.y), total, samples.y.numel(), _measured(measures, outputs, samples.y, loss)
+        )
     # Read after the last batch, as each reading makes a GPU wait.
     correct: list[Tensor] = []
     losses: list[Tensor] = []
     parts: list[Tensor] = []
-    for part in test_batches(len(samples.y)):
-        x, y = samples.x[part], samples.y[part]
+    for batch in test_batches(len(samples.y)):
+        x, y = samples.x[batch], samples.y[batch]
         logits = forward(x)
         correct.append((logits.argmax(1) == y).sum())
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
             parts.append(logits)
-    found = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss) if measures else {}
+    found = _measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
     return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), found)
+
+
+def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str) -> Mapping[str, tuple[float, float]]:
+    """Return sum and count of each further metric."""
+    if not measures:
+        return {}
+    found: Mapping[str, tuple[float, float]] = part("fedpfl.training.metrics:measured")(measures, outputs, y, loss)
+    return found
 
 
 @torch.no_grad()

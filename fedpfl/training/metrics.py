@@ -38,6 +38,13 @@ def find(text: str) -> dict[str, Measure]:
     return {custom.short_name(word): _OURS.get(word) or _Own(word) for word in metrics.words(text)}
 
 
+def find_working(text: str, num_classes: int, loss: str) -> dict[str, Measure]:
+    """Return what :func:`find` does, once each metric has been tried; errors as of :func:`require_working`."""
+    found = find(text)
+    require_working(found, num_classes, loss)
+    return found
+
+
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
     """Try the metrics with two samples of different classes, so that a mistake of the user's shows before round 1."""
     y = torch.arange(2) % num_classes if loss == CROSS_ENTROPY else torch.eye(2, num_classes)

@@ -14,9 +14,10 @@ from torch.nn import utils
 from torch.nn.utils import parametrizations, prune
 
 import fedpfl
-from fedpfl.core import custom
 from fedpfl.engine.local import LocalTransport
+from fedpfl.models.external import with_head
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 SPLITS = ["fedfac", "fedsplit"]
 REPLACES = ["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"]
@@ -205,7 +206,7 @@ class Drawing(Net):
 @pytest.mark.parametrize("net", [Changing, Drawing])
 def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
     found = []
-    with custom.as_setting("model", net) as text:
+    with as_setting("model", net) as text:
         for place in ("flower", "here", "workers"):
             own = {"method": "fedper", "model": text, "num_clients": 3, "num_server_rounds": 2, **FEW_SAMPLES}
             values = federation(tmp_path / place, 3, **own)
@@ -310,7 +311,7 @@ def test_the_check_leaves_running_statistics_and_counters_alone():
     net = Changing((1, 8, 8), 10)
     before = {name: array.clone() for name, array in net.state_dict().items()}
     state = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    fedpfl.models.with_head(net, (1, 8, 8), 10)
+    with_head(net, (1, 8, 8), 10)
     after = {**net.state_dict(), **{f"out.{name}": array for name, array in before.items() if name == "none"}}
     assert all(torch.equal(after[name], array) for name, array in before.items() if name in after)
     assert torch.equal(torch.get_rng_state(), state[0])

@@ -252,7 +252,7 @@ class Devices(LocalGrid):
         return list(self.nodes)
 
     def answer(self, kind, payload, node_config):
-        from fedpfl.client.engine import handle
+        from fedpfl.client.answer import handle
 
         if kind == "query":
             payload.config["in-turn"] = True

@@ -20,7 +20,7 @@ from worker_parts import workers
 
 from fedpfl.bench.device.forward import forward
 from fedpfl.client import policy, protocol
-from fedpfl.client.engine import handle
+from fedpfl.client.answer import handle
 from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
 from fedpfl.core import custom, stored

@@ -7,11 +7,11 @@ import torch
 from support import FEW_SAMPLES, federation, run_federation, simulate
 
 from fedpfl import Method
-from fedpfl.core import custom
 from fedpfl.core.payload import Payload
 from fedpfl.engine.local import LocalTransport
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 SETTINGS = {
     "num_clients": 3, "num_server_rounds": 2, "local_epochs": 1, "validation_fraction": 0.2, "evaluate_trained": True,
@@ -43,7 +43,7 @@ class Noisy(Method):
 
 @pytest.fixture
 def noisy():
-    with custom.as_setting("method", Noisy) as text:
+    with as_setting("method", Noisy) as text:
         yield text
 
 

@@ -12,7 +12,6 @@ from torch import nn
 from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
 from fedpfl.engine.local import LocalTransport, default_workers
@@ -21,6 +20,7 @@ from fedpfl.methods import methods
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.rules import averages
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 from fedpfl.training.batched import run_phase_of_many
 
 CLIENTS = 4
@@ -162,7 +162,7 @@ def noise():
     def of(count):
         return rng.normal(size=(count, 1, 6, 6)).astype(np.float32), rng.integers(0, 3, count)
 
-    return lambda counts: custom.as_setting("dataset", [(*of(count), *of(4)) for count in counts])
+    return lambda counts: as_setting("dataset", [(*of(count), *of(4)) for count in counts])
 
 
 def test_each_client_draws_the_dropout_that_it_draws_alone(tmp_path, noise):

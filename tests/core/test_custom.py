@@ -21,6 +21,7 @@ from fedpfl.engine.local import LocalTransport
 from fedpfl.methods import Method, find, methods
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config, check_keys
+from fedpfl.setup.objects import as_setting
 
 PARTS = """
     from dataclasses import dataclass
@@ -240,7 +241,7 @@ def test_objects_of_this_process_are_settings_for_a_while(app):
     def local(input_shape, num_classes):
         return nn.Linear(4, num_classes)
 
-    with custom.as_setting("model", local) as text, custom.as_setting("model", lambda: nn.Linear(4, 3)) as other:
+    with as_setting("model", local) as text, as_setting("model", lambda: nn.Linear(4, 3)) as other:
         assert re.fullmatch(r"python:local#\d+", text) and re.fullmatch(r"python:model#\d+", other)
         torch.manual_seed(1)
         assert models.build(text, (4,), 3).head.out_features == 3
@@ -248,7 +249,7 @@ def test_objects_of_this_process_are_settings_for_a_while(app):
         with pytest.raises(ConfigError, match="only this process has this object"):
             custom.require_sendable({"model": text})
     assert "give it again" in refusal("model", text)
-    with custom.as_setting("method", find("fedper")) as text:
+    with as_setting("method", find("fedper")) as text:
         assert text == "fedpfl.methods.fedper:FedPer" and find(text) is find("fedper")
 
 

@@ -16,7 +16,6 @@ import fedpfl
 from fedpfl.cli import app
 from fedpfl.client import privacy as client_module
 from fedpfl.client.privacy import KEY_FILE, gaussian, noise_key, private_reply, private_update
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.extras import SERVER
 from fedpfl.core.federation import Client
@@ -36,6 +35,7 @@ from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 KEY = b"k" * 32
 DP = {"dp_noise_multiplier": 0.5, "dp_clip_norm": 0.05}
@@ -239,7 +239,7 @@ def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_pat
     sent = []
     for settings in ({}, DP):
         given = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
-        with custom.as_setting("method", method) if method is Telling else nullcontext(method) as name:
+        with as_setting("method", method) if method is Telling else nullcontext(method) as name:
             values = federation(tmp_path / str(len(sent)), 2, method=name, **given)
             grid = LocalGrid(2, values)
             run_federation(grid, values)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpfl.bench.device.predict import _read_table as read_for_model
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
+from fedpfl.setup.objects import as_setting
 
 ROWS = [("auto", 1.5, "ann", 0), ("manual", 2.5, "ann", 1), ("auto", 3.5, "ben", 0), ("off", 4.5, "ben", 1)]
 pandas = pytest.importorskip("pandas")
@@ -44,7 +44,7 @@ def test_each_word_is_a_feature(tmp_path, form, listed):
         given_ = {"dataset": "huggingface", "data": str(tmp_path / "a")}
     else:
         source = frame() if form == "frame" else pytest.importorskip("datasets").Dataset.from_pandas(frame())
-        with custom.as_setting("dataset", source) as text:
+        with as_setting("dataset", source) as text:
             data = load(DataSettings(dataset=text, category_columns=columns))
         given_ = {}
     if given_:

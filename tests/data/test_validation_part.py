@@ -12,6 +12,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
 from fedpfl.data.partitioners import cut_share, cut_validation
 from fedpfl.data.settings import DataSettings
+from fedpfl.setup.objects import as_setting
 
 N = {"train": 60, "val": 20, "test": 30}
 
@@ -107,9 +108,8 @@ def test_of_python_objects(make, word):
 
 
 def loaded(source):
-    from fedpfl.core import custom
 
-    with custom.as_setting("dataset", source) as text:
+    with as_setting("dataset", source) as text:
         clients = 2
         return of_settings(
             {"dataset": text}, clients, **({"partitioner": "natural"} if isinstance(source, list) else {})
@@ -168,11 +168,9 @@ _held = []
 def _keep(made):
     from contextlib import ExitStack
 
-    from fedpfl.core import custom
-
     stack = ExitStack()
     _held.append(stack)
-    return stack.enter_context(custom.as_setting("dataset", made))
+    return stack.enter_context(as_setting("dataset", made))
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.rng import generator
 from fedpfl.engine.local import LocalTransport
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 GIVEN = {"method": "fedper", "local_epochs": 1, "num_server_rounds": 3, **FEW_SAMPLES}
 
@@ -65,7 +65,7 @@ def test_a_function_chooses(tmp_path):
         assert rng.random() < 1
         return sorted((client.id for client in clients), key=lambda i: -clients[i].train_samples)[:round]
 
-    with custom.as_setting("available-clients", largest) as text:
+    with as_setting("available-clients", largest) as text:
         run = simulate(tmp_path, 4, available_clients=text, **GIVEN)
     samples = [train for train, _ in run.task()["samples"]]
     wanted = sorted(range(4), key=lambda i: -samples[i])
@@ -86,7 +86,7 @@ def test_a_function_chooses(tmp_path):
     ],
 )
 def test_a_wrong_choice_is_one_line(tmp_path, function, words):
-    with custom.as_setting("available-clients", function) as text, pytest.raises(FedpflError, match=words):
+    with as_setting("available-clients", function) as text, pytest.raises(FedpflError, match=words):
         simulate(tmp_path, 2, available_clients=text, **GIVEN)
 
 

@@ -27,7 +27,6 @@ from support import (
 )
 from waiting import HANG_SECONDS
 
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
@@ -39,6 +38,7 @@ from fedpfl.results.line import in_words
 from fedpfl.results.summary import outcome
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 
 def test_what_clients_say_of_their_data_is_noted(tmp_path):
@@ -158,7 +158,7 @@ class SendsNow(Method):
 
 
 def test_an_array_that_is_not_required_may_be_missing(tmp_path):
-    with custom.as_setting("method", SendsNow) as method:
+    with as_setting("method", SendsNow) as method:
         sent = require_nothing_personal(tmp_path, method, {})
     assert [names - {"shared"} for names in sent] == 3 * [{"first"}] + 3 * [set()]
 
@@ -597,7 +597,7 @@ def test_a_client_with_another_model_is_named_before_round_1_and_left_out_where_
     ],
 )
 def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, message):
-    from fedpfl.client.engine import handle
+    from fedpfl.client.answer import handle
     from fedpfl.core.payload import Payload
 
     with pytest.raises(ConfigError, match=message):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import Killed, LocalGrid, arrays, federation, run_federation
 
-from fedpfl.client.engine import handle
+from fedpfl.client.answer import handle
 from fedpfl.client.number import own_data_path
 from fedpfl.core.errors import ConfigError, FedpflError, StateError
 from fedpfl.core.payload import Payload

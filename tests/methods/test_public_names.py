@@ -13,7 +13,8 @@ import pytest
 from support import FEW_SAMPLES, arrays, needed, simulate
 
 import fedpfl
-from fedpfl.core import custom, extras
+from fedpfl.core import extras
+from fedpfl.setup.objects import as_setting
 
 FOLDER = Path(fedpfl.__file__).parent / "methods"
 METHODS = ["feddbe", "fedcp", "fedas", "fedgh", "fedtgp", "fedsa-lora", "flexlora", "pfedfda"]
@@ -52,7 +53,7 @@ def test_a_copy_of_a_method_in_a_user_s_file_needs_public_names_alone_and_has_th
         pytest.importorskip("peft")
     settings = {"num_server_rounds": 2, "local_epochs": 1, "model": "mlp", **FEW_SAMPLES, **needed(method)}
     ours = simulate(tmp_path / "ours", 2, method=method, **settings)
-    with custom.as_setting("method", as_a_user_s(method, monkeypatch)) as name:
+    with as_setting("method", as_a_user_s(method, monkeypatch)) as name:
         own = simulate(tmp_path / "own", 2, method=name, **settings)
     expected, found = arrays(ours, tmp_path / "ours"), arrays(own, tmp_path / "own")
     assert expected.keys() == found.keys()

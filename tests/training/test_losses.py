@@ -10,7 +10,6 @@ import torch
 from support import federation, quick, simulate
 from torch.nn import functional as F
 
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.samples import Samples
@@ -19,6 +18,7 @@ from fedpfl.engine.replies import problems
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 from fedpfl.training.loop import evaluate
 
 ALLOWED = [name for name, method in methods().items() if "loss" not in method.refuses]
@@ -148,7 +148,7 @@ def focal(outputs, y):
 def test_every_method_trains_with_a_loss_of_one_s_own(tmp_path, method):
     small = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.001, "validation_fraction": 0.2}
     given = {**quick(method), **small, "method": method}
-    with custom.as_setting("loss", focal) as loss:
+    with as_setting("loss", focal) as loss:
         own, plain = (
             simulate(tmp_path, 2, run_name=n, **given, **also) for n, also in (("a", {"loss": loss}), ("b", {}))
         )
@@ -157,7 +157,7 @@ def test_every_method_trains_with_a_loss_of_one_s_own(tmp_path, method):
 
 
 def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
-    same = custom.as_setting("loss", lambda outputs, y: F.mse_loss(outputs, y))
+    same = as_setting("loss", lambda outputs, y: F.mse_loss(outputs, y))
     settings = {"method": "fedper", **file(tmp_path / "data.npz", True)}
     with same as text:
         own = simulate(tmp_path, 4, run_name="own", **{**settings, "loss": f"mse:{text}"})
@@ -179,12 +179,12 @@ def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
     ],
 )
 def test_a_loss_that_is_none_is_refused_before_round_1(tmp_path, function, words):
-    with custom.as_setting("loss", function) as text, pytest.raises(ConfigError, match=f"loss = .*{words}"):
+    with as_setting("loss", function) as text, pytest.raises(ConfigError, match=f"loss = .*{words}"):
         simulate(tmp_path, 2, method="fedavg", loss=text)
 
 
 def test_only_a_loss_of_each_sample_can_be_mixed(tmp_path):
-    with custom.as_setting("loss", lambda outputs, y: F.cross_entropy(outputs, y)) as text:
+    with as_setting("loss", lambda outputs, y: F.cross_entropy(outputs, y)) as text:
         run = {"method": "fedem", "loss": text, "min_replies": 1}
         with pytest.raises(FedpflError, match="a value for each sample: this method weighs samples"):
             simulate(tmp_path, 2, **run)

@@ -31,7 +31,7 @@ from ...core.payload import Payload
 from ...version import __version__
 
 if TYPE_CHECKING:
-    from ...client.engine import Handler
+    from ...client.answer import Handler
 
 logger = logging.getLogger("fedpfl.bench.device.worker")
 
@@ -50,7 +50,7 @@ def serve(path: Path) -> None:
         end_at_signals(path)
         protocol.code_hash()  # of what is imported now, whatever becomes of the files
         # Requests may queue from here on: importing torch takes seconds.
-        from ...client.engine import handle
+        from ...client.answer import handle
 
         logger.info("ready at %s, process %d", path, os.getpid())
         while True:

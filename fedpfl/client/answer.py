@@ -1,0 +1,54 @@
+"""Answers the messages that a node gets, over Flower or from a device's worker."""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping
+
+from ..core.errors import ConfigError, StateError
+from ..core.payload import Payload
+from ..core.settings import Value
+from ..setup.config import Config
+from .engine import HANDLERS, engine_for
+from .guard import guard
+from .number import clients_of, own_data_path, stored_number, unnumbered
+
+Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
+
+
+def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
+    """Answer one message (``query``, ``train`` or ``evaluate``) for the client that the node is.
+
+    The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
+    ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
+    ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
+    ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
+    ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device that holds its own data,
+    ``data-path`` (also called ``data``), with or without these; ``model`` is the model of its own, if it has one.
+    Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
+    """
+    path = own_data_path(node_config)
+    if (owner := guard()) is not None:
+        owner.check(run_config, path)
+    if path and not {"partition-id", "num-partitions"} & node_config.keys():
+        nodes, given = clients_of(run_config), stored_number(message, run_config, path)
+        if given is None and kind == "query":
+            return unnumbered(run_config)
+        if given is None:
+            raise StateError(f"data-path = {path!r}: this node does not know which client of this run it is")
+        client = given
+    else:
+        client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
+        if client >= nodes:
+            raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
+    engine = engine_for(Config.parse(run_config), nodes, path, client, str(node_config.get("model", "")))
+    return HANDLERS[kind](engine, client, message)
+
+
+def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
+    if key not in node_config:
+        allowed = f"must have {key} (`--node-config '{key}=…'`), or data-path alone"
+        raise ConfigError("node-config", dict(node_config), allowed)
+    value = node_config[key]
+    if type(value) is not int or value < least:
+        raise ConfigError(key, value, f"must be a whole number of at least {least} (`--node-config '{key}=…'`)")
+    return value

@@ -1,0 +1,79 @@
+"""Python objects as values of settings, for the process that has them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import pickle
+import secrets
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any, Iterator
+
+from ..core.custom import PYTHON, is_reference, objects
+
+# Unique across processes too: a run may be resumed in another one.
+_numbers = itertools.count(secrets.randbits(40))
+# The texts by which runs knew objects of this process: of functions and classes, and of data by a hash of them.
+_of_functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_of_data: dict[bytes, str] = {}
+
+
+@contextlib.contextmanager
+def as_setting(kind: str, thing: object, text: str = "", again: bool = False) -> Iterator[str]:
+    """Make a Python object a setting's value, for the time of a ``with`` statement.
+
+    Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
+    value by which a finished run knew it. ``again``: the same function, or equal data, are the same value again.
+    """
+    reference = None if text else _importable(thing)
+    if reference is not None:
+        yield reference
+        return
+    if not text:
+        name = str(getattr(thing, "__name__", kind))
+        text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
+        text = _same_text(kind, thing, text) if again else text
+    before = objects.get(text)
+    objects[text] = thing
+    try:
+        yield text
+    finally:
+        del objects[text]
+        if before is not None:
+            objects[text] = before
+
+
+def _same_text(kind: str, thing: object, text: str) -> str:
+    """Return the text by which the same function, or equal data, were a setting before, or else the one given.
+
+    By it, runs that were made one by one are known to have the same data and model. What a function of data or a torch
+    Dataset gives may change, so these are new each time.
+    """
+    data = hashlib.sha256()
+    try:
+        if callable(thing):
+            return text if kind == "dataset" else _of_functions.setdefault(thing, text)
+        if not isinstance(thing, (tuple, list, dict)) and type(thing).__name__ not in ("DataFrame", "Dataset"):
+            return text
+        pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, OSError):
+        return text  # can be neither held weakly nor written as bytes
+    return _of_data.setdefault(data.digest(), text)
+
+
+def _importable(thing: object) -> str | None:
+    """Return MODULE:NAME by which other processes get the same object; None if there is no such name."""
+    name, of = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None)
+    reference = f"{of}:{name}"
+    if of in (None, "__main__") or not is_reference(reference):
+        return None
+    found: Any = sys.modules.get(str(of))
+    # Other processes find only modules on Python's path.
+    if found is None or getattr(found, "__spec__", None) is None or getattr(found, "__file__", None) is None:
+        return None
+    for word in name.split("."):
+        found = getattr(found, word, None)
+    return reference if found is thing else None

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import parse
 from fedpfl.data import Dataset, DataSettings, FederatedData, label_permutation, partition
 from fedpfl.data.more_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
 from fedpfl.data.partitioners import Pool
+from fedpfl.setup.objects import as_setting
 
 
 def made(n: int, classes: int, test: int = 0, owners: int = 0, seed: int = 0) -> Dataset:
@@ -186,7 +186,7 @@ def test_a_skew_that_there_is_not_is_refused(text: str) -> None:
 def test_a_skew_that_the_data_cannot_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="only square images can be rotated"):
         made_of = (np.zeros((40, 3), np.float32), np.arange(40) % 2)
-        with custom.as_setting("dataset", made_of) as text:
+        with as_setting("dataset", made_of) as text:
             FederatedData(DataSettings(dataset=text, feature_skew="rotation=2"), 2, 1)
     with pytest.raises(ConfigError, match="needs test-on = own"):
         FederatedData(DataSettings(feature_skew="noise=1", test_on="all"), 2, 1)

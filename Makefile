@@ -136,7 +136,7 @@ test-all: lint packages ## the suite with every method, testbed and installation
 		-m 'not (cluster or faults or experiments or playbook or papers or chaos or attacks or docs)'
 
 # Those of a few seconds are part of `make test`, too.
-test-attacks: install packages ## false clients, damaged files, greedy devices; minutes
+test-attacks: install packages ## malicious clients, damaged files, greedy devices; minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m '' tests/attacks
 
 test-cluster: install ## Flower itself: a Ray cluster of two nodes, a SuperLink with two SuperNodes, all strategies; 15 minutes

@@ -1,6 +1,6 @@
 """Compare methods, with tests.
 
-Each method runs with each seed. The conclusion lists which differences are more than chance, by Wilcoxon's signed-rank
+Each method runs with each seed. The conclusion lists which differences are significant, by Wilcoxon's signed-rank
 test over the clients with Holm's correction.
 """
 

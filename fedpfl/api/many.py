@@ -53,7 +53,7 @@ class Comparison:
     >>> found.table["run"].tolist()
     ['local', 'fedavg']
     >>> found.conclusion
-    "No difference is more than chance ... Wilcoxon's signed-rank test over the clients."
+    "No difference is statistically significant ... Wilcoxon's signed-rank test over the clients."
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Comparison:
 
     @property
     def conclusion(self) -> str:
-        """Which differences are more than chance, in a sentence; empty where none can be tested."""
+        """Which differences are statistically significant, in a sentence; empty where none can be tested."""
         return " ".join(table.note for table in self._tables[1:])
 
     def plot(self) -> Plot:

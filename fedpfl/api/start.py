@@ -179,7 +179,7 @@ def compare(
     quiet: bool = False,
     **settings: Unpack[SweepSettings],
 ) -> Comparison:
-    """Run methods on the same data and test which differences are more than chance, as ``fedpfl compare`` does.
+    """Run methods on the same data and test which differences are significant, as ``fedpfl compare`` does.
 
     Each method's settings are chosen on validation samples, with seed 1; then it is run with all seeds. What is
     done already is not run again.

@@ -91,7 +91,7 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
         _make_certificate(made, signer, hosts[0], names)
     missing = {str(name.value) for name in names} - _names(made.certificate)
     if missing:
-        allowed = f"the certificate {made.certificate} lacks it; remove that file and another is made"
+        allowed = f"the certificate {made.certificate} does not cover it; delete that file to have a new one made"
         raise ConfigError("host", ", ".join(sorted(missing)), allowed)
     if not made.superexec_secret.is_file():
         write_atomically(made.superexec_secret, secrets.token_bytes(32), private=True)

@@ -261,7 +261,7 @@ def main() -> None:
 
 def _require_paho() -> None:
     if find_spec("paho") is None:
-        raise FedpflError("fedpfl-bridge needs paho-mqtt for a broker: pip install paho-mqtt")
+        raise FedpflError("fedpfl-bridge needs paho-mqtt for a broker: pip install 'fedpfl[mqtt]'")
 
 
 def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:

@@ -65,7 +65,7 @@ def broker_command(
 ) -> None:
     """Write mosquitto's settings, accounts, access list and passwords; unchanged files stay."""
     if find_spec("paho") is None:
-        raise FedpflError("fedpfl broker needs paho-mqtt: pip install paho-mqtt")
+        raise FedpflError("fedpfl broker needs paho-mqtt: pip install 'fedpfl[mqtt]'")
     from ..bench.mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files
 
     server_context(tls_cert, tls_key)  # mosquitto would say that something is wrong with them only when it starts

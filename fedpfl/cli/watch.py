@@ -64,7 +64,7 @@ def watch_command(
             from ..bench.mqtt import topics
             from ..bench.mqtt.link import Link
         except ImportError:
-            raise FedpflError("fedpfl watch needs paho-mqtt: pip install paho-mqtt") from None
+            raise FedpflError("fedpfl watch needs paho-mqtt: pip install 'fedpfl[mqtt]'") from None
     if web:
         bench = None if broker is None else account(broker, username, password_file, ca)
         server_context(tls_cert, tls_key)

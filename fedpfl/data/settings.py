@@ -181,7 +181,9 @@ class DataSettings:
         "the partitioner, the split and their settings.",
     )
     partition_seed: int = setting(
-        0, "Seed of the division, which gives runs with different seeds the same clients. 0: the run's seed.", minimum=0
+        0,
+        "Seed of the partition, which gives runs with different seeds the same clients. 0: the run's seed.",
+        minimum=0,
     )
     dirichlet_alpha: float = setting(
         0.3, "Concentration α of the Dirichlet partitioners. The smaller it is, the more clients differ.", above=0

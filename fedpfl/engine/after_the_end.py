@@ -67,7 +67,9 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         if not config.of(MissedSettings).missed_timeout:
             missed = [client for client in missed if client.id in there]
         if not missed and not new:
-            raise FedpflError(f"{folder.path.name}: all clients that are there took part and were tested at its end")
+            raise FedpflError(
+                f"{folder.path.name}: nothing to do: every connected client was already tested at the end of this run"
+            )
         answers = {
             "new": loop.ask(transport, new, last + 1, TRAIN),
             "missed": loop.catch_up(transport, missed, last, there),

@@ -116,7 +116,9 @@ class RoundLoop:
         """Run the rounds from ``first_round`` to the last, or until a listener ends the run."""
         asked = self.settings.asked(len(self.rule.participants))
         if self.settings.min_replies > asked:
-            raise ConfigError("min-replies", self.settings.min_replies, f"{asked} clients are asked in a round")
+            raise ConfigError(
+                "min-replies", self.settings.min_replies, f"at most {asked}, the number of clients asked in a round"
+            )
         layout = self.rule.layout
         logger.log(INFO, "\t├──> %s over %d clients", type(self.rule).__name__, len(self.rule.clients))
         logger.log(INFO, "\t└──> %d shared values in %d arrays", layout.size, len(layout.entries))

@@ -118,7 +118,7 @@ def method_class(name: str) -> type[Method]:
 
 def _require_method(name: str, found: Any, taken: list[str]) -> None:
     if not (isinstance(found, type) and issubclass(found, Method)):
-        allowed = f"is {custom.article(found)}, and must be a class made of fedpfl.Method"
+        allowed = f"is {custom.article(found)}, and must be a subclass of fedpfl.Method"
         raise ConfigError("method", name, allowed)
     missing = [word for word in ("name", "paper", "shares") if not isinstance(getattr(found, word, None), str)]
     if missing:

@@ -75,7 +75,8 @@ class Simulation:
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
         if task.get("division", engine.data.checksum) != engine.data.checksum:
-            raise DataError(f"{folder.path.name}: the clients had other data than this machine's division gives them")
+            why = "this machine's partition differs from the run's (check the versions of NumPy and of the data set)"
+            raise DataError(f"{folder.path.name}: {why}")
         return cls(engine, task, last, stored)
 
     @property

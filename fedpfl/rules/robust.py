@@ -103,8 +103,10 @@ def make_robust(config: Any, rule: Rule) -> None:
     settings, asked = config.of(RobustSettings), config.run.asked(len(rule.participants))
     false = count_false(settings.robust_false_share, asked)
     if settings.robust_aggregation == "krum" and asked <= 2 * false + 2:  # it needs n > 2f + 2
-        allowed = f"krum needs more than 2 × {false} + 2 clients in a round, of which {false} may be false"
-        raise ConfigError("robust-false-share", settings.robust_false_share, f"{allowed}; {asked} are asked")
+        allowed = (
+            f"krum needs at least {2 * false + 3} clients in a round if {false} may be malicious; {asked} are asked"
+        )
+        raise ConfigError("robust-false-share", settings.robust_false_share, allowed)
     rule.averages = RobustAverages(settings)
 
 

@@ -184,7 +184,9 @@ def slurm(store: Store, options: Mapping[str, Any]) -> Cluster:
     try:
         import submitit
     except ImportError:
-        raise FedpflError("Slurm's jobs are made by submitit, which is not installed: pip install submitit") from None
+        raise FedpflError(
+            "Slurm's jobs are made by submitit, which is not installed: pip install 'fedpfl[cluster]'"
+        ) from None
     given = {**DEFAULTS, **_checked(options)}
     try:
         # One folder for all jobs, whose files begin with the job's number: it must be there when a job starts at once.

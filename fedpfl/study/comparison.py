@@ -52,7 +52,7 @@ def comparison(
             owner = ", ".join(owned[key])
             raise ConfigError("tune", key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
         if key in NOT_IDENTIFYING or key in ("method", "seed"):
-            raise ConfigError("tune", key, "cannot be chosen for each method")
+            raise ConfigError("tune", key, "is the same for all methods and cannot be tuned")
         if not values:
             raise ConfigError("tune", key, "needs at least one value")
     if tune and not base.get("validation-fraction", VALIDATION_FRACTION):

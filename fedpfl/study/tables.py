@@ -120,7 +120,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
 
 
 def _chance(measured: Measured, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:
-    """Yield which rows differ by more than chance from the best one, and from the baseline."""
+    """Yield which rows differ significantly from the best one, and from the baseline."""
     found = {row: accuracies_of(runs) for row in best_first if (runs := measured.finished(column, row))}
     kinds = {row: accuracies for row, accuracies in found.items() if accuracies}
     bases = dict.fromkeys([next(iter(kinds), ""), baseline])

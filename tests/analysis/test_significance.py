@@ -1,4 +1,4 @@
-"""Which differences are more than chance, against SciPy, statsmodels and numbers worked out by hand."""
+"""Which differences are significant, against SciPy, statsmodels and numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_pairs_are_of_the_clients_that_both_have():
     (pair,) = compared({"b": second, "a": first})
     assert pair[:5] == ("a", "b", pytest.approx(10 + fmean(range(1, 8)) / 10), 7, 7)
     assert pair.p == pair.corrected == pytest.approx(2 / 2**7)
-    assert pair.is_more_than_chance
+    assert pair.is_significant
     many = compared({str(kind): {client: kind + client % 3 for client in range(6)} for kind in range(13)})
     assert len(many) == 12 and {pair.first for pair in many} == {"12"}
 
@@ -62,13 +62,16 @@ def test_a_sentence_says_what_is_sure_and_what_is_not():
     def pair(first, second, p, clients=10):
         return Pair(first, second, 1.0, clients, 8, 1, p, p)
 
-    assert conclusion([pair("a", "b", 0.2)]) == "No difference is more than chance (p < 0.05 after Holm's correction)."
+    assert (
+        conclusion([pair("a", "b", 0.2)])
+        == "No difference is statistically significant (p < 0.05 after Holm's correction)."
+    )
     few = conclusion([pair("a", "b", 0.2, clients=5)])
     assert few.endswith("correction). 5 clients are too few to show one: 1 pair takes 6.")
     assert wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0]) > 0.05 > wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert conclusion([pair("a", "b", 0.2), pair("a", "c", 0.01), pair("a", "d", 0.01), pair("b", "c", 0.01)]) == (
-        "More than chance (p < 0.05 after Holm's correction): a is above c and d; b is above c. "
-        "Not told apart: a and b."
+        "Statistically significant (p < 0.05 after Holm's correction): a is higher than c and d; b is higher than c. "
+        "Not significant: a and b."
     )
 
 
@@ -83,7 +86,7 @@ def test_one_kind_is_compared_with_all_others():
     assert {(pair.first, pair.second) for pair in pairs} == {("best", "base"), ("base", "near"), ("base", "worst")}
     assert against(kinds, "base") == (
         "Compared with base (Wilcoxon over clients, p < 0.05 after Holm's correction): best is higher; worst is lower; "
-        "1 other cannot be told apart from it."
+        "1 other does not differ significantly."
     )
     assert "best, near are higher" not in against(kinds, "worst") and against(kinds, "best").count("lower") == 1
 
@@ -99,7 +102,7 @@ def test_clients_of_each_seed_count_but_a_person_once(make_run, tested):
     higher, lower, difference, clients, better, _, p, corrected, sure = table.rows[0]
     assert (higher, lower, clients, better, sure) == ("fedper", "local", 8, 8, "yes")
     assert difference == pytest.approx(10) and p == corrected
-    assert "fedper is above local" in table.note
+    assert "fedper is higher than local" in table.note
     (table,) = ANALYSES["significance"].make(runs(partition_seed=7)).tables
     assert table.rows[0][3] == 4 and table.rows[0][-1] == "no"
 
@@ -123,9 +126,9 @@ def with_metric(line, name, values):
 @pytest.mark.parametrize(
     ("metric", "loss", "other", "difference", "word", "column"),
     [
-        ("auroc", "cross-entropy", 0.25, 25, "above", "mean difference, points"),
-        ("mae", "mse", 7.5, -7.0, "below", "mean difference"),
-        ("r2", "mse", -0.5, 1.0, "above", "mean difference"),
+        ("auroc", "cross-entropy", 0.25, 25, "higher", "mean difference, points"),
+        ("mae", "mse", 7.5, -7.0, "lower", "mean difference"),
+        ("r2", "mse", -0.5, 1.0, "higher", "mean difference"),
     ],
 )
 def test_runs_are_compared_by_the_metric_that_they_are_chosen_by(
@@ -138,7 +141,7 @@ def test_runs_are_compared_by_the_metric_that_they_are_chosen_by(
     runs = [make_run("local", [bad], 9, **settings), make_run("ditto", [good], 9, **settings)]
     (table,) = ANALYSES["significance"].make(runs).tables
     row = dict(zip(table.columns, table.rows[0], strict=True))
-    assert [*row.values()][:2] == ["ditto", "local"] and f"ditto is {word} local" in table.note
+    assert [*row.values()][:2] == ["ditto", "local"] and f"ditto is {word} than local" in table.note
     assert row[column] == pytest.approx(difference) and row["clients"] == 8
     assert f"Differences in {metric}" in table.title
     accuracy = [make_run("local", [bad], 9), make_run("ditto", [good], 9)]

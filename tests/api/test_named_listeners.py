@@ -70,7 +70,7 @@ def test_a_command_finds_them_and_a_resumed_run_may_have_others(elsewhere):
     [
         ("notes", "listeners = 'notes': must be MODULE:NAME for one of your own"),
         ("mine:Missing", "listeners = 'mine:Missing': there is no Missing in"),
-        ("mine:other", "listeners = 'mine:other': is .*, and must be a class made of fedpfl.Listener"),
+        ("mine:other", "listeners = 'mine:other': is .*, and must be a subclass of fedpfl.Listener"),
         ("mine:Needs", "listeners = 'mine:Needs': needs an argument 'address'"),
     ],
 )

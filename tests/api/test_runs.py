@@ -113,7 +113,7 @@ def test_objects_are_parts(elsewhere):
         ({"learning_rte": 1}, "learning-rte = 1: there is no such setting; did you mean learning-rate"),
         ({"learning_rate": -1}, "learning-rate = -1: must be > 0"),
         ({"method": "fedpr"}, "method = 'fedpr': must be one of"),
-        ({"method": 3}, "is an int, and must be a class made of fedpfl.Method"),
+        ({"method": 3}, "is an int, and must be a subclass of fedpfl.Method"),
         ({"model": lambda: 3}, "returns an int; it must return a torch.nn.Module"),
         ({"data": [1, 2]}, "client 0 is an int; it must be"),
         (

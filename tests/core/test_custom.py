@@ -215,8 +215,8 @@ def test_data_that_are_none_are_one_line(app, case):
 
 
 METHODS = {
-    "wrong type": ("part = 3", "is an int, and must be a class made of fedpfl.Method"),
-    "another class": ("class part: pass", "is the class part, and must be a class made of fedpfl.Method"),
+    "wrong type": ("part = 3", "is an int, and must be a subclass of fedpfl.Method"),
+    "another class": ("class part: pass", "is the class part, and must be a subclass of fedpfl.Method"),
     "no name": ("class part(Method): pass", 'the class part lacks name = "…", a text'),
     "shadow": ("class part(Method):\n    name = 'fedlora'",
                "the class part has the name 'fedlora', which is a method of fedpfl; choose another"),

@@ -68,7 +68,7 @@ def test_a_certificate_that_ends_soon_is_made_anew(tmp_path, monkeypatch):
 
 def test_an_address_that_the_certificate_lacks_is_named(tmp_path):
     credentials.prepare(tmp_path / "keys", 0)
-    with pytest.raises(ConfigError, match=r"host = '10.0.0.1': the certificate .*server.pem lacks it; remove"):
+    with pytest.raises(ConfigError, match=r"host = '10.0.0.1': the certificate .*server.pem does not cover it; delete"):
         credentials.prepare(tmp_path / "keys", 0, [*credentials.LOOPBACK, "10.0.0.1"])
 
 

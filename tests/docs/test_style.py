@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")})
 # A word → what to write instead. Only words that are never right here.
 AVOID = {
+    r"(?:by )?more than chance": "statistically significant, significantly",
+    r"(?:cannot be|not) told apart": "not significantly different",
+    r"false clients?": "malicious or Byzantine client",
+    r"class made of": "subclass of",
     r"anew": "again, or a new …",
     r"at hand": "available",
     r"be(?:ing)? had|is had": "be used, be available",

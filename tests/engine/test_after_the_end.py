@@ -116,7 +116,7 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
     arrays = dict(personal_models(folder, [1]))[1]
     assert all(np.array_equal(array.numpy(), arrays[name].numpy()) for name, array in model.module.state_dict().items())
     assert list(folder.personalised()["missed"]["each"]) == ["1"]
-    with pytest.raises(FedpflError, match="run: all clients that are there took part and were tested at its end"):
+    with pytest.raises(FedpflError, match="run: nothing to do: every connected client was already tested"):
         afterwards(Devices, {**values, "node-timeout": 0.1}, there=(0, 2))
 
 

@@ -149,7 +149,7 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     assert len(fake.started) == 4
     assert "**fedavg, fedper on digits (dirichlet, α 0.1, 10 clients)**" in done.stdout
-    assert "No difference is more than chance" in done.stdout
+    assert "No difference is statistically significant" in done.stdout
     name = re.search(r"report: fedpfl report --sweep (fedavg-fedper-[0-9a-f]{6})\n", done.stderr)[1]
     left = tmp_path / ".fedpfl/experiments/tables/sweeps" / name
     assert f"wrote {left}/table.md" in done.stderr and len((left / "runs.txt").read_text().split()) == 4
@@ -246,7 +246,7 @@ def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:
         (["fedavg", "fedper", "--name", "a/b"], "must be the name of a folder"),
         (["fedavg", "fedper", "--tune", "learning-rate"], "tune = 'learning-rate': must be key=value"),
         (["fedavg", "fedper", "--tune", "learning-rte=1"], "did you mean learning-rate"),
-        (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': cannot be chosen for each method"),
+        (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': is the same for all methods and cannot be tuned"),
         (["fedavg", "fedper", "--tune", "ditto-pull=1"], "tune = 'ditto-pull': is a setting of ditto, and the methods"),
         (
             ["fedavg", "fedper", "--tune", "momentum=0,0.5", "-c", "validation-fraction=0.0"],

@@ -178,7 +178,7 @@ def test_what_is_missing_is_one_line(store: Store, monkeypatch: pytest.MonkeyPat
     with pytest.raises(FedpflError, match="there is no Slurm on this machine: srun"):
         slurm(store, {})
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(FedpflError, match="submitit, which is not installed: pip install submitit"):
+    with pytest.raises(FedpflError, match=r"submitit, which is not installed: pip install .fedpfl\[cluster"):
         slurm(store, {})
 
 

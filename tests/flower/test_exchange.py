@@ -246,7 +246,7 @@ def test_too_few_replies_end_the_run(tmp_path):
 
 
 def test_more_replies_than_messages_cannot_be_asked_for(tmp_path):
-    with pytest.raises(ConfigError, match=r"min-replies = 3: 2 clients are asked in a round"):
+    with pytest.raises(ConfigError, match=r"min-replies = 3: at most 2, the number of clients asked"):
         run(tmp_path, Bench, min_replies=3, fraction_train=0.5)
 
 

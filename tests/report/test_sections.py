@@ -147,7 +147,7 @@ def test_failures_are_listed(changed, folders):
 @pytest.mark.parametrize(
     ("settings", "task", "words"),
     [
-        ({}, {"division": 5}, "divided differently"),
+        ({}, {"division": 5}, "partition differs"),
         ({}, {"division": None}, "classes never reach the server"),
         ({"dataset": "npz", "data": "/nowhere.npz"}, {}, "cannot be shown on this machine"),
         ({"dataset": "cifar10", "data-dir": "/nowhere"}, {}, "cifar10: not in /nowhere"),

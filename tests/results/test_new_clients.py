@@ -199,5 +199,5 @@ def test_data_that_are_divided_differently_here_are_not_used(tmp_path):
     task = run.task()
     assert "division" in task
     (run.path / "task.json").write_text(json.dumps({**task, "division": task["division"] + 1}))
-    with pytest.raises(DataError, match="other data than this machine's division"):
+    with pytest.raises(DataError, match="this machine's partition differs"):
         try_new_clients(run, "ensemble")

@@ -20,5 +20,5 @@ def _named(text: str) -> Listener:
     if isinstance(found, type) and issubclass(found, Listener):
         found = custom.call("listeners", text, found, {})
     if not isinstance(found, Listener):
-        raise ConfigError("listeners", text, f"is {custom.article(found)}, and must be a class made of fedpfl.Listener")
+        raise ConfigError("listeners", text, f"is {custom.article(found)}, and must be a subclass of fedpfl.Listener")
     return found

@@ -1,4 +1,4 @@
-"""Which differences between runs are more than chance.
+"""Which differences between runs are statistically significant.
 
 Wilcoxon's signed-rank test over the clients, with Holm's correction for several pairs. Over several data sets: average
 ranks, Friedman's test and Nemenyi's critical difference. Demšar: Statistical Comparisons of Classifiers over Multiple
@@ -47,12 +47,14 @@ class Pair(NamedTuple):
     corrected: float
 
     @property
-    def is_more_than_chance(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether p is below the level after Holm's correction."""
         return self.corrected < LEVEL
 
 
-@analysis("significance", "Which differences between runs are more than chance (Wilcoxon, Holm; Demšar, JMLR 2006)")
+@analysis(
+    "significance", "Which differences between runs are statistically significant (Wilcoxon, Holm; Demšar, JMLR 2006)"
+)
 def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Compare each kind of runs with each other one, client by client, by the metric ``choose-by``.
 
@@ -165,16 +167,16 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
 
 
 def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
-    """Return in a sentence or two which differences are more than chance."""
-    above_word = "below" if lower_is_better(by) else "above"
+    """Return in a sentence or two which differences are statistically significant."""
+    above_word = "lower" if lower_is_better(by) else "higher"
     sure: dict[str, list[str]] = {}
     for pair in pairs:
-        if pair.is_more_than_chance:
+        if pair.is_significant:
             sure.setdefault(pair.first, []).append(pair.second)
-    open_pairs = [f"{pair.first} and {pair.second}" for pair in pairs if not pair.is_more_than_chance]
-    above = "; ".join(f"{first} is {above_word} {_listed(others)}" for first, others in sure.items())
-    words = f"More than chance (p < {LEVEL} after Holm's correction): {above}." if above else (
-        f"No difference is more than chance (p < {LEVEL} after Holm's correction)."
+    open_pairs = [f"{pair.first} and {pair.second}" for pair in pairs if not pair.is_significant]
+    above = "; ".join(f"{first} is {above_word} than {_listed(others)}" for first, others in sure.items())
+    words = f"Statistically significant (p < {LEVEL} after Holm's correction): {above}." if above else (
+        f"No difference is statistically significant (p < {LEVEL} after Holm's correction)."
     )  # fmt: skip
     # The least p is 2 / 2^clients, where one kind is higher for each client.
     wanted = math.floor(math.log2(2 * len(pairs) / LEVEL)) + 1
@@ -182,19 +184,19 @@ def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
         words += (
             f" {most} clients are too few to show one: {len(pairs)} pair{'s take' if pairs[1:] else ' takes'} {wanted}."
         )
-    return f"{words} Not told apart: {'; '.join(open_pairs)}." if above and open_pairs else words
+    return f"{words} Not significant: {'; '.join(open_pairs)}." if above and open_pairs else words
 
 
 def against(kinds: Mapping[str, Accuracies], base: str) -> str:
-    """Return in a sentence which kinds of runs differ from one of them by more than chance."""
+    """Return in a sentence which kinds of runs differ significantly from one of them."""
     pairs = compared(kinds, base)
-    sure = [pair for pair in pairs if pair.is_more_than_chance]
+    sure = [pair for pair in pairs if pair.is_significant]
     higher = [pair.first for pair in sure if pair.second == base]
     lower = [pair.second for pair in sure if pair.first == base]
     found = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
              for names, word in ((higher, "higher"), (lower, "lower")) if names]  # fmt: skip
     if rest := len(pairs) - len(sure):
-        found.append(f"{rest} {'other' if rest == 1 else 'others'} cannot be told apart from it")
+        found.append(f"{rest} {'other does' if rest == 1 else 'others do'} not differ significantly")
     return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(found)}."
 
 
@@ -207,10 +209,10 @@ def _table(pairs: Sequence[Pair], title: str, best_alone: bool, by: str) -> Tabl
     points = ", points" if is_share(by) else ""
     rows: list[list[Cell]] = [
         [pair.first, pair.second, sign * pair.difference, pair.clients, pair.better, pair.equal, f"{pair.p:.3g}",
-         f"{pair.corrected:.3g}", "yes" if pair.is_more_than_chance else "no"] for pair in pairs
+         f"{pair.corrected:.3g}", "yes" if pair.is_significant else "no"] for pair in pairs
     ]  # fmt: skip
     columns = [better, worse, f"mean difference{points}", "clients", f"of them {better}", "equal", "p", "p, Holm",
-               "more than chance"]  # fmt: skip
+               "significant"]  # fmt: skip
     rest = " Only the best one is compared with the others." if best_alone else ""
     note = f"{conclusion(pairs, by)}{rest} Wilcoxon's signed-rank test over the clients."
     digits = 2 if points else 4

@@ -318,7 +318,9 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
 
 def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
     if "division" in task and data.checksum != task["division"]:
-        raise FedpflError("the data here are divided differently: another version of NumPy or of the data set")
+        raise FedpflError(
+            "this machine's partition differs from the run's (check the versions of NumPy and of the data set)"
+        )
 
 
 # -- analyses and settings -------------------------------------------------------------------------------------------

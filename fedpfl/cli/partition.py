@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,8 +37,11 @@ def partition_command(
             "to FOLDER/client-NUMBER.npz, for its device.",
         ),
     ] = None,
+    pfllib: Annotated[bool, typer.Option("--pfllib", help="With --export FOLDER: write PFLlib's layout.")] = False,
 ) -> None:
     """Print each client's training samples by class; with --export also write the division, or all samples of each."""
+    import numpy as np
+
     from ..core.custom import short_name
     from ..data import default_clients, federated_data, partition_counts, with_partitioner
     from ..data.plot import as_text, bubble_chart
@@ -64,6 +68,15 @@ def partition_command(
             raise ConfigError("export", str(export), "is there already")
         _write(export.expanduser(), data.division())
         typer.echo(f"wrote {export}, division {data.checksum}", err=True)
+    elif export is not None and pfllib:
+        for client in range(data.num_clients):
+            for part in ("train", "test"):
+                x, y = getattr(data, part)(client)
+                pair = {"x": x.numpy(), "y": y.numpy()}
+                _write(export.expanduser() / part / f"{client}.npz", {"data": np.array(pair, object)})
+        about = {"num_clients": data.num_clients, "num_classes": data.num_classes}
+        write_atomically(export.expanduser() / "config.json", json.dumps(about).encode())
+        typer.echo(f"wrote {data.num_clients} clients to {export} as PFLlib's folders are", err=True)
     elif export is not None:
         for client in range(data.num_clients):
             _write(export.expanduser() / f"client-{client}.npz", data.arrays(client))

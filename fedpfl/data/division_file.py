@@ -28,6 +28,8 @@ def read_division(path: Path, samples: int) -> list[Share]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    if path.suffix == ".pkl":
+        return _of_fl_bench(path, samples)
     try:
         with zipfile.ZipFile(path) as archive:
             client, test = (_array(archive, key, path, samples) for key in _KINDS)
@@ -50,6 +52,38 @@ def read_division(path: Path, samples: int) -> list[Share]:
     order = np.argsort(client, kind="stable")
     starts = np.searchsorted(client[order], np.arange(count))
     return [Share(mine[~test[mine]], mine[test[mine]]) for mine in np.split(order, starts)[1:]]
+
+
+def _of_fl_bench(path: Path, samples: int) -> list[Share]:
+    """Return the shares of FL-bench's ``partition.pkl``: for each client the positions of train and test (and val).
+
+    FL-bench numbers the training set before the test set, too. Nothing in it is run.
+    """
+    from .datasets.restricted import MAX_BYTES, read_restricted
+
+    with path.open("rb") as file:
+        found = read_restricted(file.read(MAX_BYTES + 1), path)
+    listed = found.get("data_indices") if isinstance(found, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise DataError(f"{path}: has no data_indices with train and test of each client, as FL-bench's partition.pkl")
+    shares, taken = [], np.zeros(samples, bool)
+    for client, one in enumerate(listed):
+        parts = []
+        for names in (("train", "val"), ("test",)):
+            arrays = [np.asarray(one.get(name, []) if one.get(name) is not None else []) for name in names]
+            mine = np.concatenate([array.reshape(-1) for array in arrays if array.size] or [np.empty(0, np.int64)])
+            if mine.dtype.kind not in "iu" or (len(mine) and not 0 <= mine.min() <= mine.max() < samples):
+                raise DataError(
+                    f"{path}: client {client}: positions must be whole numbers below {samples}, the samples"
+                )
+            if not len(mine):
+                raise DataError(f"{path}: client {client} of {len(listed)} has no {names[0]} samples")
+            if taken[mine].any() or len(np.unique(mine)) < len(mine):
+                raise DataError(f"{path}: client {client} has samples that are listed twice")
+            taken[mine] = True
+            parts.append(np.sort(mine.astype(np.int64)))
+        shares.append(Share(*parts))
+    return shares
 
 
 def division_arrays(shares: Sequence[Share], samples: int) -> dict[str, np.ndarray]:

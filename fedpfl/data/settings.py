@@ -177,8 +177,8 @@ class DataSettings:
     )
     division_file: str = setting(
         "",
-        "File that assigns each sample to a client, written by `fedpfl partition --export FILE.npz`. It replaces "
-        "the partitioner, the split and their settings.",
+        "File that assigns each sample to a client, written by `fedpfl partition --export FILE.npz`, or partition.pkl "
+        "of FL-bench. It replaces the partitioner, the split and their settings.",
     )
     partition_seed: int = setting(
         0,

@@ -89,10 +89,7 @@ def _found(path: Path) -> str:
     """Return which arrays a file has, and what it is if it is one of PFLlib's."""
     with _opened(path) as archive:
         names = sorted(archive.files)
-    hint = (
-        "; is it PFLlib's? Its data are Python objects, which are not unpickled: numpy.savez(NEW, "
-        '**numpy.load(OLD, allow_pickle=True)["data"].item()) writes arrays'
-    )
+    hint = '; is it PFLlib\'s? dataset = "clients" reads the folder that has its train and test'
     return f"found {', '.join(names) or 'nothing'}{hint if names == ['data'] else ''}"
 
 

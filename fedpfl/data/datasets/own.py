@@ -11,6 +11,7 @@ from ...core.errors import DataError
 from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
+from .benchmarks import reader_of
 from .categories import with_words
 from .columns import SUFFIXES, column_names, holds_tables, listed, places, require_ignored, table_files, words_in
 from .folder import read_image_folder
@@ -62,18 +63,15 @@ def _holds_series(path: Path, settings: DataSettings) -> bool:
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
-    """Read a folder with an entry for each client, and join what they hold.
+    """Read a folder with an entry for each client, and join what they hold; or a folder of PFLlib's or LEAF's.
 
     An entry is whatever :func:`read_own` reads, and names the client, without its ending; those whose names start with
     a dot are ignored. Errors name the entry.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
-    if (root / "config.json").is_file() and (root / "train").is_dir():
-        raise DataError(
-            f"{root}: seems to be one of PFLlib's folders, whose files are Python objects, which are not unpickled: "
-            "save each client's x_train, y_train, x_test and y_test as one npz file"
-        )
+    if (read := reader_of(root)) is not None:
+        return read(root, num_classes)
     entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
     if not entries:
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")

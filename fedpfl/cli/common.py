@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, did_you_mean
+from ..core.errors import ConfigError, did_you_mean, uncontrolled
 from ..launch.shipped import read_toml, settings_file
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Lines
+    from rich.text import Text
 
     from ..results.run import RunFolder
     from ..results.tables import Table
@@ -256,15 +257,23 @@ def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
 
 
 def stdout() -> Console:
-    """Return a console on standard output that never breaks lines where output goes to a file."""
+    """Return a console on standard output that shows texts as they are, and breaks no lines in a file.
+
+    A name is neither markup nor a control sequence to it.
+    """
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    class Plain(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(uncontrolled(text), **how)
+
+    return Plain(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
 
 
 def print_json(value: object) -> None:
     """Print one line of JSON on standard output."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    typer.echo("".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text))
 
 
 def _pair(key: str, value: str) -> dict[str, Any]:

@@ -75,8 +75,7 @@ def doctor(
     else:
         colours = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
         for finding in findings:
-            # The words may have brackets, which rich would take for markup.
-            stdout().print(f"[{colours[finding.state]}]{finding.state:8}[/]", end=f" {finding.check}: ")
+            stdout().print(f"{finding.state:8}", style=colours[finding.state], end=f" {finding.check}: ")
             typer.echo(finding.words)
     if any(finding.state == PROBLEM for finding in findings):
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ import typer
 import typer.core
 import typer.main
 
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError, FedpflError, uncontrolled
 
 # Typer escapes the brackets of "[default: 3]" for Rich, which prints none of the help here (rich_markup_mode=None).
 typer.core.HAS_RICH = False
@@ -125,7 +125,7 @@ def in_words(error: FedpflError | OSError) -> str:
 
 
 def _complain(message: str, code: int) -> int:
-    click.echo("error: " + " ".join(message.split()), err=True)
+    click.echo("error: " + " ".join(uncontrolled(message).split()), err=True)
     return code
 
 

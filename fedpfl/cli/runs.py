@@ -273,7 +273,8 @@ def _show_run(folder: RunFolder) -> None:
     values, result, lines = folder.config(), outcome(folder), folder.history().lines
     console = stdout()
     state = "finished" if folder.finished else "not finished"
-    console.print(f"[bold]{folder.path.name}[/bold] ({state}), {folder.path}")
+    console.print(folder.path.name, style="bold", end="")
+    console.print(f" ({state}), {folder.path}")
     console.print(
         f"{values['method']} on {values['dataset']} ({in_words(parse(DataSettings, values))}, "
         f"{values['num-clients'] or 'as many as nodes'} clients), model {values['model']}, seed {values['seed']}, "
@@ -303,5 +304,5 @@ def _show_run(folder: RunFolder) -> None:
         each = list(tests[last].items())
         shown = each[:: max(1, -(-len(each) // CLIENTS_SHOWN))]
         some = "" if len(shown) == len(each) else f", {len(shown)} of {len(each):,}, evenly spaced"
-        console.print(f"[bold]clients, round {last}[/bold]{some}")
+        console.print(f"clients, round {last}{some}", style="bold")
         console.print(Columns([f"{client}: {percent(accuracy)}" for client, accuracy in shown], padding=(0, 2)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from inspect import signature
 from pathlib import Path
 from types import FunctionType
 from typing import Iterable, Mapping, Sequence
+
+# Those that steer a terminal, that XML forbids, or that turn the direction in which a line is read.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class FedpflError(Exception):
@@ -154,6 +158,11 @@ def printable(text: str, limit: int = 200) -> str:
     # Cut first: it may be as long as a message.
     line = "".join(char if char.isprintable() else " " for char in text[: limit + 1])
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def uncontrolled(text: str) -> str:
+    """Return a text with a space in place of each control character; tabs and ends of lines stay."""
+    return _CONTROL.sub(" ", text)
 
 
 def reasons(failed: Mapping[int, str], who: str, limit: int = 3) -> str:

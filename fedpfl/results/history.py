@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -58,19 +59,14 @@ class History:
         return max((score for line in self.lines if (score := self._score(line)) is not None), default=None)
 
     def _score(self, line: Mapping[str, Any]) -> float | None:
-        """Return what rounds are chosen by, the larger the better."""
-        value = _value(line, f"validation.{self.by}")
-        return -value if value is not None and metrics.lower_is_better(self.by) else value
+        return _score(line, self.by)
 
     def stalled(self, patience: int) -> bool:
         """Return whether what rounds are chosen by has not become better for ``patience`` rounds (0: never)."""
-        rounds: dict[int, float] = {
-            line["round"]: score for line in self.lines if (score := self._score(line)) is not None
-        }
-        if not patience or not rounds:
-            return False
-        best = max(rounds, key=rounds.__getitem__)  # the first of several
-        return max(rounds) - best >= patience
+        waiting = Patience(patience, self.by)
+        for line in self.lines:
+            waiting.add(line)
+        return waiting.over
 
     def tests(self, by: str = metrics.ACCURACY) -> dict[int, dict[str, float]]:
         """Return each client's accuracy, or another metric where it is defined, by round and client."""
@@ -113,9 +109,35 @@ class History:
         return History(lines, self.by) if clients else self
 
 
+class Patience:
+    """Tells when what rounds are chosen by, ``by``, has not become better for so many rounds (0: never).
+
+    It reads each round once and keeps the best one.
+    """
+
+    def __init__(self, rounds: int, by: str) -> None:
+        self._rounds, self._by, self._best, self._since = rounds, by, -math.inf, 0
+        self.over = False
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a round's line."""
+        score = _score(line, self._by)
+        if score is None or not self._rounds:
+            return
+        if score > self._best or not self._since:
+            self._best, self._since = score, line["round"]
+        self.over = line["round"] - self._since >= self._rounds
+
+
 def worst_tenth(accuracies: Collection[float]) -> float:
     """Return the mean of the worst tenth of the clients, at least one."""
     return statistics.fmean(sorted(accuracies)[: max(1, len(accuracies) // 10)])
+
+
+def _score(line: Mapping[str, Any], by: str) -> float | None:
+    """Return what rounds are chosen by, the larger the better."""
+    value = _value(line, f"validation.{by}")
+    return -value if value is not None and metrics.lower_is_better(by) else value
 
 
 def _value(line: Mapping[str, Any], number: str) -> float | None:

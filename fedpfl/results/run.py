@@ -34,7 +34,7 @@ import numpy as np
 
 from ..client.state import ClientState
 from ..core import custom
-from ..core.errors import ConfigError, DamagedFile, DataError, StateError, did_you_mean, printable
+from ..core.errors import ConfigError, DamagedFile, DataError, StateError, did_you_mean, printable, uncontrolled
 from ..core.federation import Client
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
@@ -285,7 +285,7 @@ class RunFolder:
     def fail(self, reason: str) -> None:
         """Write why the run failed into its folder."""
         with suppress(OSError):  # the reason may well be the same: a full disk
-            write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
+            write_atomically(self.path / "failed.txt", f"{uncontrolled(reason)}\n".encode())
 
     def record(self, done: Round, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics."""
@@ -370,7 +370,12 @@ class RunFolder:
         """Return the recorded rounds."""
         lines = self.metrics()
         chooses = any("validation" in line for line in lines)
-        return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
+        return History(lines, self.chosen_by if chooses else ACCURACY)
+
+    @property
+    def chosen_by(self) -> str:
+        """The metric of the validation samples by which rounds are chosen."""
+        return str(self.config().get("choose-by", ACCURACY))
 
     def best(self) -> RunFolder:
         """Return the run that ended with the round that is best on the validation samples."""

@@ -14,13 +14,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..core.errors import uncontrolled
+
 FORMATS = ("markdown", "csv", "latex")
 # Columns that fit on a page of a paper.
 MAX_LATEX = 6
 
+# Where HTML, which Markdown may hold, would begin.
+_TAG = re.compile(r"<(?=[a-zA-Z/!?])")
+_NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?")
+
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--",
     "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "×": r"$\times$", "Δ": r"$\Delta$", "α": r"$\alpha$",
     "β": r"$\beta$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "η": r"$\eta$", "κ": r"$\kappa$", "µ": r"$\mu$",
     "σ": r"$\sigma$", "τ": r"$\tau$",
@@ -76,7 +82,7 @@ class Table:
             return mean if cell.std is None else f"{mean} ± {cell.std:.{digits}f}"
         if isinstance(cell, float):
             return f"{cell:z.{digits}f}" if math.isfinite(cell) else str(cell)
-        return str(cell)
+        return " ".join(uncontrolled(cell).splitlines()) if isinstance(cell, str) else str(cell)
 
     def texts(self, row: Sequence[Cell]) -> list[str]:
         """Return the cells of a row as texts for people."""
@@ -88,13 +94,16 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown, with title and note."""
-        body = [[cell.replace("|", r"\|").replace("\n", " ") for cell in self.texts(row)] for row in self.rows]
+        body = [[_TAG.sub("&lt;", cell.replace("|", r"\|")) for cell in self.texts(row)] for row in self.rows]
         kinds = ["---:" if self.is_number(column) else "---" for column in range(len(self.columns))]
         lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
 
     def csv(self) -> str:
-        """Return the table as CSV with full precision; a spread becomes a column for its mean, std and n each."""
+        """Return the table as CSV with full precision; a spread becomes a column for its mean, std and n each.
+
+        A text that a spreadsheet would take for a formula has an apostrophe before it.
+        """
         spread = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -102,7 +111,7 @@ class Table:
             [name, f"{name} std", f"{name} n"] if wide else [name]
             for name, wide in zip(self.columns, spread, strict=True)
         )
-        writer.writerow([name for names in heads for name in names])
+        writer.writerow([_no_formula(name) for names in heads for name in names])
         for row in self.rows:
             writer.writerow([value for cell, wide in zip(row, spread, strict=True) for value in _values(cell, wide)])
         return out.getvalue()
@@ -135,5 +144,10 @@ class Table:
 def _values(cell: Cell, wide: bool) -> list[str | int | float]:
     if isinstance(cell, Spread):
         return [cell.mean, "" if cell.std is None else cell.std, cell.n]
-    value = "" if cell is None else cell
+    value = "" if cell is None else _no_formula(cell) if isinstance(cell, str) else cell
     return [value, "", "" if cell is None else 1] if wide else [value]
+
+
+def _no_formula(text: str) -> str:
+    text = uncontrolled(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) and not _NUMBER.fullmatch(text) else text

@@ -102,3 +102,14 @@ def test_a_run_ends_early_and_can_go_on(tmp_path):
 def test_early_stop_needs_something_to_go_by(settings):
     with pytest.raises(ConfigError, match=r"early-stop = 3: needs validation-fraction and evaluate-every above 0"):
         Config.parse({"early-stop": 3, **settings})
+
+
+def test_a_run_that_may_end_early_reads_its_earlier_rounds_once(tmp_path, monkeypatch):
+    read, history = [], RunFolder.history
+    monkeypatch.setattr(RunFolder, "history", lambda self: (read.append(self), history(self))[1])
+    counts = []
+    for rounds in (3, 9):
+        read.clear()
+        federation(tmp_path / str(rounds), 2, **{**QUICK, "num_server_rounds": rounds, "early_stop": 50})
+        counts.append(len(read))
+    assert counts[0] == counts[1]

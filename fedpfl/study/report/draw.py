@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from ...core.errors import uncontrolled
 from ...data.plot import AXIS, GRID, bubbles
 from ..analysis.figure import Bars, Distributions, Division, Figure, Heatmap, Images, Lines, Points
 
@@ -75,14 +77,15 @@ class Pen:
             return self._drawn(figure)
 
     def _saved(self, figure: Figure, form: str, page: bool) -> bytes:
-        with mpl.rc_context(_SETTINGS):
+        with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a name in another script is a box
             canvas = self._drawn(figure)
             content = io.BytesIO()
             canvas.savefig(
                 content, format=form, dpi=200, transparent=page, bbox_inches="tight", pad_inches=0.05,
                 metadata=_NO_DATE.get(form),
             )  # fmt: skip
-        return content.getvalue()
+        return uncontrolled(content.getvalue().decode()).encode() if form == "svg" else content.getvalue()
 
     def _drawn(self, figure: Figure) -> Canvas:
         draw: dict[type, Callable[[Any], Canvas]] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...core.errors import uncontrolled
 from ...core.files import write_atomically
 from ...results.tables import Table
 from ...version import __version__
@@ -42,7 +43,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], names: Seque
         describe=_describe, svg=lambda figure: Markup(_embedded(pen.svg(figure, page=True))),
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page.encode())
+    write_atomically(path, uncontrolled(page).encode())
 
 
 def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Sequence[str]) -> list[Path]:

@@ -12,9 +12,9 @@ __all__ = ["GROUPS", "app", "main"]
 
 # The commands of each file.
 COMMANDS = {
-    "analyse": ("analyse",), "doctor": ("doctor",), "experiment": ("experiment",), "keys": ("keys", "broker"),
-    "listing": ("methods", "datasets", "models", "config"), "new": ("new",), "partition": ("partition",),
-    "register": ("register",), "report": ("report",), "run": ("run",),
+    "analyse": ("analyse",), "clean": ("clean",), "doctor": ("doctor",), "experiment": ("experiment",),
+    "keys": ("keys", "broker"), "listing": ("methods", "datasets", "models", "config"), "new": ("new",),
+    "partition": ("partition",), "register": ("register",), "report": ("report",), "run": ("run",),
     "runs": ("show", "export", "personalise", "new-clients"), "sweep": ("sweep", "compare"), "up": ("up",),
     "watch": ("watch",),
 }  # fmt: skip

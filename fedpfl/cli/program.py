@@ -50,7 +50,7 @@ typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: i
 # Groups of commands in the help; commands without a group come last.
 GROUPS = {
     "Run": ("run", "compare", "sweep", "experiment"),
-    "Results": ("show", "report", "analyse", "export", "personalise"),
+    "Results": ("show", "report", "analyse", "export", "personalise", "clean"),
     "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
     "Devices": ("up", "watch", "doctor", "keys", "register", "broker"),
 }

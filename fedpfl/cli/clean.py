@@ -1,0 +1,170 @@
+"""``fedpfl clean``: shows what runs take on the disk, and frees it where that is asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from ..core.errors import ConfigError, FedpflError, StateError
+from .common import AsJson, app_settings, complete_runs, output_dir, print_json, stdout
+from .program import app
+
+if TYPE_CHECKING:
+    from ..results.run import RunFolder
+
+
+class Taken(NamedTuple):
+    """What a run, or a state that belongs to none, takes on the disk."""
+
+    run: str  # empty: the state belongs to no run here
+    finished: bool
+    folder: int  # bytes of the run's folder
+    state: int  # and of the clients' arrays in state-dir
+    paths: tuple[Path, ...]  # what would be removed
+    why_kept: str = ""  # nothing of it is removed
+
+
+@app.command("clean")
+def clean(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Names of runs in output-dir.", autocompletion=complete_runs),
+    ] = None,
+    state_only: Annotated[
+        bool,
+        typer.Option("--state", help="Only checkpoints and clients' arrays: without them no --resume and no export."),
+    ] = False,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Clients' arrays of runs that are neither in output-dir nor in a sweep.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove what is listed. Without it, nothing is.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs take on the disk; with --remove, remove the named ones, or what they need only to go on."""
+    found = [*_taken(output_dir(), _state_dir(), state_only)]
+    wanted = {*(runs or ())}
+    if unknown := wanted - {one.run for one in found}:
+        raise ConfigError("run", sorted(unknown)[0], f"there is no such run in {output_dir()}")
+    named = [one for one in found if one.run in wanted or (orphans and not one.run)]
+    if remove and not named:
+        raise ConfigError("remove", "true", "needs names of runs, or --orphans: nothing is removed unasked")
+    shown = named or found
+    free = [one for one in shown if not one.why_kept]
+    size = sum(_size(path) for one in free for path in one.paths)
+    if as_json:
+        print_json([{**one._asdict(), "paths": [*map(str, one.paths)]} for one in shown])
+    else:
+        _print(shown, size)
+    if not remove:
+        if named and not as_json:
+            typer.echo("nothing was removed; --remove removes it", err=True)
+        return
+    for one in free:
+        _remove(one)
+    for one in shown:
+        if one.why_kept:
+            typer.echo(f"kept: {one.run}: {one.why_kept}", err=True)
+    typer.echo(f"removed: {size / 1e6:,.1f} MB", err=as_json)
+
+
+def _print(shown: list[Taken], size: int) -> None:
+    from rich.table import Table
+
+    table = Table("run", "finished", "folder, MB", "clients' arrays, MB", "note")
+    for one in sorted(shown, key=lambda one: one.folder + one.state, reverse=True):
+        name = one.run or f"(no run here) {one.paths[0].name}"
+        sizes = (f"{number / 1e6:,.1f}" for number in (one.folder, one.state))
+        table.add_row(name, "yes" if one.finished else "–" if not one.run else "no", *sizes, one.why_kept)
+    stdout().print(table)
+    typer.echo(f"can be removed: {size / 1e6:,.1f} MB")
+
+
+def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Taken]:
+    """Yield what each run takes, and each state of no run; a state that a later run starts from is kept."""
+    from ..results.run import RunFolder
+    from ..study.store import DEFAULT_ROOT
+
+    of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
+    here = [RunFolder(path.parent) for path in sorted(root.glob("*/config.toml"))]
+    keys = {folder.path: _keys(folder) for folder in here}
+    elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent))}
+    for folder in here:
+        own = keys[folder.path][:1]
+        others = {key for path, theirs in keys.items() if path != folder.path for key in theirs} | elsewhere
+        state = [path for key in own if key not in others and (path := states / key).is_dir()]
+        parts = (folder.path / "checkpoint",) if state_only else (folder.path,)
+        kept = _in_use(folder) if own else "its task.json cannot be read"
+        if not kept and not state and own and own[0] in others:
+            kept = "another run continues from its clients' arrays"
+        yield Taken(
+            folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
+            (*(path for path in parts if path.exists()), *state), kept,
+        )  # fmt: skip
+    if any(not own for own in keys.values()):  # whose arrays they are is not known
+        return
+    known = {key for theirs in keys.values() for key in theirs} | elsewhere
+    for path in sorted(states.iterdir()) if states.is_dir() else ():
+        # A device's arrays belong to a run on another machine.
+        if path.is_dir() and path.name not in known and not any(path.glob("client-*/secret")):
+            yield Taken("", False, 0, _size(path), (path,))
+
+
+def _keys(folder: RunFolder) -> list[str]:
+    """Return the keys of the states that a run needs, its own first; none if they are not known."""
+    try:
+        task = folder.task()
+        later = task.get("continued", {}).get("personal", ())
+        return [str(task["state_key"]), *dict.fromkeys(str(key) for key, _ in later)]
+    except (FedpflError, TypeError, ValueError, AttributeError):
+        return []
+
+
+def _in_use(folder: RunFolder) -> str:
+    """Return why nothing of a run may be removed now; empty if it may."""
+    if not (folder.path / ".lock").is_file():
+        return ""
+    try:
+        with folder.exclusive():
+            return ""
+    except StateError:
+        return "it is running"
+    except OSError as error:
+        return f"its lock cannot be opened ({error.strerror})"
+
+
+def _remove(one: Taken) -> None:
+    from ..results.run import RunFolder
+
+    run = next((path for path in one.paths if (path / "config.toml").is_file()), None)
+    for path in one.paths:
+        if path != run:
+            shutil.rmtree(path)
+    if run is not None:
+        with RunFolder(run).exclusive():
+            # A run without its settings is none: what an interrupted removal leaves is not taken for a run.
+            (run / "config.toml").unlink()
+            shutil.rmtree(run)
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of the files in a folder; links are not followed."""
+    total, folders = 0, [path]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _state_dir() -> Path:
+    from ..setup.config import RunSettings
+
+    return Path(str((app_settings(Path()) or {}).get("state-dir", RunSettings.state_dir))).expanduser()

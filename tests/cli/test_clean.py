@@ -1,0 +1,103 @@
+"""``fedpfl clean``: what is listed, what goes, and what never does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpfl.cli import app
+from fedpfl.results.run import RunFolder
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder of runs a, b and c (continues a), a state of each, one of a run that is gone, and a device's."""
+    monkeypatch.setattr("fedpfl.cli.clean.output_dir", lambda: tmp_path / "runs")
+    monkeypatch.setattr("fedpfl.cli.clean._state_dir", lambda: tmp_path / "state")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in "abc":
+        folder = tmp_path / "runs" / name
+        (folder / "checkpoint").mkdir(parents=True)
+        (folder / "checkpoint" / "round-000001.safetensors").write_bytes(bytes(3000))
+        (folder / "config.toml").write_text("")
+        (folder / "summary.md").write_text("done")
+        more = {"continued": {"personal": [["a-1", 1]]}} if name == "c" else {}
+        (folder / "task.json").write_text(json.dumps({"state_key": f"{name}-1", **more}))
+    for key in ("a-1", "b-1", "c-1", "gone-1", "device-1"):
+        client = tmp_path / "state" / key / "client-00000"
+        client.mkdir(parents=True)
+        (client / "round-000001.safetensors").write_bytes(bytes(5000))
+    (tmp_path / "state" / "device-1" / "client-00000" / "secret").write_text("x")
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["clean", *words])
+    return done.exit_code, done.output
+
+
+def files(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.mark.parametrize("words", [(), ("b",), ("b", "--state"), ("--orphans",), ("--json",), ("--remove",), ("no",)])
+def test_nothing_goes_unasked(place, words):
+    before = files(place)
+    code, _ = call(*words)
+    assert code == (2 if words in (("--remove",), ("no",)) else 0)
+    assert files(place) == before
+
+
+def test_the_list_has_every_run_and_what_belongs_to_none(place):
+    shown = {one["run"]: one for one in json.loads(call("--json")[1])}
+    assert shown.keys() == {"a", "b", "c", ""}
+    assert shown["b"]["folder"] > 3000 and shown["b"]["state"] == 5000
+    assert shown[""]["paths"] == [str(place / "state" / "gone-1")]
+    assert "continues" in shown["a"]["why_kept"]
+
+
+def test_a_named_run_goes_with_its_arrays_and_nothing_else(place):
+    before = files(place)
+    assert call("b", "--remove")[0] == 0
+    assert before - files(place) == {name for name in before if name.startswith(("runs/b/", "state/b-1/"))}
+
+
+def test_only_what_a_run_needs_to_go_on_goes(place):
+    before = files(place)
+    assert call("b", "--state", "--remove")[0] == 0
+    assert before - files(place) == {name for name in before if name.startswith(("runs/b/checkpoint/", "state/b-1/"))}
+
+
+def test_orphans_go_but_never_a_devices_arrays(place):
+    before = files(place)
+    assert call("--orphans", "--remove")[0] == 0
+    assert before - files(place) == {name for name in before if name.startswith("state/gone-1/")}
+
+
+def test_what_is_needed_or_in_use_stays(place):
+    before = files(place)
+    code, words = call("a", "--remove")
+    assert (code, files(place)) == (0, before) and "another run continues" in words
+    with RunFolder(place / "runs" / "b").exclusive():
+        code, words = call("b", "--remove")
+    assert (code, files(place)) == (0, before) and "it is running" in words
+
+
+def test_a_run_whose_task_is_damaged_keeps_everything_that_might_be_its(place):
+    (place / "runs" / "b" / "task.json").write_text("[")
+    before = files(place)
+    assert call("b", "--remove")[0] == 0
+    assert call("--orphans", "--remove")[0] == 2
+    assert files(place) == before
+
+
+def test_a_link_is_not_followed(place):
+    outside = place / "outside"
+    outside.mkdir()
+    (outside / "mine").write_text("x")
+    (place / "runs" / "b" / "link").symlink_to(outside)
+    assert call("b", "--remove")[0] == 0
+    assert (outside / "mine").is_file() and not (place / "runs" / "b").exists()

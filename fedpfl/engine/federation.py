@@ -101,7 +101,7 @@ def _run(
     attendance.take_rule(rule)
     server = Server(config, folder, agreed, rule, extras_of(config, agreed.model, agreed.sharing))
     own = [listener for part in config.parts("listener") if (listener := part(server)) is not None]
-    listeners = [*own, Recorder(folder, config.run.early_stop), *following]
+    listeners = [*own, Recorder(folder, config.run.early_stop, config.run.choose_by), *following]
     remarks, continued = task.get("remarks", []), task.get("continued", {})
     for listener in listeners:
         listener.run_started(folder, remarks)

@@ -370,12 +370,7 @@ class RunFolder:
         """Return the recorded rounds."""
         lines = self.metrics()
         chooses = any("validation" in line for line in lines)
-        return History(lines, self.chosen_by if chooses else ACCURACY)
-
-    @property
-    def chosen_by(self) -> str:
-        """The metric of the validation samples by which rounds are chosen."""
-        return str(self.config().get("choose-by", ACCURACY))
+        return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 
     def best(self) -> RunFolder:
         """Return the run that ended with the round that is best on the validation samples."""

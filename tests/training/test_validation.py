@@ -105,11 +105,11 @@ def test_early_stop_needs_something_to_go_by(settings):
 
 
 def test_a_run_that_may_end_early_reads_its_earlier_rounds_once(tmp_path, monkeypatch):
-    read, history = [], RunFolder.history
-    monkeypatch.setattr(RunFolder, "history", lambda self: (read.append(self), history(self))[1])
+    read, rounds_of = [], RunFolder.metrics
+    monkeypatch.setattr(RunFolder, "metrics", lambda self: (read.append(self), rounds_of(self))[1])
     counts = []
     for rounds in (3, 9):
         read.clear()
-        federation(tmp_path / str(rounds), 2, **{**QUICK, "num_server_rounds": rounds, "early_stop": 50})
+        simulate(tmp_path / str(rounds), 2, **{**QUICK, "num_server_rounds": rounds, "early_stop": 50})
         counts.append(len(read))
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] > 0

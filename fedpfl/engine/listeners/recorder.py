@@ -16,19 +16,14 @@ from ..listener import Listener
 class Recorder(Listener):
     """Appends each round to ``metrics.jsonl`` and writes the checkpoint."""
 
-    def __init__(self, folder: RunFolder, patience: int) -> None:
-        self.folder, self.patience = folder, patience
-        self._waiting: Patience | None = None
+    def __init__(self, folder: RunFolder, patience: int, by: str) -> None:
+        self.folder, self._patience, self._read_before = folder, Patience(patience, by), not patience
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Record the round."""
         done.line = self.folder.record(done, state)
-        if not self.patience:
-            return False
-        if self._waiting is not None:
-            self._waiting.add(done.line)
-        else:  # a resumed run has rounds before this one
-            self._waiting = Patience(self.patience, self.folder.chosen_by)
-            for line in self.folder.history().lines:
-                self._waiting.add(line)
-        return self._waiting.over
+        # A resumed run has rounds before this one.
+        for line in [done.line] if self._read_before else self.folder.metrics():
+            self._patience.add(line)
+        self._read_before = True
+        return self._patience.over

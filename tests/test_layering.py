@@ -28,6 +28,7 @@ LAYERS = [
     ["bench/device"],
     ["results"],
     ["engine"],
+    ["trackers"],
     ["flower"],
     ["strategies"],
     ["bench"],

@@ -22,7 +22,7 @@ EXTRAS = "extras"
 # Settings that each side has for itself: what its own code is, where its files are, and how the server runs.
 NOT_SENT = frozenset({
     *PLACES, "method", "model", "client-models", "dataset", "num-clients", "fraction-train", "run-name", "resume",
-    "continue-from", "personalise", "listeners", "tracker", "tracker-project",
+    "continue-from", "personalise", "listeners",
 })  # fmt: skip
 # The longest text of settings that is read.
 MAX_SETTINGS_BYTES = 100_000

@@ -17,7 +17,6 @@ from .privacy import PrivacyOption
 from .robust import RobustOption
 from .server_step import ServerStepOption
 from .server_test import ServerTestOption
-from .tracker import TrackerOption
 from .trainable import InitialWeightsOption, TrainableOption
 from .virtual_time import VirtualTimeOption
 
@@ -41,7 +40,6 @@ OPTIONS = (
     PersonaliseOption,
     DeviceModelOption,
     MissedOption,
-    TrackerOption,
     BestRoundOption,
     ListenersOption,
 )

@@ -68,7 +68,7 @@ FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "round-deadline", "round-deadline-pace", "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept", "personalise",
+    "update-norm-limit", "device-models", "device-models-kept", "personalise",
     "missed-timeout", "listeners",
 })  # fmt: skip
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import json
 
 import pytest
 from support import LocalGrid, federation, run_federation, simulate
 from waiting import wait_until
 
-from fedpfl.cli.plan import prepare
+from fedpfl import trackers
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.engine.listeners import trackers
-from fedpfl.engine.listeners.trackers import Tracker
 from fedpfl.engine.rounds import RoundFailed
 from fedpfl.results.line import curves
+from fedpfl.setup.config import check_keys
 
-NO_KEY = r"tracker = 'wandb': no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
+NO_KEY = "WeightsAndBiases: no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
+WANDB, MLFLOW, FAILS = "fedpfl.trackers:WeightsAndBiases", "fedpfl.trackers:MLflow", "fedpfl.trackers:Fails"
 RUN = {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1}
 
 
@@ -28,6 +27,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "WANDB_PROJECT", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
 
 
 def test_mlflow_has_the_settings_and_each_round_of_a_run_that_was_resumed(tmp_path, monkeypatch):
@@ -48,7 +48,7 @@ def test_mlflow_has_the_settings_and_each_round_of_a_run_that_was_resumed(tmp_pa
 def test_wandb_works_offline_in_the_run_s_folder(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    folder = simulate(tmp_path, 2, tracker="wandb", **RUN)
+    folder = simulate(tmp_path, 2, listeners=WANDB, **RUN)
     (stored,) = (folder.path / "wandb").glob("offline-run-*/run-*.wandb")
     # As its package writes it: settings and numbers by their names, values as JSON; its own process does so.
     numbers = [json.dumps(line["personalised"]["accuracy"]).encode() for line in folder.metrics()]
@@ -59,70 +59,70 @@ def test_wandb_works_offline_in_the_run_s_folder(tmp_path, monkeypatch):
 def test_wandb_without_a_key_is_one_line_before_round_1(tmp_path):
     pytest.importorskip("wandb")
     with pytest.raises(FedpflError, match=NO_KEY):
-        simulate(tmp_path, 2, tracker="wandb", **RUN)
+        simulate(tmp_path, 2, listeners=WANDB, **RUN)
     assert not (tmp_path / "runs" / "run" / "metrics.jsonl").exists()
 
 
 def test_mlflow_at_a_wrong_place_is_one_line_before_round_1(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
-    with pytest.raises(FedpflError, match=r"^tracker = 'mlflow': ") as caught:
-        simulate(tmp_path, 2, tracker="mlflow", **RUN)
+    with pytest.raises(FedpflError, match=r"listeners: MLflow: ") as caught:
+        simulate(tmp_path, 2, listeners=MLFLOW, **RUN)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_tracker_that_is_not_installed_is_one_line_before_anything_starts(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    find = importlib.util.find_spec
-    monkeypatch.setattr(trackers, "find_spec", lambda module: None if module == name else find(module))
-    with pytest.raises(
-        ConfigError, match=rf"tracker = '{name}': needs the package {name}: pip install 'fedpfl\[{name}\]'"
-    ):
-        prepare(None, [f'tracker="{name}"'], None, None)
-
-
-def test_without_a_tracker_none_is_imported(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("listeners", "package"), [(WANDB, "wandb"), (MLFLOW, "mlflow")])
+def test_what_is_not_installed_is_one_line_before_round_1_and_is_imported_by_no_other_run(
+    tmp_path, monkeypatch, listeners, package
+):
     real = builtins.__import__
 
-    def watched(name, *rest, **more):
-        assert name.partition(".")[0] not in ("wandb", "mlflow")
+    def missing(name, *rest, **more):
+        if name.partition(".")[0] in ("wandb", "mlflow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest, **more)
 
-    monkeypatch.setattr(builtins, "__import__", watched)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(FedpflError, match=rf"needs the package {package}: pip install 'fedpfl\[{package}\]'"):
+        simulate(tmp_path / "tracked", 2, listeners=listeners, **RUN)
     assert len(simulate(tmp_path, 2, **RUN).metrics()) == 2
+
+
+def test_the_settings_of_the_version_before_tell_what_to_use():
+    with pytest.raises(ConfigError, match=r"fedpfl\.trackers:MLflow"):
+        check_keys({"tracker": "mlflow"})
 
 
 class Lost(Exception):
     """What the tracker below raises."""
 
 
-class Fails(Tracker):
+class Fails(trackers._Tracker):
     """Takes one round, then has lost its connection."""
 
     heard: list[object] = []  # noqa: RUF012
-    errors = (Lost,)
+    _errors = (Lost,)
 
-    def __init__(self, config, folder):
+    def _start(self, folder, key):
         self.heard.clear()
 
-    def send(self, number, values):
+    def _send(self, number, values):
         self.heard.append(number)
         if number == 2:
             raise Lost("no connection\nat all")
 
-    def close(self, finished):
+    def _close(self, finished):
         self.heard.append(finished)
 
 
 @pytest.fixture
 def failing(monkeypatch):
-    monkeypatch.setitem(trackers.TRACKERS._entries, "wandb", ("os", Fails))
+    monkeypatch.setattr(trackers, "Fails", Fails, raising=False)
     return Fails.heard
 
 
 def test_a_run_outlives_its_tracker(tmp_path, failing, caplog):
-    folder = simulate(tmp_path, 2, tracker="wandb", **{**RUN, "num_server_rounds": 3})
+    folder = simulate(tmp_path, 2, listeners=FAILS, **{**RUN, "num_server_rounds": 3})
     assert len(folder.metrics()) == 3 and (folder.path / "summary.md").is_file()
     assert failing == [1, 2], "after the failure it is left alone"
     assert "fedpfl: nothing more is tracked: no connection at all" in caplog.text
@@ -133,7 +133,7 @@ def test_a_run_that_fails_is_closed_as_such(tmp_path, failing):
         if kind == "train":
             raise FedpflError("no memory")
 
-    values = federation(tmp_path, 2, tracker="wandb", **RUN)
+    values = federation(tmp_path, 2, listeners=FAILS, **RUN)
     with pytest.raises(RoundFailed):
         run_federation(LocalGrid(2, values, intercept=fail), values)
     assert failing == [False]

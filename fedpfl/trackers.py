@@ -1,0 +1,138 @@
+"""Listeners that send a run to Weights & Biases or MLflow as well; the run's folder stays the record.
+
+One that cannot start ends the run before round 1. One that fails later is left alone with a warning, because no run
+should be lost for a curve.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from logging import WARNING, getLogger
+from typing import Any
+
+import numpy as np
+
+from .core.errors import FedpflError
+from .engine.listener import Listener
+from .results.line import curves
+from .results.record import Round
+from .results.run import RunFolder
+from .rules import Rule
+
+logger = getLogger("flwr")
+
+MLFLOW_BATCH = 100  # parameters in one request
+
+
+class _Tracker(Listener):
+    """Starts, feeds and ends a run of a service; its package's errors are ``_errors``."""
+
+    _errors: tuple[type[Exception], ...] = (OSError,)
+    _works = False
+
+    def _start(self, folder: RunFolder, key: str) -> None:
+        """Open the service's run with this key, which a resumed run has again."""
+        raise NotImplementedError
+
+    def _send(self, number: int, values: dict[str, float]) -> None:
+        """Send the numbers of a round."""
+        raise NotImplementedError
+
+    def _close(self, finished: bool) -> None:
+        """End the service's run, well or not."""
+        raise NotImplementedError
+
+    def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
+        """Open the service's run."""
+        try:
+            self._start(folder, str(folder.task()["state_key"]))
+        except ImportError as error:
+            missing = f"needs the package {error.name}: pip install 'fedpfl[{error.name}]'"
+            raise FedpflError(f"listeners: {type(self).__name__} {missing}") from error
+        except self._errors as error:
+            raise FedpflError(f"listeners: {type(self).__name__}: {_in_one_line(error)}") from error
+        self._works = True
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Send the round's curves."""
+        self._try(self._send, done.number, curves(done.line))
+        return False
+
+    def run_ended(self, reason: str) -> None:
+        """End the service's run."""
+        self._try(self._close, not reason)
+
+    def _try(self, action: Any, *given: Any) -> None:
+        if self._works:
+            try:
+                action(*given)
+            except self._errors as error:
+                logger.log(WARNING, "fedpfl: nothing more is tracked: %s", _in_one_line(error))
+                self._works = False
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+class WeightsAndBiases(_Tracker):
+    """Weights & Biases; with ``WANDB_MODE=offline`` into the run's folder alone, for ``wandb sync``."""
+
+    def _start(self, folder: RunFolder, key: str) -> None:
+        """Open the run; without a key for the service there is an error, as a terminal would be asked for one."""
+        import wandb
+
+        self._errors = (wandb.errors.Error, OSError)
+        if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.login(prompt=False):
+            raise wandb.errors.Error("no API key; `wandb login` stores one, WANDB_MODE=offline needs none")
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedpfl"), name=folder.path.name, id=key, resume="allow",
+            dir=str(folder.path), config=dict(folder.config()), settings=wandb.Settings(silent=True, console="off"),
+        )  # fmt: skip
+
+    def _send(self, number: int, values: dict[str, float]) -> None:
+        """Send the numbers of a round."""
+        self._run.log({"round": number, **values}, step=number)
+
+    def _close(self, finished: bool) -> None:
+        """End the run there."""
+        self._run.finish(exit_code=0 if finished else 1)
+
+
+class MLflow(_Tracker):
+    """MLflow at ``MLFLOW_TRACKING_URI``; without it, in a file ``mlflow.db`` next to the run's folder."""
+
+    def _start(self, folder: RunFolder, key: str) -> None:
+        """Open the run, or the one that a resumed run had."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        import mlflow
+
+        for talkative in ("mlflow", "alembic"):
+            getLogger(talkative).setLevel(WARNING)
+        self._errors = (mlflow.exceptions.MlflowException, OSError)
+        database = f"sqlite:///{(folder.path.parent / 'mlflow.db').absolute()}"
+        self._client = client = mlflow.tracking.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedpfl")
+        project = client.get_experiment_by_name(name)
+        number = project.experiment_id if project else client.create_experiment(name)
+        if before := client.search_runs([number], filter_string=f"tags.`fedpfl.key` = '{key}'"):
+            self._id = before[0].info.run_id
+            client.update_run(self._id, status="RUNNING")
+            return
+        self._id = client.create_run(number, run_name=folder.path.name, tags={"fedpfl.key": key}).info.run_id
+        params = [mlflow.entities.Param(key, str(value)) for key, value in folder.config().items()]
+        for first in range(0, len(params), MLFLOW_BATCH):
+            client.log_batch(self._id, params=params[first : first + MLFLOW_BATCH])
+
+    def _send(self, number: int, values: dict[str, float]) -> None:
+        """Send the numbers of a round."""
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        self._client.log_batch(self._id, metrics=[Metric(name, value, now, number) for name, value in values.items()])
+
+    def _close(self, finished: bool) -> None:
+        """End the run there."""
+        self._client.set_terminated(self._id, "FINISHED" if finished else "FAILED")

@@ -128,7 +128,6 @@ class CommonSettings(TypedDict, total=False):
     client_settings: str
     personalise: Literal["none", "local-train", "fine-tune"]
     missed_timeout: Annotated[float, {'minimum': 0}]
-    tracker: Literal["none", "wandb", "mlflow"]
     listeners: str
     head_layers: Annotated[int, {'minimum': 1}]
     apfl_alpha: Annotated[float, {'minimum': 0, 'maximum': 1}]

@@ -30,11 +30,10 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
 
 
-def test_mlflow_has_the_settings_and_each_round_of_a_run_that_was_resumed(tmp_path, monkeypatch):
+def test_mlflow_has_the_settings_and_each_round_of_a_run_that_was_resumed(tmp_path):
     tracking_client = pytest.importorskip("mlflow.tracking")
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    simulate(tmp_path, 2, tracker="mlflow", **{**RUN, "num_server_rounds": 1})
-    folder = simulate(tmp_path, 2, tracker="mlflow", resume=True, **RUN)
+    simulate(tmp_path, 2, listeners=MLFLOW, **{**RUN, "num_server_rounds": 1})
+    folder = simulate(tmp_path, 2, listeners=MLFLOW, resume=True, **RUN)
     client = tracking_client.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/runs/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert run.info.status == "FINISHED" and run.info.run_name == "run"

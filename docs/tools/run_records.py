@@ -430,8 +430,9 @@ def ranking(records: Path, words: Sequence[str]) -> str:
     kept = [at for at, head in enumerate(found["table"][0]) if head not in NOT_SHOWN]
     head, *rows = [[line[at] for at in kept] for line in found["table"]]
     linked = [[f"[{row}](../methods/{methods[row]}.md)", *cells] for row, *cells in rows]
-    remarks = [remark for remark in found["remarks"] if not remark.startswith("Failed: ")]
-    failed = [remark.split(": ")[1].replace(f", {column}", "") for remark in found["remarks"] if remark not in remarks]
+    failed = [of.split(": ")[1].replace(f", {column}", "") for of in found["remarks"] if of.startswith("Failed: ")]
+    # The margin over the baseline shows which rows are below it.
+    remarks = [of for of in found["remarks"] if not of.startswith(("Failed: ", "Below "))]
     if failed:
         remarks.append(f"Diverged, or ended by `update-norm-limit`: {'; '.join(failed)}.")
     said = [wrapped(f"- {remark}", "  ") for remark in remarks]

@@ -99,6 +99,10 @@ def compare_command(
             metavar="METRIC", help="Compare, choose and test by this metric: the settings metrics, choose-by."
         ),
     ] = "",
+    target: Annotated[
+        float | None,
+        typer.Option(metavar="VALUE", help="Also rounds, traffic and time until accuracy (or METRIC) is this: 0.9."),
+    ] = None,
     name: Annotated[
         str, typer.Option(help="Name of the folder for the tables; by default made from methods and settings.")
     ] = "",
@@ -167,7 +171,7 @@ def compare_command(
         data = with_partitioner(DataSettings.of(values))
         title = f"{methods} on {data.dataset} ({in_words(data)}, {values['num-clients']} clients)"
     wanted = {run.name: states[run.name] for run in planned.wanted() if run.name in states}
-    _finish(comparison.tables(planned, title, fitting=True), name, runner, wanted, form)
+    _finish(comparison.tables(planned, title, True, target), name, runner, wanted, form)
 
 
 def _check(form: str, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
-from ..results.tables import Cell, Table
+from ..results.tables import Cell, Spread, Table
 from ..setup.config import owners
 from . import metrics
 from .analysis.registry import NoOptions, NotRecorded
@@ -79,12 +79,12 @@ def first_runs(measured: Measured) -> list[PlannedRun]:
     ]
 
 
-def tables(measured: Measured, title: str, fitting: bool = False) -> list[Table]:
-    """Return a table with a line for each method, and those of the differences between methods.
+def tables(measured: Measured, title: str, fitting: bool = False, target: float | None = None) -> list[Table]:
+    """Return a table with a line for each method, that of what a target costs, and those of the differences.
 
     Traffic is in MB and time in seconds, or both in units that fit.
     """
-    found = [_methods(measured, title, fitting)]
+    found = [_methods(measured, title, fitting), *([] if target is None else [_costs(measured, target)])]
     finished = measured.finished()
     try:
         return found + significance(finished, NoOptions()).tables if finished else found
@@ -135,6 +135,21 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     optional = ["runs done", *reversed(rest)]
     rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
     return Table(title, heads, rows, digits, note=note, optional=optional)
+
+
+def _costs(measured: Measured, target: float) -> Table:
+    """Return rounds, traffic and time until the mean over the clients reaches a value in a test."""
+    by, several = _metric(measured), len(measured.at.columns) > 1
+    rows: list[list[Cell]] = []
+    for row, column in measured.cells:
+        values = {kind: measured.values(f"{kind}:{by}={target:g}", row, column) for kind in metrics.COSTS}
+        spreads = [Spread.of(of) if of else None for of in values.values()]
+        reached = f"{len(next(iter(values.values())))}/{len(measured.seeds)}"
+        rows.append([row, *([column] if several else []), *spreads, reached])
+    heads = ["method", *(["data"] if several else []), *(heading for heading, _ in metrics.COSTS.values()), "reached"]
+    note = "Up to the first test that reaches it, of the runs that do; MB both ways, tests included, s of training."
+    title = f"Until {by} on test samples, mean over clients, is {target:g}"
+    return Table(title, heads, rows, 1, note=note)
 
 
 def _regression(measured: Measured) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ConfigError
+from ..core.metrics import lower_is_better
 from ..core.stored import read_json
 from ..results.history import History
 from ..results.run import RunFolder
@@ -59,12 +60,43 @@ def find(name: str) -> Metric:
     if kind in (LAST, CHOSEN) and argument:
         take = History.last if kind == LAST else History.chosen
         return Metric(argument, lambda history: take(history, f"personalised.{argument}"), digits=4)
+    if kind in COSTS and (found := _cost(kind, argument)):
+        return found
     if name not in METRICS:
         forms = (DETAIL, LAST, CHOSEN)
         known = ", ".join([*METRICS, *(f"{form}:NAME" for form in forms), f"{NEW_CLIENTS}:MODE",
+                           *(f"{cost}:METRIC=VALUE" for cost in COSTS),
                            *(f"{ATTACK}:{pool}" for pool in POOLS)])  # fmt: skip
         raise ConfigError("metrics", name, f"must be one of {known}")
     return METRICS[name]
+
+
+def _cost(kind: str, argument: str) -> Metric | None:
+    """Return what it costs until a metric is as good as a value, ``accuracy=0.9``; None for another argument."""
+    name, _, text = argument.partition("=")
+    try:
+        target = float(text)
+    except ValueError:
+        return None
+    heading, cost = COSTS[kind]
+
+    def value(history: History) -> float | None:
+        curve = history.curve(f"personalised.{name}")
+        met = (of for of, found in curve.items() if (found <= target if lower_is_better(name) else found >= target))
+        first = next(met, None)
+        return None if first is None else cost(history, first)
+
+    return Metric(heading, value)
+
+
+# What it has cost up to a round, its own tests included.
+COSTS: dict[str, tuple[str, Callable[[History, int], float]]] = {
+    "rounds-to": ("rounds", lambda history, number: number),
+    "megabytes-to": ("MB", lambda history, number: history.traffic()[number] / 1e6),
+    "seconds-to": ("s", lambda history, number: sum(
+        seconds for of, seconds in history.curve("seconds_train").items() if of <= number
+    )),
+}  # fmt: skip
 
 
 def find_curve(name: str) -> tuple[str, str]:

@@ -194,6 +194,16 @@ def test_methods_are_compared_by_any_metric(fake: Fake, elsewhere: Path) -> None
     assert "must be one of accuracy" in fedpfl(*command[:-1], "aurok").stderr
 
 
+def test_a_target_has_its_costs_in_a_table(fake: Fake, elsewhere: Path) -> None:
+    fake.accuracy = {"fedper": 0.2, "fedavg": 0.4}
+    command = ["compare", "fedavg", "fedper", "--seeds", 2, "-q", "--target", 0.3, "--format", "csv"]
+    done = fedpfl(*command)
+    assert done.exit_code == 0, done.output
+    _, costs, _ = (list(csv.DictReader(io.StringIO(text))) for text in done.stdout.split("\n\n"))
+    assert [(row["method"], row["reached"]) for row in costs] == [("fedavg", "2/2"), ("fedper", "0/2")]
+    assert float(costs[0]["rounds"]) >= 1 and not costs[1]["MB"]
+
+
 def test_a_comparison_of_runs_with_other_numbers_of_threads_says_so(fake: Fake, tmp_path: Path) -> None:
     command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1", "--seeds", 1, "-q"]
     assert "threads" not in fedpfl(*command).stdout

@@ -117,3 +117,26 @@ def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monke
     assert [cell.mean for cell in average[0][1:]] == [2, 11, 6.5]
     assert [cell.mean for cell in maximum[0][1:]] == [3, 12, 12]
     assert (average[1][1].mean, average[1][2], average[1][3].mean) == (2, None, 2), "one cell of two is not covered"
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("rounds-to:accuracy=0.5", 1), ("rounds-to:accuracy=0.7", 2), ("rounds-to:accuracy=0.95", None),
+        ("megabytes-to:accuracy=0.7", 1000.0), ("seconds-to:accuracy=0.7", 4.0), ("rounds-to:weighted=0.65", 2),
+    ],
+)  # fmt: skip
+def test_what_a_target_costs(name, wanted):
+    history = History([line(1, 0.5, 0.6), line(2, 0.7, 0.65), line(3, 0.6, 0.8)])
+    assert metrics.find(name).value(history) == wanted
+
+
+def test_of_an_error_the_target_is_reached_from_above():
+    lines = [{**line(i, 0.5, 0.5), "personalised": {"rmse": rmse}} for i, rmse in ((1, 3.0), (2, 1.0))]
+    assert metrics.find("rounds-to:rmse=1.5").value(History(lines)) == 2
+
+
+@pytest.mark.parametrize("name", ["rounds-to:accuracy", "rounds-to:", "rounds-to:accuracy=x", "rounds-to"])
+def test_a_target_that_is_none_is_refused(name):
+    with pytest.raises(ConfigError, match="METRIC=VALUE"):
+        metrics.find(name)

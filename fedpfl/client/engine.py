@@ -93,15 +93,16 @@ class Engine:
         self._kept: dict[tuple[str, int], Samples] = {}
         on_gpu = config.training.device == "cuda"
         self._room_for_samples = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0]) if on_gpu else 0
-        self.use_model_of(client)
         # What options do here, and what one has in the place of training.
         self.parts: Sequence[ClientPart] = [make(self) for make in config.parts("client")]
+        self.use_model_of(client)
         self.instead: Callable[[Engine, int, Payload], Payload] | None = config.last("train", None)
 
     def use_model_of(self, client: int) -> None:
         """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
         name = self._common.run.model_of(client)
-        if name not in self._made:
+        new = name not in self._made
+        if new:
             if (owner := guard()) is not None:
                 owner.check_model(name)
             config, data = self._common.of_client(client), self.data
@@ -114,6 +115,9 @@ class Engine:
         self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays = self._made[name]
         if self._own_settings is not None:
             self.config = self._own_settings(self.config, client)
+        if new:
+            for option in self.parts:
+                option.made()
 
     def state_of(self, key: str, client: int) -> ClientState:
         """Return where a client keeps its arrays in the run with a key."""

@@ -24,13 +24,15 @@ class ClientMeanModel(ClientPart):
         super().__init__(engine)
         self._layouts: dict[str, Layout] = {}
 
+    def made(self) -> None:
+        """Find out which arrays are averaged."""
+        engine = self.engine
+        self._layouts[engine.config.run.model] = mean_model_layout(engine.config, engine.model, engine.sharing)
+
     @property
     def layout(self) -> Layout:
         """Which personal arrays of the model in use are averaged."""
-        engine, name = self.engine, self.engine.config.run.model
-        if name not in self._layouts:
-            self._layouts[name] = mean_model_layout(engine.config, engine.model, engine.sharing)
-        return self._layouts[name]
+        return self._layouts[self.engine.config.run.model]
 
     @property
     def needs_model(self) -> bool:

@@ -78,6 +78,9 @@ class ClientPart:
     def __init__(self, engine: Any) -> None:
         self.engine = engine  # of engine.py, which is above
 
+    def made(self) -> None:
+        """Look at a model that the engine has made, before it holds arrays of a client."""
+
     @property
     def needs_model(self) -> bool:
         """Whether it looks at a client's model before or after training."""

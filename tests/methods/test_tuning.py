@@ -18,7 +18,7 @@ from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch
 
 QUICK = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES}
-OWN = ["factorized-fl", "factorized-fl-plus", "fedala", "fedbabu", "per-fedavg", "pfedfda"]
+OWN = ["fedala", "fedbabu", "per-fedavg", "pfedfda"]
 
 
 def kept(folder):

@@ -160,7 +160,7 @@ def test_the_estimate_takes_the_place_of_every_sum():
 
 
 def test_scaffold_s_control_variate_is_an_estimate_too():
-    scaffold = rule(ControlledMean, [0, 0], [2] * 5, step=1.0)
+    scaffold = rule(ControlledMean, [0, 0], [2] * 5)
     scaffold.averages = RobustAverages(settings("median"))
     change = {**{i: [1, 2] for i in range(4)}, 4: [1e9, 1e9]}
     play(scaffold, 1, dict.fromkeys(range(5), (1, 1)), change=change)

@@ -14,7 +14,7 @@ from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.options.server_step import ServerStepSettings
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
-from fedpfl.rules.server_step import ServerStep, add_step
+from fedpfl.rules.server_step import BETA2, ServerStep, add_step
 from fedpfl.setup.config import Config
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}
@@ -58,7 +58,7 @@ def test_each_value_goes_as_the_algorithm_says(kind, eta):
             mean.add(client, vector.astype(np.float32), None)
         mean.finish_round()
     for i, start in enumerate([1, 0.5, 0, 0]):
-        wanted = by_hand(kind, vectors[:, i], start, eta or {"momentum": 1 - 0.8}.get(kind, 0.01), 0.8, 0.9, 0.02)
+        wanted = by_hand(kind, vectors[:, i], start, eta or {"momentum": 1 - 0.8}.get(kind, 0.01), 0.8, BETA2, 0.02)
         assert mean.shared[i] == pytest.approx(wanted, rel=1e-5, abs=1e-7)
 
 

@@ -31,9 +31,9 @@ from ..core.files import locked, make_password, write_atomically
 from .mqtt.topics import checked_name
 
 LOOPBACK = ("127.0.0.1", "localhost")
-VALID_DAYS = 825
-# A certificate that ends sooner is replaced: a run may take days.
-MIN_DAYS = 30
+VALID_DAYS, AUTHORITY_DAYS = 825, 3650
+# A certificate that ends sooner is replaced: a run may take days, and devices get a new ca.pem one by one.
+MIN_DAYS, AUTHORITY_MIN_DAYS = 30, 365
 _DAMAGED = "is damaged; remove it and another is made; with an authority, remove everything that it signed"
 # Not "remove it": that makes another authority, which no device knows.
 _KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need"
@@ -81,10 +81,15 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
     )
     names = [_alternative(host) for host in hosts]
     # A certificate is removed before its key is replaced, so that the files fit together whatever interrupts this.
-    if not (_lasts(made.authority) and (folder / "ca.key").is_file()):
+    if not (made.authority.is_file() and (folder / "ca.key").is_file()):
         made.certificate.unlink(missing_ok=True)
         made.authority.unlink(missing_ok=True)
-        _make_authority(made.authority, folder / "ca.key")
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write_key(folder / "ca.key", key)
+        _make_authority(made.authority, key)
+    elif not _lasts(made.authority, AUTHORITY_MIN_DAYS):
+        # With its key it stays the same authority: devices that still have the old file know its servers until then.
+        _make_authority(made.authority, _signer(folder / "ca.key"))
     if not (_lasts(made.certificate) and made.key.is_file()):
         signer = _signer(folder / "ca.key")  # first: the old certificate is of use until there is a new one
         made.certificate.unlink(missing_ok=True)
@@ -118,10 +123,16 @@ def _certificate(path: Path) -> x509.Certificate:
         raise ConfigError("folder", str(path), _DAMAGED) from error
 
 
-def _lasts(path: Path) -> bool:
+def ending(folder: Path, days: int = MIN_DAYS) -> dict[Path, int]:
+    """Return the certificates in a folder that end within so many days, each with the days left; below 0: ended."""
+    left = {path: (_certificate(path).not_valid_after_utc - _now()).days for path in sorted(folder.glob("*.pem"))}
+    return {path: number for path, number in left.items() if number < days}
+
+
+def _lasts(path: Path, days: int = MIN_DAYS) -> bool:
     if not path.is_file():
         return False
-    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=MIN_DAYS)
+    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=days)
 
 
 def _names(path: Path) -> set[str]:
@@ -129,15 +140,13 @@ def _names(path: Path) -> set[str]:
     return {str(name.value) for name in names}
 
 
-def _make_authority(certificate: Path, key_file: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
+def _make_authority(certificate: Path, key: ec.EllipticCurvePrivateKey) -> None:
     name = _name("fedpfl testbed authority")
     builder = (
-        _builder(name, name, key)
+        _builder(name, name, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
     )
-    _write_key(key_file, key)
     write_atomically(certificate, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
@@ -164,7 +173,7 @@ def _make_certificate(
     key = ec.generate_private_key(ec.SECP256R1())
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = (
-        _builder(_name(name), issuer, key)
+        _builder(_name(name), issuer, key, VALID_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -175,7 +184,9 @@ def _make_certificate(
     write_atomically(made.certificate, builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -184,7 +195,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .serial_number(x509.random_serial_number())
         # An original Nano has no battery for its clock: let it be a day behind.
         .not_valid_before(_now() - datetime.timedelta(days=1))
-        .not_valid_after(_now() + datetime.timedelta(days=VALID_DAYS))
+        .not_valid_after(_now() + datetime.timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

@@ -30,6 +30,8 @@ PYTHON = (3, 11)
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0
+# Where a bench and `fedpfl up` keep certificates.
+KEYS = (Path("/etc/fedpfl/keys"), Path("/etc/fedpfl/local"), Path("~/.fedpfl/testbed"))
 # Savings below a twentieth are within the error of such a short measurement.
 PAYS = 0.95
 
@@ -51,6 +53,10 @@ def doctor(
             metavar="FILE.toml", help="Only measure how fast this machine trains a run's model, for `devices-model`."
         ),
     ] = None,
+    keys: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Look also at these certificates (*.pem), of `fedpfl keys`; repeatable."),
+    ] = None,
     run_config: RunConfig = None,
     shape: Annotated[str, typer.Option("--input", help="Shape of the samples that --profile trains on.")] = "1x28x28",
     classes: Annotated[int, typer.Option(min=2, help="Number of classes for --profile.")] = 10,
@@ -70,6 +76,8 @@ def doctor(
         "data-dir": settings.data.data_dir,
     }
     findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()}, settings.training)]
+    places = [path for path in KEYS if path.expanduser().is_dir()] if keys is None else keys
+    findings += [_certificates(path.expanduser()) for path in places]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -180,6 +188,25 @@ def _folder(key: str, path: Path) -> Finding:
 def _existing(path: Path) -> Path:
     """Return the folder itself or, where a run would make it, the nearest one above that is there."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+
+
+def _certificates(folder: Path) -> Finding:
+    from ..bench.credentials import MIN_DAYS, ending
+
+    check = "certificates"
+    if not folder.is_dir():
+        return Finding(check, PROBLEM, f"{folder} is not a folder")
+    try:
+        found = ending(folder)
+    except (ConfigError, OSError) as error:
+        return Finding(check, WARNING, f"{folder} cannot be read ({error})")
+    if not found:
+        return Finding(check, OK, f"none in {folder} ends within {MIN_DAYS} days")
+    words = ", ".join(
+        f"{path.name} {f'ends in {days} days' if days >= 0 else 'has ended'}" for path, days in found.items()
+    )
+    renew = "renew with `fedpfl keys` in the folder that has ca.key, and copy what it writes to where it is used"
+    return Finding(check, PROBLEM if min(found.values()) < 0 else WARNING, f"{folder}: {words}; {renew}")
 
 
 def _proxy() -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import ssl
 import stat
 
@@ -64,6 +65,33 @@ def test_a_certificate_that_ends_soon_is_made_anew(tmp_path, monkeypatch):
     made = credentials.prepare(tmp_path / "keys", 0)
     assert made.certificate.read_bytes() != first
     assert greet(made, made.authority, "localhost") == "TLSv1.3"
+
+
+def test_an_authority_is_renewed_without_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(credentials, "AUTHORITY_DAYS", credentials.AUTHORITY_MIN_DAYS - 1)
+    made = credentials.prepare(tmp_path / "keys", 0)
+    (tmp_path / "old.pem").write_bytes(made.authority.read_bytes())
+    server = made.certificate.read_bytes()
+    monkeypatch.undo()
+    made = credentials.prepare(tmp_path / "keys", 0)
+    assert made.authority.read_bytes() != (tmp_path / "old.pem").read_bytes()
+    assert made.certificate.read_bytes() == server
+    made.certificate.unlink()  # and another server's certificate of the renewed authority
+    made = credentials.prepare(tmp_path / "keys", 0)
+    for authority in (made.authority, tmp_path / "old.pem"):  # a device has either file
+        assert greet(made, authority, "localhost") == "TLSv1.3"
+
+
+@pytest.mark.parametrize(("days", "state", "words"), [
+    (credentials.MIN_DAYS + 2, "ok", "none in"), (10, "warning", "server.pem ends in 9 days; renew with"),
+    (-0.5, "problem", "server.pem has ended"),
+])  # fmt: skip
+def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatch, days, state, words):
+    monkeypatch.setattr(credentials, "VALID_DAYS", days)
+    credentials.prepare(tmp_path / "keys", 0)
+    done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(tmp_path / "keys")])
+    (found,) = [finding for finding in json.loads(done.stdout) if finding["check"] == "certificates"]
+    assert found["state"] == state and words in found["words"]
 
 
 def test_an_address_that_the_certificate_lacks_is_named(tmp_path):
@@ -176,7 +204,7 @@ def test_damaged_files_and_names_that_are_none_are_told(tmp_path):
 )
 def test_a_certificate_stays_while_its_authority_cannot_sign_another(tmp_path, monkeypatch, content, said):
     made = credentials.prepare(tmp_path / "keys", 0)
-    monkeypatch.setattr(credentials, "_lasts", lambda path: path == made.authority)
+    monkeypatch.setattr(credentials, "_lasts", lambda path, *days: path == made.authority)
     before = made.certificate.read_bytes()
     (made.folder / "ca.key").write_bytes(content)
     with pytest.raises(ConfigError, match=said):

@@ -19,11 +19,7 @@ _WORDS = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")
 
 
 def read_yaml(path: Path, option: str) -> dict[str, Any]:
-    """Read a YAML file of keys and values.
-
-    The file's events are looked at one by one: sections, lists, anchors, tags and several documents are refused where
-    they stand, so that no file can grow when it is read.
-    """
+    """Read a YAML file of keys and values. No object is built from it, so no file can grow when it is read."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -38,40 +34,27 @@ def read_yaml(path: Path, option: str) -> dict[str, Any]:
 
 
 def _flat(path: Path, option: str, text: str) -> dict[str, Any]:
+    def refuse(node: yaml.Node, what: str) -> ConfigError:
+        return ConfigError(option, str(path), f"line {node.start_mark.line + 1}: {what}")
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise refuse(root, "must be lines of key: value")
     found: dict[str, Any] = {}
-    key: str | None = None
-    depth = documents = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
-
-        def refuse(what: str, line: int = line) -> ConfigError:
-            return ConfigError(option, str(path), f"line {line}: {what}")
-
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise refuse("a second document; settings must be one document")
-        elif isinstance(event, yaml.MappingStartEvent):
-            if depth or event.anchor or event.tag:
-                raise refuse(f"{key or 'the file'}: must be one value; settings have no sections")
-            depth = 1
-        elif isinstance(event, yaml.ScalarEvent):
-            if event.anchor or event.tag:
-                raise refuse("anchors and tags are not allowed")
-            if not depth:
-                if event.value:
-                    raise refuse("must be lines of key: value")
-            elif key is None:
-                key = event.value
-                if key in found:
-                    raise refuse(f"{key} is set twice")
-            else:
-                value = _value(event.value) if event.implicit[0] else event.value
-                if value is None:
-                    raise refuse(f"{key} has no value; an empty text is written ''")
-                found[key], key = value, None
-        elif isinstance(event, (yaml.SequenceStartEvent, yaml.AliasEvent)):
-            raise refuse(f"{key or 'the file'}: must be one value, no list or reference")
+    for key, value in root.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise refuse(key, "must be lines of key: value")
+        if key.value in found:
+            raise refuse(key, f"{key.value} is set twice")
+        if any(text[node.start_mark.index : node.start_mark.index + 1] in ("&", "!") for node in (key, value)):
+            raise refuse(value, "anchors and tags are not allowed")
+        if not isinstance(value, yaml.ScalarNode):
+            raise refuse(value, f"{key.value} must be one value; settings have no sections, lists or references")
+        found[key.value] = value.value if value.style else _value(value.value)
+        if found[key.value] is None:
+            raise refuse(value, f"{key.value} has no value; an empty text is written ''")
     return found
 
 

@@ -53,7 +53,7 @@ class Slowed:
         for pid in tree.members:
             with suppress(OSError):
                 about = Path(f"/proc/{pid}")
-                if b"client.worker" in (about / "cmdline").read_bytes() and socket in (about / "environ").read_bytes():
+                if b"device.worker" in (about / "cmdline").read_bytes() and socket in (about / "environ").read_bytes():
                     self._pid = pid
 
     def _run(self) -> None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, did_you_mean, uncontrolled
-from ..launch.shipped import read_toml, settings_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,6 +67,8 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     path = app / "pyproject.toml"
     if not path.is_file():
         return None
+    from ..launch.shipped import read_toml
+
     tool = read_toml(path, "run-config").get("tool", {})
     flower = tool.get("flwr", {}).get("app")
     return None if flower is None else dict(flower.get("config", {}))
@@ -151,6 +152,8 @@ def _either(names: Collection[str]) -> str:
 def _given(text: str) -> tuple[bool, dict[str, Any]]:
     """Return whether a text of ``--run-config`` names a file, and its settings."""
     if names_file(text):
+        from ..launch.shipped import settings_file
+
         return True, read_settings(settings_file(Path(text).expanduser()))
     rest = _PAIR.sub("", text).strip()
     if rest:
@@ -250,6 +253,8 @@ def names_file(text: str) -> bool:
 def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
     """Read a TOML or YAML file of settings that an option names."""
     if path.suffix not in YAML:
+        from ..launch.shipped import read_toml
+
         return read_toml(path, option)
     from .yaml_settings import read_yaml  # takes longer to import than most commands last
 

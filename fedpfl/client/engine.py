@@ -93,9 +93,12 @@ class Engine:
         self._kept: dict[tuple[str, int], Samples] = {}
         on_gpu = config.training.device == "cuda"
         self._room_for_samples = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0]) if on_gpu else 0
-        # What options do here, and what one has in the place of training.
-        self.parts: Sequence[ClientPart] = [make(self) for make in config.parts("client")]
+        self.parts: Sequence[ClientPart] = ()
         self.use_model_of(client)
+        # What options do here, and what one has in the place of training.
+        self.parts = [make(self) for make in config.parts("client")]
+        for option in self.parts:
+            option.made()
         self.instead: Callable[[Engine, int, Payload], Payload] | None = config.last("train", None)
 
     def use_model_of(self, client: int) -> None:

@@ -54,7 +54,7 @@ def model(name: str) -> nn.Sequential:
             nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
         )
     if name == "resnet8":  # the same module, so that all compute the same
-        from fedpfl.models.build import build
+        from fedpfl.models.builder import build
 
         return nn.Sequential(build(name, (3, 32, 32), 10)).to(memory_format=torch.channels_last)
     return nn.Sequential(

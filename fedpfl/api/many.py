@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
+from ..core.settings import plain
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
-from ..launch.quick import plain
 from ..results.run import RunFolder
 from ..results.tables import Table
 from ..setup.objects import as_setting

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
-from ..core.settings import checked, setting
-from ..launch import quick
-from ..launch.quick import plain
+from ..core.settings import checked, plain, setting
 from ..setup.objects import as_setting
 
 if TYPE_CHECKING:
     from ..engine.listener import Listener
-    from ..launch.known import Settings, SweepSettings
     from .many import Comparison, Sweep
     from .runs import Run
+    from .settings import Settings, SweepSettings
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -402,10 +400,12 @@ def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: M
     """
     if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
         return
-    quick.check({}, {}, _by_key(named or {}))
+    from ..setup.config import check
+
+    check({}, {}, _by_key(named or {}))
     for values in given:
         texts = {key: value for key, value in _by_key(values).items() if type(value) in (bool, int, float, str)}
-        quick.check(texts, {})
+        check(texts, {})
 
 
 def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,13 +96,13 @@ def require_allowed(
     settings of which several values are ``tried``, the keys are checked.
     """
     from ..core import custom
-    from ..launch import quick
+    from ..setup.config import check
 
     folder = app or Path()
     custom.set_folder(folder)
     if not any(custom.is_custom("method", name) for name in methods):
         named = dict(text.split("=", 1) for text in tried if "=" in text)
-        quick.check(overrides(texts), app_settings(folder) or {}, named)
+        check(overrides(texts), app_settings(folder) or {}, named)
 
 
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:

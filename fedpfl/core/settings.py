@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
@@ -170,16 +171,29 @@ def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     """Return a value in its setting's type; raise :class:`ConfigError` for one that the field does not allow."""
-    kind: type = type(field.default)
-    value = joined(value) if kind is str else value
-    typed = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
-    if type(typed) is not kind:
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-        raise ConfigError(key, value, f"must be {words[kind]}")
-    complaint = field.metadata["limits"].complaint(typed)
+    found = typed(key, value, field)
+    complaint = field.metadata["limits"].complaint(found)
     if complaint:
         raise ConfigError(key, value, complaint)
-    return cast(Value, typed)
+    return found
+
+
+def typed(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
+    """Return a value in its setting's type; raise :class:`ConfigError` for one of another type."""
+    kind: type = type(field.default)
+    value = joined(value) if kind is str else value
+    found = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
+    if type(found) is not kind:
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+        raise ConfigError(key, value, f"must be {words[kind]}")
+    return cast(Value, found)
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as its own type: a path as text, NumPy's number as Python's."""
+    if isinstance(value, PathLike):
+        return str(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def joined(value: Any) -> Any:

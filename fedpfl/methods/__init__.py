@@ -8,13 +8,17 @@ from __future__ import annotations
 import importlib.util
 import pkgutil
 from functools import lru_cache
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..core import custom, settings
+from ..core import custom
 from ..core.errors import ConfigError
-from .base import Method
+from ..core.settings import is_word, require_settings
+from .settings import ALIASES, SETTINGS
 
-__all__ = ["Method", "discover", "find", "known", "method_class", "methods", "names"]
+if TYPE_CHECKING:
+    from .base import Method
+
+__all__ = ["Method", "discover", "find", "known", "method_class", "methods", "names", "settings_of_methods"]
 
 # Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
 # current.
@@ -34,14 +38,23 @@ def methods() -> dict[str, type[Method]]:
 
 def known() -> dict[str, type[Method]]:
     """Return every method that a setting can have settings of, by name: this package's and custom ones."""
-    for name in custom.entry_point_names("method"):
+    return {**methods(), **{method.name: method for method in _custom()}}
+
+
+def _custom(look: bool = True) -> list[type[Method]]:
+    """Return the custom methods that have been found; ``look`` for those of installed packages as well."""
+    for name in custom.entry_point_names("method") if look else ():
         if name not in _own:
             try:
                 find(name)
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
-    there = [method for name, (method, version) in _own.items() if custom.is_current(name, version)]
-    return {**methods(), **{method.name: method for method in there}}
+    return [method for name, (method, version) in _own.items() if custom.is_current(name, version)]
+
+
+def settings_of_methods(look: bool = True) -> dict[str, type[Any]]:
+    """Return the settings classes by method; ``look`` for custom methods in installed packages as well."""
+    return {**SETTINGS, **{method.name: method.Settings for method in _custom(look)}}
 
 
 def discover(module: str = "parts") -> list[type[Method]]:
@@ -54,30 +67,15 @@ def discover(module: str = "parts") -> list[type[Method]]:
 
 
 def _is_method(value: Any) -> bool:
+    from .base import Method
+
     return isinstance(value, type) and issubclass(value, Method) and "name" in vars(value)
 
 
-class Names(Sequence[str]):
-    """The names and aliases that users may write; whether a text is one needs no other method's file."""
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (_in_own_file(name) is not None or name in self._all())
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._all()[place]
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    @staticmethod
-    def _all() -> list[str]:
-        own = [word for method in methods().values() for word in (method.name, *method.aliases)]
-        return [*own, *(name for name in custom.entry_point_names("method") if name not in own)]
-
-
-def names() -> Sequence[str]:
+def names() -> list[str]:
     """Return the names and aliases that users may write."""
-    return Names()
+    own = [word for name in SETTINGS for word in (name, *(alias for alias, of in ALIASES.items() if of == name))]
+    return [*own, *(name for name in custom.entry_point_names("method") if name not in own)]
 
 
 @lru_cache(maxsize=64)
@@ -92,11 +90,10 @@ def _in_own_file(name: str) -> type[Method] | None:
 
 def find(name: str) -> type[Method]:
     """Return the method called ``name``, or the custom one that it refers to."""
-    if name not in custom.entry_point_names("method") and (method := _in_own_file(name)):
-        return method
-    own = [word for method in methods().values() for word in (method.name, *method.aliases)]
+    own = [*SETTINGS, *ALIASES]
     if name in own and name not in custom.entry_point_names("method"):
-        return next(method for method in methods().values() if name in (method.name, *method.aliases))
+        name = ALIASES.get(name, name)
+        return _in_own_file(name) or methods()[name]
     found = custom.find("method", name, own)
     if found not in methods().values():
         _require_method(name, found, own)
@@ -117,6 +114,8 @@ def method_class(name: str) -> type[Method]:
 
 
 def _require_method(name: str, found: Any, taken: list[str]) -> None:
+    from .base import Method
+
     if not (isinstance(found, type) and issubclass(found, Method)):
         allowed = f"is {custom.article(found)}, and must be a subclass of fedpfl.Method"
         raise ConfigError("method", name, allowed)
@@ -126,7 +125,15 @@ def _require_method(name: str, found: Any, taken: list[str]) -> None:
     if found.name in taken:
         allowed = f"the class {found.__name__} has the name {found.name!r}, which is a method of fedpfl; choose another"
         raise ConfigError("method", name, allowed)
-    if not settings.is_word(found.name):
+    if not is_word(found.name):
         allowed = f"the class {found.__name__} has the name {found.name!r}; it must be lower-case words with dashes"
         raise ConfigError("method", name, allowed)
-    settings.require_settings("method", name, found.Settings)
+    require_settings("method", name, found.Settings)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Method":
+        raise AttributeError(name)
+    from .base import Method
+
+    return Method

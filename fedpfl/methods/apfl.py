@@ -11,30 +11,17 @@ v's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from ..core.settings import setting
 from ..layers.memory import add_twin, in_twin, twin
 from ..rules.mean import Mean
 from ..training.phase import PLAIN_SGD, Batch, Forward, Phase, keep_in_unit
 from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method
+from .settings import APFLSettings
 
 ALPHA = "alpha"
-
-
-@dataclass(frozen=True)
-class APFLSettings:
-    """Settings of APFL."""
-
-    alpha: float = setting(
-        0.5, "Initial share α of the client's own model in the mixture. 0: FedAvg with equal weights.",
-        minimum=0, maximum=1,
-    )  # fmt: skip
-    adaptive: bool = setting(True, "Whether each client learns α.")
 
 
 class APFL(Method):

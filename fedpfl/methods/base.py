@@ -22,6 +22,7 @@ from ..core.custom import article
 from ..core.errors import ConfigError, LayoutError, require_hooks
 from ..core.extras import Extra
 from ..core.layout import Layout
+from ..core.option import NoSettings
 from ..core.payload import Payload
 from ..core.pixels import HALF
 from ..core.rng import generator
@@ -35,11 +36,6 @@ from ..training.settings import TrainingSettings
 
 # Settings that a method may refuse, and the value that it then takes.
 REFUSABLE = {"personal-head": False, "trainable": "all", "loss": CROSS_ENTROPY}
-
-
-@dataclass(frozen=True)
-class NoSettings:
-    """The method has no settings."""
 
 
 @dataclass(frozen=True)

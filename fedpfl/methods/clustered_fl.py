@@ -6,33 +6,18 @@ Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 20
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import nn
 
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products
 from .base import Aggregation, Method
+from .settings import ClusteredFLSettings
 
 # Clients in a cluster that may split, at least, as in the authors' code.
 SMALLEST_SPLIT = 3
-
-
-@dataclass(frozen=True)
-class ClusteredFLSettings:
-    """Settings of clustered federated learning."""
-
-    epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below ε1.", minimum=0)
-    epsilon2: float = setting(
-        1.6, "A cluster that may split does so if some client's update has a norm above ε2.", minimum=0
-    )
-    first_split: int = setting(
-        21, "First round after which clusters may split; the authors' code waits for more than 20 rounds.", minimum=1
-    )
 
 
 class ClusteredFL(Method):

@@ -6,24 +6,12 @@ client trains its own model v first; v is pulled to the received w^t, so the ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 
-from ..core.settings import setting
 from ..layers.memory import TWIN, add_twin, in_twin, twin
 from ..training.phase import Batch, Forward, Phase, Proximal
 from .base import LocalRound, Method, excluding
-
-
-@dataclass(frozen=True)
-class DittoSettings:
-    """Settings of Ditto."""
-
-    pull: float = setting(
-        0.1, "Weight λ of the proximal term towards the received global model. 0: local training only.", minimum=0
-    )
-    p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1)
+from .settings import DittoSettings
 
 
 class Ditto(Method):

@@ -10,34 +10,20 @@ number of epochs. As in the authors' code, a client also mixes before it is test
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..layers.memory import Memory, remembered
 from ..training.phase import PLAIN_SGD, Batch, Phase, keep_in_unit
 from ..training.steps import forward_with
 from .base import LocalRound, Method
+from .settings import FedALASettings
 
 OWN, WEIGHTS = "own", "mixing"
 FIRST_EPOCHS = 10  # in which W is learned while all its entries are still 1
-
-
-@dataclass(frozen=True)
-class FedALASettings:
-    """Settings of FedALA."""
-
-    layers: int = setting(
-        1,
-        "Number p of shared layers to mix, counted from the output; lower layers are used as received. 0: FedAvg.",
-        minimum=0,
-    )
-    samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
-    weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
 
 
 class FedALA(Method):

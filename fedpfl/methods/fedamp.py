@@ -6,36 +6,19 @@ Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..layers.memory import in_twin
 from ..rules.per_client import PerClientRule, inner_products, mix
 from ..training.phase import Phase, Proximal
 from .base import Aggregation, LocalRound, excluding
 from .bases.trained import KeepsTrained
-
-
-@dataclass(frozen=True)
-class FedAMPSettings:
-    """Settings of FedAMP."""
-
-    alpha: float = setting(1.0, "Step α_k of the mixture. 0: every client keeps its own model.", minimum=0)
-    sigma: float = setting(
-        50.0,
-        "Scale σ of the attention exp(−‖w_i − w_j‖²/σ). The weights of all other clients must sum to less than 1.",
-        above=0,
-    )
-    prox: float = setting(
-        0.1, "Weight λ of the proximal term λ/(2α_k)·‖w − u_i‖² towards the client's mixture.", minimum=0
-    )
+from .settings import FedAMPSettings
 
 
 class FedAMP(KeepsTrained):

@@ -6,27 +6,11 @@ Data, AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import nn
 
-from ..core.settings import setting
 from ..rules.mean import Mean
 from .base import Aggregation, Method
-
-
-@dataclass(frozen=True)
-class FedAvgSettings:
-    """Settings of FedAvg."""
-
-    weights: str = setting(
-        "examples",
-        "Weights of the mean. examples: by training samples. uniform: equal.",
-        choices=("examples", "uniform"),
-    )
-    share_buffers: bool = setting(
-        True, "Whether BatchNorm's running statistics are averaged. FedFac's authors keep them on each client."
-    )
+from .settings import FedAvgSettings
 
 
 class FedAvg(Method):

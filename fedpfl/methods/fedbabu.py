@@ -7,26 +7,12 @@ Tuning happens on a copy before each test, so rounds start from the untuned head
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import nn
 
-from ..core.settings import setting
 from ..training.phase import Forward, Phase
 from .base import LocalRound, everything, excluding
-from .bases.head import HeadMethod, HeadSettings
-
-
-@dataclass(frozen=True)
-class FedBABUSettings(HeadSettings):
-    """Settings of FedBABU; epochs as in FedReG's comparison."""
-
-    tuning_epochs: int = setting(
-        10, "Epochs for which a client fine-tunes a copy of its model before a test.", minimum=0
-    )
-    tune: str = setting(
-        "head", "What is fine-tuned before a test: the head or everything.", choices=("head", "everything")
-    )
+from .bases.head import HeadMethod
+from .settings import FedBABUSettings
 
 
 class FedBABU(HeadMethod):

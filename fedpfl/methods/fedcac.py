@@ -6,31 +6,18 @@ Cautiously Aggressive Collaboration, ICCV 2023, Section 3 and Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 
 from ..core.federation import Client, Federation
 from ..core.layout import Layout
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..rules.averages import RunningMean
 from ..rules.per_client import PerClientRule, inner_products, mix
 from .base import Aggregation, Method
-
-
-@dataclass(frozen=True)
-class FedCACSettings:
-    """Settings of FedCAC, the paper's for CIFAR-10 (0.4 and 170 for CIFAR-100).
-
-    Each is the rule's option of the same name.
-    """
-
-    share: float = setting(
-        0.5, "Share τ of each array's values that count as critical; fewer if fewer values changed.", above=0, maximum=1
-    )
-    beta: float = setting(100.0, "Number of rounds β over which collaboration on critical values fades out.", above=0)
+from .settings import FedCACSettings
 
 
 class FedCAC(Method):

@@ -12,7 +12,6 @@ the initial head. The received base computes the features of a round in evaluati
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,24 +20,15 @@ from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..models.parts import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .bases.prototypes import class_by_width
+from .settings import FedCPSettings
 
 GLOBAL_HEAD = "global_head."
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # the authors'
-
-
-@dataclass(frozen=True)
-class FedCPSettings:
-    """Settings of FedCP."""
-
-    alignment: float = setting(
-        5.0, "Weight λ of the discrepancy between the features and those of the received base.", minimum=0
-    )
 
 
 class ConditionalPolicy(nn.Module):

@@ -11,7 +11,6 @@ personal mean steps with the run's optimiser, in the paper with plain SGD.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from ..core.errors import LayoutError, NoPlainModel
 from ..core.extras import CLIENT, SERVER, Extra
 from ..core.federation import Client
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.mean import Mean
@@ -30,18 +28,9 @@ from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 from .bases.prototypes import class_by_width
+from .settings import FedDBESettings
 
 OWN = "personal_mean"
-
-
-@dataclass(frozen=True)
-class FedDBESettings:
-    """Settings of FedDBE; the defaults are the paper's for its CNN."""
-
-    kappa: float = setting(50.0, "Weight κ of the distance between the features' mean and the global mean.", minimum=0)
-    momentum: float = setting(
-        1.0, "Weight µ of the newest batch in the running mean of the features.", above=0, maximum=1
-    )
 
 
 class AfterConsensus(Mean):

@@ -6,7 +6,6 @@ Equation 1 and Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Mapping, Sequence
 
 import numpy as np
@@ -16,19 +15,12 @@ from torch import Tensor
 from ..core.federation import Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..rules.mean import Mean
 from ..training.phase import Phase, Proximal
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
-
-
-@dataclass(frozen=True)
-class FedDynSettings:
-    """Settings of FedDyn."""
-
-    alpha: float = setting(0.01, "Weight α of the regulariser. 0: FedAvg with equal weights.", minimum=0)
+from .settings import FedDynSettings
 
 
 class DynamicRegulariser(Proximal):

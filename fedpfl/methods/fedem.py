@@ -8,7 +8,6 @@ Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -16,23 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
-from ..core.settings import setting
 from ..models.registry import BaseHeadModel
 from ..training.loop import predict
 from ..training.losses import Criterion
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
+from .settings import FedEMSettings
 
 MIXTURE = "mixture"
-
-
-@dataclass(frozen=True)
-class FedEMSettings:
-    """Settings of FedEM."""
-
-    components: int = setting(
-        3, "Number M of models in the mixture; each has the size of the whole model.", minimum=1, maximum=100
-    )
 
 
 class FedEM(Method):

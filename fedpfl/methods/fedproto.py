@@ -9,33 +9,18 @@ class. That would draw all features towards 0, so we take it for a slip.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import NoPlainModel
-from ..core.settings import setting
 from ..layers.memory import Memory
 from ..models.parts import cut
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width
-
-
-@dataclass(frozen=True)
-class FedProtoSettings:
-    """Settings of FedProto."""
-
-    pull: float = setting(
-        1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0, of="fedproto"
-    )
-    predict: str = setting(
-        "model", "How classes are predicted. model: by the client's own model. prototype: as the class of the nearest "
-        "prototype.",
-        choices=("model", "prototype"), of="fedproto",
-    )  # fmt: skip
+from .settings import FedProtoSettings
 
 
 class FedProto(PrototypeMethod):

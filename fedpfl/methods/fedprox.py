@@ -5,18 +5,9 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..core.settings import setting
 from ..training.phase import Phase, Proximal
 from .base import LocalRound, Method, everything
-
-
-@dataclass(frozen=True)
-class FedProxSettings:
-    """Settings of FedProx."""
-
-    mu: float = setting(0.001, "Weight µ of the proximal term towards the received model. 0: FedAvg.", minimum=0)
+from .settings import FedProxSettings
 
 
 class FedProx(Method):

@@ -6,21 +6,12 @@ Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import nn
 
-from ..core.settings import setting
 from ..training.phase import Phase
 from .base import LocalRound, excluding
-from .bases.head import HeadMethod, HeadSettings
-
-
-@dataclass(frozen=True)
-class FedRepSettings(HeadSettings):
-    """Settings of FedRep."""
-
-    p_epochs: int = setting(5, "Epochs per round that train the head, before the E epochs of the base.", minimum=0)
+from .bases.head import HeadMethod
+from .settings import FedRepSettings
 
 
 class FedRep(HeadMethod):

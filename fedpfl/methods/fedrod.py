@@ -13,28 +13,16 @@ predicts as the global model does until it has trained, but it ended lower in al
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..core.settings import setting
 from ..models.parts import cut
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
+from .settings import FedRoDSettings
 
 PERSONAL_HEAD = "personal_head"
-
-
-@dataclass(frozen=True)
-class FedRoDSettings:
-    """Settings of FedRoD."""
-
-    personal_start: str = setting(
-        "generic",
-        "Initialisation of the personal head. generic: a copy of the generic head. zero: zeros.",
-        choices=("generic", "zero"),
-    )
 
 
 class FedRoD(Method):

@@ -11,7 +11,6 @@ has had.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,22 +19,15 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..core.federation import Federation
-from ..core.settings import setting
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule
-from .fedproto import FedProto, FedProtoSettings
+from .fedproto import FedProto
+from .settings import FedTGPSettings
 
 # Of the server's plain SGD: epochs S a round over the clients' class means, and the learning rate.
 EPOCHS, LEARNING_RATE = 100, 0.01
-
-
-@dataclass(frozen=True)
-class FedTGPSettings(FedProtoSettings):
-    """Settings of FedTGP."""
-
-    margin: float = setting(100.0, "Maximum margin τ.", minimum=0)
 
 
 class TrainedPrototypes(PairsRule):

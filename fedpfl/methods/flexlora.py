@@ -10,7 +10,6 @@ needs ``trainable = "lora"``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Iterator, Sequence
 
 import numpy as np
@@ -19,24 +18,13 @@ from torch import nn
 from ..core.errors import ConfigError
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..core.sharing import Sharing
 from ..models.adapters import matrix_of
 from ..rules.mean import Mean
 from ..training.phase import Forward
 from .base import Aggregation
 from .bases.adapted import AdapterMethod
-
-
-@dataclass(frozen=True)
-class FlexLoRASettings:
-    """Settings of FlexLoRA."""
-
-    ranks: str = setting(
-        "",
-        "Ranks of the clients' adapters, separated by commas, each at most lora-rank. Client i takes entry i; the "
-        "list repeats after its end. Empty: lora-rank for all.",
-    )
+from .settings import FlexLoRASettings
 
 
 class MeanOfProducts(Mean):

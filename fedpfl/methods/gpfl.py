@@ -9,7 +9,6 @@ code. For B samples that is √B times their root mean square distance, so λ de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Sequence, cast
 
 import torch
@@ -17,23 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
-from ..core.settings import setting
 from ..layers.memory import Memory
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
 from .bases.prototypes import class_by_width
-
-
-@dataclass(frozen=True)
-class GPFLSettings:
-    """Settings of GPFL; the defaults are those of the authors' runs with CNNs."""
-
-    guidance_weight: float = setting(
-        0.01, "Weight λ of a batch's distance (Frobenius norm) to the global class embeddings.", minimum=0
-    )
-    embedding_decay: float = setting(
-        0.1, "Weight decay µ of the class embeddings and the conditional valve.", minimum=0
-    )
+from .settings import GPFLSettings
 
 
 class GPFL(Method):

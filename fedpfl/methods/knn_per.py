@@ -6,40 +6,23 @@ Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
-from ..core.settings import setting
 from ..models.parts import cut
 from ..training.loop import EVALUATION_BATCH, predict
 from ..training.phase import Forward
 from .base import LocalRound, Method
 from .bases.prototypes import class_by_width
+from .settings import KNNPerSettings
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]
 NEIGHBOURS = 10  # k; all training samples if the client has fewer
 SCALE = 1.0  # σ of distances
 LEAST = 1e-12  # The least probability whose logarithm is taken.
-
-
-@dataclass(frozen=True)
-class KNNPerSettings:
-    """Settings of kNN-Per."""
-
-    weight: float = setting(
-        0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
-    )
-    tune: bool = setting(
-        False,
-        "Each client chooses λ_m from 0, 0.1, … 1 for the highest accuracy on its validation samples "
-        "(validation-fraction), as in the paper. A client without validation samples uses the common weight.",
-        needs="validation-fraction",
-    )
 
 
 class Mixture:

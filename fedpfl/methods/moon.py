@@ -9,27 +9,18 @@ evaluation mode.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.settings import setting
 from ..layers.memory import in_twin, twin
 from ..models.parts import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .bases.trained import KeepsTrained
+from .settings import MoonSettings
 
 TEMPERATURE = 0.5  # τ of the contrastive loss
-
-
-@dataclass(frozen=True)
-class MoonSettings:
-    """Settings of MOON; the paper takes the best µ of 0.1, 1, 5 and 10: 5 for CIFAR-10, 1 for its other data."""
-
-    mu: float = setting(1.0, "Weight µ of the contrastive loss. 0: FedAvg.", minimum=0)
 
 
 class Moon(KeepsTrained):

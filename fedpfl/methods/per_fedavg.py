@@ -9,31 +9,18 @@ neither, and the step α inside has none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Sequence
 
 from torch import Tensor, nn
 
 from ..core.errors import ConfigError
-from ..core.settings import setting
 from ..rules.mean import Mean
 from ..training.phase import Batch, Phase, loss_of
 from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
+from .settings import PerFedAvgSettings
 
 DELTA = 0.001  # step δ of the finite difference
-
-
-@dataclass(frozen=True)
-class PerFedAvgSettings:
-    """Settings of Per-FedAvg; the step α of the adaptation is ``learning-rate``."""
-
-    beta: float = setting(0.001, "Step size β of the shared model.", above=0)
-    gradient: str = setting(
-        "first-order",
-        "first-order: ignore the Hessian. hessian-free: approximate the Hessian-vector product by a finite difference.",
-        choices=("first-order", "hessian-free"),
-    )
 
 
 class PerFedAvg(Method):

@@ -10,14 +10,12 @@ the θ of the round in which it trained last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..layers.memory import in_twin, refresh_twin, twin
 from ..rules.mean import Mean
 from ..training.optim import SGD
@@ -25,22 +23,7 @@ from ..training.phase import Batch, Phase, Proximal, loss_of
 from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
 from .bases.trained import KeepsTrained
-
-
-@dataclass(frozen=True)
-class PFedMeSettings:
-    """Settings of pFedMe; the step η of w is ``learning-rate``. λ and K are the paper's for MNIST."""
-
-    pull: float = setting(
-        15.0,
-        "Weight λ of the proximal term between a client's model θ and w. 0: θ trains alone and w never changes.",
-        minimum=0,
-    )
-    steps: int = setting(5, "Number of steps K of θ per batch.", minimum=1)
-    personal_learning_rate: float = setting(
-        0.02, "Learning rate of θ; its product with λ should stay well below 2.", above=0
-    )
-    beta: float = setting(1.0, "Server step size β towards the mean of the clients' w.", above=0)
+from .settings import PFedMeSettings
 
 
 class PFedMe(KeepsTrained):

@@ -10,28 +10,15 @@ W1 = X1·Y1ᵀ is shared and W2 = X2·Y2ᵀ personal; a convolution's factors ar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.settings import setting
 from ..layers.replace import conv_arguments, forward_without, layers_of, replace_layers, require_plain, weight_name
 from ..training.phase import Forward
 from .base import Method
-
-
-@dataclass(frozen=True)
-class PFedParaSettings:
-    """Settings of pFedPara."""
-
-    gamma: float = setting(
-        0.5,
-        "Position γ of the inner rank between the smallest one that allows a weight of full rank (0) and the "
-        "largest one that has no more values than the weight (1).",
-        minimum=0, maximum=1,
-    )  # fmt: skip
+from .settings import PFedParaSettings
 
 
 class PFedPara(Method):

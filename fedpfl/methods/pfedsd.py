@@ -6,26 +6,17 @@ Transactions on Parallel and Distributed Systems 34(2), 2023, Section 3 and Algo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.settings import setting
 from ..layers.memory import in_twin, twin
 from ..training.loop import predict
 from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound, excluding
 from .bases.trained import KeepsTrained
+from .settings import PFedSDSettings
 
 TEMPERATURE = 3.0  # τ of the distillation
-
-
-@dataclass(frozen=True)
-class PFedSDSettings:
-    """Settings of pFedSD."""
-
-    distillation: float = setting(0.5, "Weight λ of the distillation.", minimum=0)
 
 
 class PFedSD(KeepsTrained):

@@ -15,8 +15,6 @@ unless ``scaffold-momentum`` is set.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import nn
@@ -24,23 +22,11 @@ from torch import nn
 from ..core.extras import CLIENT, SERVER, SHARED, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from ..core.settings import setting
 from ..rules.mean import Mean
 from ..training.phase import Correction, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
-
-
-@dataclass(frozen=True)
-class ScaffoldSettings:
-    """Settings of SCAFFOLD."""
-
-    momentum: float = setting(
-        0.0,
-        "Momentum of a client's SGD, in place of `momentum`; the paper uses none.",
-        minimum=0,
-        maximum=0.999999,
-    )
+from .settings import ScaffoldSettings
 
 
 class ControlledMean(Mean):

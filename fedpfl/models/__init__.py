@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from .build import build, original_module, require_known
-from .parts import Parts, cut, cut_at, plain_names
-from .registry import BaseHeadModel, names, register, sources
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .sources import sources
+
+if TYPE_CHECKING:
+    from .builder import build, original_module, require_known
+    from .parts import Parts, cut, cut_at, plain_names
+    from .registry import BaseHeadModel, names, register
 
 __all__ = [
     "BaseHeadModel", "Parts", "build", "cut", "cut_at", "names", "original_module", "plain_names", "register",
     "require_known", "sources",
 ]  # fmt: skip
+
+# Imported when one of their names is asked for: they need torch.
+_FILES = {
+    "builder": "build original_module require_known", "parts": "Parts cut cut_at plain_names",
+    "registry": "BaseHeadModel names register",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for file, names in _FILES.items():
+        if name in names.split():
+            return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    raise AttributeError(name)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Tuple
 
 import torch
 
-from .build import build
+from .builder import build
 from .registry import MODELS, BaseHeadModel, Shape
 
 # Inputs for which sizes are given: shape of a sample, classes, tokens, in words.

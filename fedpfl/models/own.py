@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core import custom
 from ..core.errors import ConfigError, did_you_mean
-from .build import build
+from .builder import build
 from .external import with_head
 from .registry import Shape
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedpfl.core import custom
 from fedpfl.core.option import part
 from fedpfl.core.registry import Registry
+from fedpfl.models.sources import SOURCES
 
 Shape = Tuple[int, ...]
 
@@ -155,23 +156,6 @@ def names() -> list[str]:
 
 # (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
 Source = Callable[[str, Shape, int, int, bool], BaseHeadModel]
-# What users write, and the function that builds it, by the prefix of the name.
-SOURCES = {
-    "torchvision": (
-        "torchvision:NAME for a classification model of torchvision", "fedpfl.models.external:torchvision_model",
-    ),
-    "timm": ("timm:NAME for one of timm (extra timm)", "fedpfl.models.external:timm_model"),
-    "hf": ("hf:FOLDER for a folder of Hugging Face's transformers (extra hf)", "fedpfl.models.external:hf_model"),
-}  # fmt: skip
-
-
-def sources() -> dict[str, Callable[[str], bool]]:
-    """Return the forms of names of all sources: what each names, and whether a name is of that form."""
-
-    def has(prefix: str) -> Callable[[str], bool]:
-        return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
-
-    return {about: has(prefix) for prefix, (about, _) in SOURCES.items()}
 
 
 def source_of(name: str) -> Source | None:

@@ -14,7 +14,7 @@ from ..core.frozen import frozen
 from ..core.rng import seed_global, torch_seed
 from ..core.sharing import Sharing, tied
 from ..methods.base import require_returned
-from ..models.build import build
+from ..models.builder import build
 from ..models.parts import cut
 from ..models.registry import BaseHeadModel
 from ..rules import Rule

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import Field, dataclass, field, replace
-from typing import Any, Iterator, Mapping, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, TypeVar
 
 from ..core import custom
 from ..core import settings as s
@@ -18,14 +19,16 @@ from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
 from ..core.option import Option, TaskFacts, options
 from ..core.option import part as imported
+from ..core.removed import REMOVED
 from ..core.settings import setting
 from ..data.settings import DataSettings
-from ..methods import Method, find, known
+from ..methods import find, settings_of_methods
 from ..methods import names as method_names
-from ..methods.base import REFUSABLE, Aggregation, adapts_itself, require_returned, tests_more_than_arrays
-from ..models.registry import names as model_names
-from ..models.registry import sources as model_sources
+from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from ..methods import Method
 
 # At most six digits: what comes from the network must not make a range of billions.
 _CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
@@ -45,7 +48,7 @@ class RunSettings:
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
-        choices=model_names,
+        choices=lambda: imported("fedpfl.models.registry:names")(),
         open_to={**model_sources(), custom.FORM: custom.is_reference},
     )
     client_models: str = setting(
@@ -232,6 +235,8 @@ class RunSettings:
 
     def remarks(self, config: Config, task: TaskFacts) -> list[str]:
         """Return a line if ``device-model-every`` changes nothing; an empty list if it does or is 0."""
+        from ..methods.base import tests_more_than_arrays
+
         unwritten = self.device_models == "auto" and not task.real and not tests_more_than_arrays(config.method)
         if not self.device_model_every or not (self.device_models == "never" or unwritten):
             return []
@@ -265,6 +270,8 @@ class Config:
 
     def _check_method(self) -> None:
         """Raise ``ConfigError`` for settings that the method cannot have, and for what its author got wrong."""
+        from ..methods.base import REFUSABLE, Aggregation, require_returned
+
         own, values = self.method, self.flat()
         needing = s.needing("validation-fraction", own.settings, own.name)
         if needing and not self.data.validation_fraction:
@@ -298,6 +305,8 @@ class Config:
 
     def remarks(self, task: TaskFacts) -> list[str]:
         """Return what a user should know of the settings before round 1."""
+        from ..methods.base import adapts_itself
+
         epochs, name, training = self.training.tune_epochs, self.method.name, self.training
         found = [line for option in self.options for line in option.remarks(self, task)]
         if epochs and adapts_itself(type(self.method)):
@@ -355,35 +364,57 @@ def _common() -> list[tuple[str, type]]:
 
 def keys_of(method: str = "") -> list[str]:
     """Return every key that all methods have, and those of a method of this package."""
-    own = s.keys(find(method).Settings, method) if method and method in method_names() else []
-    return [*(key for _, cls in _common() for key in s.keys(cls)), *own]
+    own = settings_of_methods(look=False).get(method)
+    return [*(key for _, cls in _common() for key in s.keys(cls)), *(s.keys(own, method) if own else ())]
 
 
-def sections() -> dict[str, dict[str, Field[Any]]]:
-    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name."""
+def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
+    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name.
+
+    ``look`` for methods in installed packages as well.
+    """
     found = {title: s.by_key(cls) for title, cls in _common()}
     found[SEVERAL] = {}
     listed: set[str] = set()
-    for method in known().values():
-        own = {key: of for key, of in s.by_key(method.Settings, method.name).items() if key not in listed}
+    for name, cls in settings_of_methods(look).items():
+        own = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
         found[SEVERAL].update({key: of for key, of in own.items() if of.metadata["of"] == ""})
-        found[f"{METHOD}{method.name}"] = {key: of for key, of in own.items() if of.metadata["of"] != ""}
+        found[f"{METHOD}{name}"] = {key: of for key, of in own.items() if of.metadata["of"] != ""}
         listed |= own.keys()
     return {title: part for title, part in found.items() if part}
 
 
-def all_settings() -> dict[str, Field[Any]]:
-    """Return every setting of a run by key."""
-    return {key: of for part in sections().values() for key, of in part.items()}
+def all_settings(look: bool = True) -> dict[str, Field[Any]]:
+    """Return every setting of a run by key; ``look`` for methods in installed packages as well."""
+    return {key: of for part in sections(look).values() for key, of in part.items()}
 
 
 def owners() -> dict[str, tuple[str, ...]]:
     """Return the methods of every setting that only some methods have, by key."""
     found: dict[str, tuple[str, ...]] = {}
-    for method in known().values():
-        for key in s.keys(method.Settings, method.name):
-            found[key] = (*found.get(key, ()), method.name)
+    for name, cls in settings_of_methods().items():
+        for key in s.keys(cls, name):
+            found[key] = (*found.get(key, ()), name)
     return found
+
+
+def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed, without torch.
+
+    ``app`` has the settings of the app, among them those of its own methods. ``named`` are settings whose values are
+    checked later, as is what needs torch: the settings of a custom method, the name of a model, and what does not fit
+    together.
+    """
+    method = given.get("method", app.get("method", ""))
+    if isinstance(method, str) and custom.is_custom("method", method):
+        return  # whose settings are known once it is imported
+    fields = all_settings(look=False)
+    s.require_keys({**named, **given}, {*fields, *app} - REMOVED.keys())
+    for key, value in given.items():
+        if key == "model":
+            s.typed(key, value, fields[key])
+        elif key in fields:
+            s.checked(key, value, fields[key])
 
 
 def unused(values: Mapping[str, Any], method: str) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
-from ..core.custom import FORM, FUNCTIONS
+from ..core.custom import FUNCTIONS
 from ..core.errors import FedpflError
 from ..core.removed import renewed, require_there
 from ..methods import Method, methods
@@ -66,22 +66,12 @@ def settings_page() -> str:
     return "\n".join([*lines, "## Settings of methods", "", f"Each method's page has them: {pages}.", ""])
 
 
-def known_module() -> str:
-    """Return ``fedpfl/launch/known.py``: types of all settings for editors, with their limits."""
-    types = {}
-    for key, field in all_settings().items():
-        found = field.metadata["limits"]
-        kind = "FunctionsOrNames" if key in FUNCTIONS else type(field.default).__name__
-        numbers = {"above": found.above, "minimum": found.minimum, "maximum": found.maximum}
-        limits: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-        # What stands open to more than the user's own parts is checked where that is known.
-        if found.choices is not None and set(found.open_to) <= {FORM}:
-            choices = tuple(found.choices())
-            if not found.open_to:
-                kind = f"Literal[{', '.join(json.dumps(choice) for choice in choices)}]"
-            else:
-                limits = {"choices": choices}
-        types[key] = f"Annotated[{kind}, {limits!r}]" if limits else kind
+def settings_stub() -> str:
+    """Return ``fedpfl/api/settings.pyi``: types of all settings for editors."""
+    types = {
+        key: "FunctionsOrNames" if key in FUNCTIONS else _type_of(of).removesuffix(" | float")
+        for key, of in all_settings().items()
+    }
 
     def fields(keys: Iterable[str], of: Mapping[str, str] = types) -> list[str]:
         return [f"    {key.replace('-', '_')}: {of.get(key, 'Any')}" for key in keys]
@@ -89,46 +79,25 @@ def known_module() -> str:
     arguments, of_run = ("method", "model", "dataset", "data", "num-clients"), ("output-dir", "seed", "run-name")
     of_arguments = (*arguments, "resume", "continue-from")
     return "\n".join([
-        '"""Types of all settings for editors, with their limits for a check that needs no torch.',
+        '"""Types of all settings for editors. Written by `fedpfl config --update`."""',
         "",
-        "Written by `fedpfl config --update`.",
-        '"""',
-        "",
-        "# ruff: noqa: E501",
         "# fmt: off",
         "",
-        "from __future__ import annotations",
-        "",
         "from collections.abc import Callable, Mapping, Sequence",
-        "from typing import Annotated, Any, Literal, TypedDict",
+        "from typing import Any, Literal, TypedDict",
         "",
         "_One = str | Callable[..., Any]",
         "FunctionsOrNames = _One | Sequence[_One] | Mapping[int, _One] | Mapping[str, _One]",
         "",
-        "",
         "class CommonSettings(TypedDict, total=False):",
-        '    """Settings that `fedpfl.run`, `fedpfl.compare` and `fedpfl.sweep` take."""',
-        "",
         *fields(key for key in types if key not in (*of_arguments, *of_run)),
         "",
-        "",
         "class Settings(CommonSettings, total=False):",
-        '    """Settings that `fedpfl.run` takes besides its own arguments."""',
-        "",
         *fields(of_run),
         "",
-        "",
         "class SweepSettings(CommonSettings, total=False):",
-        '    """Settings that all runs of `fedpfl.compare` and `fedpfl.sweep` have in common."""',
-        "",
         *fields(arguments, {}),
         *fields(["continue-from"]),
-        "",
-        "",
-        "class Arguments(TypedDict, total=False):",
-        '    """Settings that are arguments of `fedpfl.run`."""',
-        "",
-        *fields(of_arguments),
         "",
     ])  # fmt: skip
 
@@ -228,7 +197,7 @@ def _set_by(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite ``known.py``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and tables in two others.
+    """Rewrite ``settings.pyi``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and tables in two others.
 
     Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
     well: Flower wants the version written out in ``pyproject.toml``, and pages show how to clone the repository. A
@@ -244,7 +213,7 @@ def update(root: Path) -> list[Path]:
     if not (root / "fedpfl").is_dir():
         return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
-        root / "fedpfl" / "launch" / "known.py": known_module(),
+        root / "fedpfl" / "api" / "settings.pyi": settings_stub(),
         root / "fedpfl" / "strategies.pyi": strategies_stub(),
         project: HOMEPAGE.sub(
             f'Homepage = "{REPOSITORY}"\n' if REPOSITORY else "",

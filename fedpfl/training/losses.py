@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.metrics import labels_of
+from .settings import listed_weights
 
 CROSS_ENTROPY, MSE, MULTI_LABEL = "cross-entropy", "mse", "multi-label"
-BALANCED, MAX_WEIGHT = "balanced", 1e6
+BALANCED = "balanced"
 
 # (numbers of the model, labels or targets) → mean loss.
 Criterion = Callable[..., Tensor]
@@ -54,15 +55,6 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
     exact = (errors == 0).double()
     each = torch.where(spread > 0, 1 - errors / spread.clamp(min=torch.finfo(torch.float64).tiny), exact)
     return float(each.mean()) * y.numel()
-
-
-def listed_weights(text: str) -> list[float] | None:
-    """Return the weights that a setting ``class-weights`` lists; ``None`` if it lists none, or one below 0."""
-    try:
-        found = [float(word) for word in text.split(",")]
-    except ValueError:
-        return None
-    return found if all(0 <= weight <= MAX_WEIGHT for weight in found) and any(found) else None
 
 
 def class_weights(y: Tensor, given: str = BALANCED) -> Tensor:

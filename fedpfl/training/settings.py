@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.metrics import labels_of
+from ..core.metrics import CLASSES, LABELS, TARGETS, labels_of
 from ..core.option import part
 from ..core.pixels import HALF
 from ..core.settings import setting
 from .batches import LAST_BATCH
-from .losses import (
-    BALANCED,
-    CROSS_ENTROPY,
-    KINDS,
-    Criterion,
-    LossKind,
-    listed_weights,
-    own_loss,
-    require_working,
-    weighted_cross_entropy,
-)
-from .optim import OPTIMIZERS, is_torch_optimizer
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The largest weight of a class.
+MAX_WEIGHT = 1e6
 # What fedpfl/training/augment.py makes.
 AUGMENTATIONS = ("none", "flip-crop", "randaugment", "flip-rotate", "crop-flip-rotate", "zoom-flip-colour")
+
+
+def listed_weights(text: str) -> list[float] | None:
+    """Return the weights that a setting ``class-weights`` lists; ``None`` if it lists none, or one below 0."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        return None
+    return found if all(0 <= weight <= MAX_WEIGHT for weight in found) and any(found) else None
+
+
+def _is_torch_optimizer(name: str) -> bool:
+    return bool(part("fedpfl.training.optim:is_torch_optimizer")(name))
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,12 @@ class TrainingSettings:
         choices=LAST_BATCH,
     )
     loss: str = setting(
-        CROSS_ENTROPY,
+        CLASSES,
         "Loss. cross-entropy: classification. mse: regression, with the mean squared error. multi-label: several "
         "labels per sample, with binary cross-entropy. The reported accuracy is R² with mse, and the share of "
         "correct labels with multi-label. Or a function of your own in training: MODULE:NAME for classes, "
         "mse:MODULE:NAME and multi-label:MODULE:NAME; tests report the loss of that kind.",
-        choices=tuple(KINDS),
+        choices=(CLASSES, TARGETS, LABELS),
         open_to={custom.FORM: custom.is_own},
     )
     batch_loss: str = setting(
@@ -62,7 +68,7 @@ class TrainingSettings:
         "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
         "samples in C classes, which gives all classes the same total weight. 1,5: the weight of each class, the same "
         "for all clients. The recorded training loss includes the weights; test losses do not.",
-        choices=("none", BALANCED),
+        choices=("none", "balanced"),
         open_to={"a weight for each class, such as 1,5": lambda text: listed_weights(text) is not None},
     )
     augmentation: str = setting(
@@ -84,8 +90,8 @@ class TrainingSettings:
     optimizer: str = setting(
         "sgd",
         "Local optimiser, new in every phase.",
-        choices=tuple(OPTIMIZERS),
-        open_to={"the name of a class in torch.optim": is_torch_optimizer},
+        choices=("sgd", "adam", "adamw"),
+        open_to={"the name of a class in torch.optim": _is_torch_optimizer},
     )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(
@@ -134,9 +140,9 @@ class TrainingSettings:
     )  # fmt: skip
 
     @property
-    def kind(self) -> LossKind:
-        """The loss, and how tests are scored."""
-        return KINDS[self.labels]
+    def kind(self) -> Any:
+        """The loss, and how tests are scored: a ``LossKind`` of fedpfl/training/losses.py."""
+        return part("fedpfl.training.losses:KINDS")[self.labels]
 
     @property
     def labels(self) -> str:
@@ -149,11 +155,13 @@ class TrainingSettings:
         return self.loss != self.labels
 
     @property
-    def criterion(self) -> Criterion:
+    def criterion(self) -> Callable[..., Tensor]:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
         if self.has_own_loss:
-            return own_loss(self.loss)
-        return weighted_cross_entropy if self.class_weights != "none" else self.kind.criterion
+            own: Callable[..., Tensor] = part("fedpfl.training.losses:own_loss")(self.loss)
+            return own
+        usual: Callable[..., Tensor] = self.kind.criterion
+        return part("fedpfl.training.losses:weighted_cross_entropy") if self.class_weights != "none" else usual
 
     def augmentation_of(self, normalize: str = HALF) -> Callable[[Any, Any], Any] | None:
         """Return how samples of a batch are changed, (samples, generator) → samples; None where they are not."""
@@ -174,9 +182,9 @@ class TrainingSettings:
                 "class-weights", self.class_weights, f"must have {num_classes} weights, one for each class"
             )
         if self.has_own_loss:
-            require_working(self.loss, num_classes)
+            part("fedpfl.training.losses:require_working")(self.loss, num_classes)
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
-        if self.class_weights != "none" and self.loss != CROSS_ENTROPY:
+        if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")

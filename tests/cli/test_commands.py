@@ -14,11 +14,10 @@ from fedpfl.bench.device.profile import Profile
 from fedpfl.cli import app, doctor
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import federated_data, own_data, table
-from fedpfl.launch import quick
 from fedpfl.methods import methods
 from fedpfl.results.run import RunFolder
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, check_keys
+from fedpfl.setup.config import Config, check, check_keys
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings
 
@@ -77,21 +76,21 @@ def test_a_wrong_setting_is_answered_without_torch(command, words):
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_the_quick_check_says_what_the_whole_one_says():
+def test_the_early_check_says_what_the_whole_one_says():
     for given in ({"learning-rate": -1.0}, {"method": "fedpr"}, {"split": "mixd"}, {"dataset": "digts"},
                   {"learning-rte": 1}, {"batch-size": 1.5}, {"augmentation": "flp-crop"}):  # fmt: skip
         said = []
-        for check in (
-            lambda values: quick.check(values, {}),
+        for checked in (
+            lambda values: check(values, {}),
             lambda values: (check_keys(values), Config.parse(values)),
         ):
             with pytest.raises(ConfigError) as error:
-                check(given)
+                checked(given)
             said.append(str(error.value))
         assert said[0] == said[1]
     # Settings of the user's own methods are known once these are imported.
-    quick.check({"method": "parts:Mine", "mine-mu": 1}, {})
-    quick.check({"mine-mu": 1}, {"mine-mu": 2})
+    check({"method": "parts:Mine", "mine-mu": 1}, {})
+    check({"mine-mu": 1}, {"mine-mu": 2})
 
 
 def test_help_is_in_words():

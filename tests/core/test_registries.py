@@ -95,5 +95,6 @@ def test_names_of_data_sets_and_models_are_known_without_their_files():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {*done.stdout.split()} <= {
-        "fedpfl.data.datasets.places", "fedpfl.models.build", "fedpfl.models.parts", "fedpfl.models.registry",
+        "fedpfl.data.datasets.places", "fedpfl.models.builder", "fedpfl.models.parts", "fedpfl.models.registry",
+        "fedpfl.models.sources",
     }  # fmt: skip

@@ -14,6 +14,7 @@ from support import FEW_SAMPLES, arrays, needed, simulate
 
 import fedpfl
 from fedpfl.core import extras
+from fedpfl.methods import settings
 from fedpfl.setup.objects import as_setting
 
 FOLDER = Path(fedpfl.__file__).parent / "methods"
@@ -38,7 +39,9 @@ def as_a_user_s(method, monkeypatch):
     vars(module).update(**public, **words)
     if "FedProto" in names:
         built_in = fedpfl.method_class("fedproto")
-        vars(module).update(FedProto=built_in, FedProtoSettings=built_in.Settings)
+        vars(module).update(FedProto=built_in)
+    # A user's file has its class of settings itself, made of `fedpfl.setting`.
+    vars(module).update({name: getattr(settings, name) for name in names if name.endswith("Settings")})
     own = RELATIVE.sub("", text).replace(f'name = "{method}"', f'name = "own-{method}"')
     exec(compile(FUTURE + own, module.__name__, "exec"), vars(module))
     (found,) = (value for value in vars(module).values() if getattr(value, "name", None) == f"own-{method}")

@@ -11,10 +11,14 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
 from fedpfl.core.removed import REMOVED, as_before, renewed
 from fedpfl.core.settings import by_key, require_absolute
-from fedpfl.launch import quick
 from fedpfl.methods import methods
+from fedpfl.methods.feddecomp.low_rank import INITS
+from fedpfl.methods.fedreg.rebalance import THRESHOLDS
+from fedpfl.methods.settings import ALIASES, SETTINGS
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, all_settings, check_keys, owners, unused
+from fedpfl.setup.config import Config, all_settings, check, check_keys, owners, unused
+from fedpfl.training.losses import KINDS
+from fedpfl.training.optim import OPTIMIZERS
 
 ROOT = Path(__file__).parents[2]
 FIXED = [
@@ -54,7 +58,7 @@ def test_keys_are_unique_kebab_case():
 def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
     assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == reference.settings_page()
-    assert (ROOT / "fedpfl" / "launch" / "known.py").read_text() == reference.known_module()
+    assert (ROOT / "fedpfl" / "api" / "settings.pyi").read_text() == reference.settings_stub()
     assert (ROOT / "fedpfl" / "strategies.pyi").read_text() == reference.strategies_stub()
     assert reference.hooks_table() in (ROOT / "docs" / "contributing" / "architecture.md").read_text()
 
@@ -129,7 +133,7 @@ def test_a_removed_setting_names_what_is_there_instead(key):
     with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
         check_keys({key: "another"})
     with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
-        quick.check({key: "another"}, {key: REMOVED[key].default})
+        check({key: "another"}, {key: REMOVED[key].default})
     assert key not in all_settings()
 
 
@@ -145,6 +149,15 @@ def test_methods_that_share_a_setting_describe_it_alike():
         "settings of other methods, which fedavg does not use: head-layers of fedbabu, fedper, fedreg, fedrep, "
         "lg-fedavg"
     ]
+
+
+def test_the_settings_of_methods_are_those_in_their_table():
+    assert {name: method.Settings for name, method in methods().items()} == SETTINGS
+    assert {alias: name for name, method in methods().items() for alias in method.aliases} == ALIASES
+    fields = all_settings()
+    for key, words in (("fedreg-threshold", THRESHOLDS), ("feddecomp-init", INITS), ("optimizer", OPTIMIZERS),
+                       ("loss", KINDS)):  # fmt: skip
+        assert fields[key].metadata["limits"].choices() == tuple(words), key
 
 
 def test_a_setting_that_is_called_otherwise_now_keeps_its_value():

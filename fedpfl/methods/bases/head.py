@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable
 
 from torch import nn
 
-from ...core.settings import setting
 from ...models.parts import cut
 from ..base import Method
-
-
-@dataclass(frozen=True)
-class HeadSettings:
-    """Where the head begins."""
-
-    head_layers: int = setting(1, "Number of linear layers at the model's end that form its head.", minimum=1, of="")
+from ..settings import HeadSettings
 
 
 class HeadMethod(Method):

@@ -11,7 +11,6 @@ clients none is ever left out, and ε = 1 makes their weights nearly equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Sequence
 
 import torch
@@ -19,62 +18,16 @@ from torch import Tensor, nn
 
 from ...core.extras import SERVER, Extra
 from ...core.payload import Number, Payload
-from ...core.settings import setting
 from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ...models.parts import cut
 from ...training.phase import L1, Phase
 from ..base import Aggregation, LocalRound, Method, everything, in_classifier
+from ..settings import FactorizedFLSettings
 from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from .similarity import Similarity
 
 BUFFERS = (*RUNNING_STATISTICS, UNUSED_BUFFER)
 NAME = "factorized-fl"  # stands before the keys of both variants
-
-
-@dataclass(frozen=True)
-class FactorizedFLSettings:
-    """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
-
-    l1: float = setting(
-        5e-4, "Weight λ of ‖µ‖₁ in the loss. Outside training, entries below λ count as 0.", minimum=0, of=NAME
-    )
-    penalty: str = setting(
-        "gradient",
-        "Effect of λ‖µ‖₁. gradient: it is part of the training loss. threshold: λ is only the value below which an "
-        "entry counts as 0, as in the authors' code, whose penalty has no gradient.",
-        choices=("gradient", "threshold"),
-        of=NAME,
-    )
-    mu: bool = setting(True, "Whether weights have a term µ besides u ⊗ v. false: the ablation without µ.", of=NAME)
-    threshold: float = setting(
-        0.0,
-        "Threshold τ: clients whose cosine similarity is below it are left out. Above 1 all are.",
-        minimum=-1,
-        of=NAME,
-    )
-    scaling: float = setting(
-        1.0, "Scaling ε of the similarities. 0: all matched clients weigh the same.", minimum=0, of=NAME
-    )
-    min_aggregate: int = setting(
-        10,
-        "Minimum number of nearest clients to average, even below τ; includes the client itself.",
-        minimum=1,
-        of=NAME,
-    )
-    matching: str = setting(
-        "similar",
-        "Clients whose arrays are averaged. similar: the matched ones. random: three drawn at random. worst: the "
-        "three least similar. The last two are for comparison.",
-        choices=("similar", "random", "worst"),
-        of=NAME,
-    )
-    classifier: str = setting(
-        "personal",
-        "Whether each client keeps its classifier, as when labels or tasks differ (personal), or the classifier is "
-        "treated like any other layer (shared).",
-        choices=("personal", "shared"),
-        of=NAME,
-    )
 
 
 class FactorizedFL(Method):

@@ -20,61 +20,24 @@ the clients get mean(B)·mean(A), not the mean of the products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Mapping
 
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError
-from ...core.settings import setting
 from ...models.adapters import ADAPTER, PERSONAL, add_personal, deltas, has_adapters, in_adapter, merged, with_adapters
 from ...models.transformer import SelfAttention
 from ...rules.mean import Mean
 from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
-from .low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
+from ..settings import FedDecompSettings
+from .low_rank import decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
 # The variants that train τ and σ in separate epochs, and those that train both at once.
 IN_TURN = ("alternating", "reverse")
 TOGETHER = ("simultaneous", "all-shared", "all-local")
 # E_lora = 2 of E = 5 in the authors' code.
 SHARE_OF_TAU = 2 / 5
-
-
-@dataclass(frozen=True)
-class FedDecompSettings:
-    """Settings of FedDecomp; the ranks are the paper's for CIFAR-10."""
-
-    rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
-    rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
-    lora_epochs: int = setting(
-        -1,
-        "Epochs E_lora per round that train τ; the remaining ones train σ and must be at least one. -1: two fifths "
-        "of E, as in the authors' code, but at least 1; with a single epoch both train together. 0: τ is never "
-        "trained, which is FedAvg with equal weights.",
-        minimum=-1,
-    )
-    init: str = setting(
-        "code",
-        "Shape and initialisation of τ, as in the paper (equations 3 and 4) or as in the authors' code, where τ of a "
-        "convolution can have full rank.",
-        choices=INITS,
-    )
-    variant: str = setting(
-        "alternating",
-        "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared and σ personal. tau-only: "
-        "only τ is trained and σ stays as initialised (figure 5, E_lora = E). Table 4's controls train both "
-        "together and share both (all-shared: FedAvg with low-rank matrices) or neither (all-local).",
-        choices=(*IN_TURN, "tau-only", *TOGETHER),
-    )
-    absent_clients: str = setting(
-        "skip",
-        "Clients not asked in a round. skip: they are left out of the mean. last: they count with the last mean.",
-        choices=("skip", "last"),
-    )
-    lora_moves_statistics: bool = setting(
-        False, "Whether BatchNorm's running statistics are updated while τ trains, as in the authors' code."
-    )
 
 
 class FedDecomp(Method):

@@ -15,7 +15,6 @@ say whether the masked values train, nor when they are drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Sequence, cast
 
 import torch
@@ -24,51 +23,14 @@ from torch import Tensor, nn
 from ...core.errors import ConfigError
 from ...core.extras import SERVER, Extra
 from ...core.payload import Payload
-from ...core.settings import setting
 from ...core.sharing import SPLIT
 from ...models.registry import BaseHeadModel
 from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, everything
+from ..settings import FedFacSettings
 from .factor_split import FactorSplit
-from .fedsplit import ChannelSettings, FedSplit
+from .fedsplit import FedSplit
 from .sharing import ChannelSharing
-
-
-@dataclass(frozen=True)
-class FedFacSettings(ChannelSettings):
-    """Settings of FedFac."""
-
-    variant: str = setting(
-        "dynamic",
-        "static: one factor analysis, after the first round. dynamic: one after every round.",
-        choices=("static", "dynamic"),
-    )
-    kappa: str = setting(
-        "0.85", 'Share κ of the variance explained by the factors, for all layers or per layer: "0.85" or "0.75,0.9".'
-    )
-    tau: str = setting(
-        "0.5",
-        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers "
-        'or per layer: "0.5" or "0.25,inf". inf: the whole layer is personal. -inf: the whole layer is shared. '
-        "mean: the communalities' mean is the threshold.",
-    )
-    factor: str = setting(
-        "principal-axis",
-        "Factor analysis. principal-axis: as in the paper. eigenvector: squared entries of the first eigenvectors, "
-        "as in the authors' code.",
-        choices=("principal-axis", "eigenvector"),
-    )
-    update: str = setting(
-        "weights",
-        "What is analysed. weights: the clients' weights. difference: their change since the start of the round.",
-        choices=("weights", "difference"),
-    )
-    mask: str = setting(
-        "none",
-        "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round. "
-        "shared: the shared channels. personal: the client-specific ones.",
-        choices=("none", "shared", "personal"),
-    )
 
 
 class FedFac(FedSplit):

@@ -6,60 +6,21 @@ Here the split is given; FedFac finds it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Sequence, cast
 
 from torch import nn
 
 from ...core.errors import ConfigError
 from ...core.extras import CLIENT, Extra
-from ...core.settings import require_absolute_path, setting
+from ...core.settings import require_absolute_path
 from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ...layers.replace import require_plain
 from ...training.phase import Forward
 from ..base import Aggregation, Method
+from ..settings import FedSplitSettings
 from .channel_mean import ChannelMean
 from .channels import arrays_of, default_layer, hidden_layers, norm_of
 from .sharing import ChannelSharing
-
-
-@dataclass(frozen=True)
-class ChannelSettings:
-    """What FedSplit and FedFac have in common."""
-
-    layers: str = setting(
-        "auto",
-        'Layers Λ to split, by name or by number, such as "16,17". Number 1 is the first convolution or linear '
-        "layer; the projections of residual networks are not counted. auto: the last convolution, or the last "
-        "hidden layer of a model without convolutions.",
-        of="fedfac",
-    )
-    splits: str = setting(
-        "channel",
-        "What belongs to a channel. channel: its row of the weight, its bias and its BatchNorm channel. weight: the "
-        "row alone; the layer's biases and BatchNorm are personal, as in the authors' code.",
-        choices=("channel", "weight"),
-        of="fedfac",
-    )
-    share_buffers: bool = setting(
-        True,
-        "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal.",
-        of="fedfac",
-    )
-
-
-@dataclass(frozen=True)
-class FedSplitSettings(ChannelSettings):
-    """Settings of FedSplit."""
-
-    split: str = setting(
-        "random",
-        "random, or the absolute path of a NumPy file on the server's machine with 1 (shared) or 0 "
-        "(client-specific) for each channel of Λ. FedFac writes such files to RUN/arrays/split.",
-    )
-    shared: float = setting(
-        0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1
-    )
 
 
 class FedSplit(Method):

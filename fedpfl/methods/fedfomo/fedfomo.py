@@ -11,8 +11,6 @@ clients; here it does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import nn
@@ -22,28 +20,15 @@ from ...core.extras import ANY, CLIENT, SERVER, SHARED, Extra
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.samples import Samples
-from ...core.settings import setting
 from ...core.sharing import is_parameter
 from ...layers.memory import Memory, remembered
 from ...training.loop import evaluate
 from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, Method, everything
+from ..settings import FedFomoSettings
 from .candidates import Candidates
 
 BEFORE = "before"  # the model's child that remembers the shared arrays from before the last local training
-
-
-@dataclass(frozen=True)
-class FedFomoSettings:
-    """Settings of FedFomo."""
-
-    models: int = setting(5, "Maximum number M of other clients' models sent to a client.", minimum=0)
-    validation: float = setting(
-        0.2,
-        "Share of a client's training samples used to compare models; they are not used for training.",
-        minimum=0,
-        maximum=0.9,
-    )
 
 
 class FedFomo(Method):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
 from logging import WARNING, getLogger
 from typing import Any, Callable
 
@@ -25,53 +24,21 @@ from ...core.errors import ConfigError, NoPlainModel
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.samples import Samples, SamplesCache
-from ...core.settings import setting
 from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
-from ..bases.head import HeadSettings
 from ..bases.prototypes import class_by_width
+from ..settings import FedReGSettings
 from .by_part import MeanOfRebalanced
-from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalanced, quota, rebalance
+from .rebalance import effective_samples, max_rebalanced, quota, rebalance
 
 logger = getLogger("flwr")
 
 HEAD_P = "head_p"
 # Samples of a client's rebalanced set, at most, as a multiple of its own training samples.
 MAX_GROWTH = 20.0
-# The ablations of Section 4.7, a) to d).
-VARIANTS = ("full", "same-weights", "one-head", "original-only", "rebalanced-only")
+# Of the ablations of Section 4.7.
 ONE_HEAD = ("one-head", "rebalanced-only")
-
-
-@dataclass(frozen=True)
-class FedReGSettings(HeadSettings):
-    """Settings of FedReG; the defaults are the paper's choice (Section 4.3)."""
-
-    threshold: str = setting(
-        "average",
-        "How the size t of a client's rebalanced set follows from the training samples of all clients; each class "
-        "gets t / C samples.",
-        choices=tuple(THRESHOLDS),
-    )
-    augmentation: str = setting(
-        "simple",
-        "How a class with too few images is filled up. simple: flip, crop, rotation, colour jitter and affine map. "
-        "auto: AutoAugment. none: plain copies. Data other than images are always filled up with copies.",
-        choices=AUGMENTATIONS,
-    )
-    personal_start: str = setting(
-        "generic",
-        "Initialisation of the personal head. generic: a copy of the generic head. random: its own, as in Algorithm 1.",
-        choices=("generic", "random"),
-    )
-    variant: str = setting(
-        "full",
-        "full: the method. The others are ablations. same-weights (a): base and head have the same weights. "
-        "one-head (b): no personal head. original-only (c): no rebalanced data. rebalanced-only (d): no training on "
-        "the original data, hence no personal head.",
-        choices=VARIANTS,
-    )
 
 
 class FedReG(Method):

@@ -23,7 +23,6 @@ THRESHOLDS: Mapping[str, Callable[[Sequence[int]], float]] = {
     "max": lambda sizes: max(sizes),
     "second-min": lambda sizes: sorted(sizes)[:2][-1],
 }
-AUGMENTATIONS = ("simple", "auto", "none")
 # A client with fewer training samples may be filled up as far as one with this many: the smallest grow by the largest
 # factors (654 with 7 samples), and a set of that size is still cheap. Counted so, the paper's tables need a growth of
 # at most 9.6 (all thresholds, seeds 1 to 5; table 1, max), or 2.3 with the threshold average.

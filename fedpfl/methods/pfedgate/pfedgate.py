@@ -5,30 +5,22 @@ Chen, Yao, Gao, Ding, Li: Efficient Personalized Federated Learning via Sparse M
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError, NoPlainModel
-from ...core.settings import setting
 from ...rules.mean import Mean
 from ...training.phase import Batch, Forward, Group, Phase
 from ...training.steps import forward_with
 from ..base import Aggregation, LocalRound, Method, everything
+from ..settings import PFedGateSettings
 from .gate import Gate, blocks_of
 
 OPENED = 0.99  # the value of every gate at first
 LEARNING_RATE = 0.1  # of the gate
 CLIP_NORM = 10.0  # of the gradients of gate and model, each
 BLOCKS = 5  # into which every parameter is divided
-
-
-@dataclass(frozen=True)
-class PFedGateSettings:
-    """Settings of pFedGate."""
-
-    share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
 
 
 class PFedGate(Method):

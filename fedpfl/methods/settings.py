@@ -1,0 +1,564 @@
+"""The settings of this package's methods, apart from what the methods compute with: a wrong one is said at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+from ..core.option import NoSettings
+from ..core.settings import setting
+
+FACTORIZED = "factorized-fl"  # stands before the keys of both variants
+
+
+@dataclass(frozen=True)
+class APFLSettings:
+    """Settings of APFL."""
+
+    alpha: float = setting(
+        0.5, "Initial share α of the client's own model in the mixture. 0: FedAvg with equal weights.",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+    adaptive: bool = setting(True, "Whether each client learns α.")
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """Where the head begins."""
+
+    head_layers: int = setting(1, "Number of linear layers at the model's end that form its head.", minimum=1, of="")
+
+
+@dataclass(frozen=True)
+class ClusteredFLSettings:
+    """Settings of clustered federated learning."""
+
+    epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below ε1.", minimum=0)
+    epsilon2: float = setting(
+        1.6, "A cluster that may split does so if some client's update has a norm above ε2.", minimum=0
+    )
+    first_split: int = setting(
+        21, "First round after which clusters may split; the authors' code waits for more than 20 rounds.", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class DittoSettings:
+    """Settings of Ditto."""
+
+    pull: float = setting(
+        0.1, "Weight λ of the proximal term towards the received global model. 0: local training only.", minimum=0
+    )
+    p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1)
+
+
+@dataclass(frozen=True)
+class FactorizedFLSettings:
+    """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
+
+    l1: float = setting(
+        5e-4, "Weight λ of ‖µ‖₁ in the loss. Outside training, entries below λ count as 0.", minimum=0, of=FACTORIZED
+    )
+    penalty: str = setting(
+        "gradient",
+        "Effect of λ‖µ‖₁. gradient: it is part of the training loss. threshold: λ is only the value below which an "
+        "entry counts as 0, as in the authors' code, whose penalty has no gradient.",
+        choices=("gradient", "threshold"),
+        of=FACTORIZED,
+    )
+    mu: bool = setting(
+        True, "Whether weights have a term µ besides u ⊗ v. false: the ablation without µ.", of=FACTORIZED
+    )
+    threshold: float = setting(
+        0.0,
+        "Threshold τ: clients whose cosine similarity is below it are left out. Above 1 all are.",
+        minimum=-1,
+        of=FACTORIZED,
+    )
+    scaling: float = setting(
+        1.0, "Scaling ε of the similarities. 0: all matched clients weigh the same.", minimum=0, of=FACTORIZED
+    )
+    min_aggregate: int = setting(
+        10,
+        "Minimum number of nearest clients to average, even below τ; includes the client itself.",
+        minimum=1,
+        of=FACTORIZED,
+    )
+    matching: str = setting(
+        "similar",
+        "Clients whose arrays are averaged. similar: the matched ones. random: three drawn at random. worst: the "
+        "three least similar. The last two are for comparison.",
+        choices=("similar", "random", "worst"),
+        of=FACTORIZED,
+    )
+    classifier: str = setting(
+        "personal",
+        "Whether each client keeps its classifier, as when labels or tasks differ (personal), or the classifier is "
+        "treated like any other layer (shared).",
+        choices=("personal", "shared"),
+        of=FACTORIZED,
+    )
+
+
+@dataclass(frozen=True)
+class FedALASettings:
+    """Settings of FedALA."""
+
+    layers: int = setting(
+        1,
+        "Number p of shared layers to mix, counted from the output; lower layers are used as received. 0: FedAvg.",
+        minimum=0,
+    )
+    samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
+    weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
+
+
+@dataclass(frozen=True)
+class FedAMPSettings:
+    """Settings of FedAMP."""
+
+    alpha: float = setting(1.0, "Step α_k of the mixture. 0: every client keeps its own model.", minimum=0)
+    sigma: float = setting(
+        50.0,
+        "Scale σ of the attention exp(−‖w_i − w_j‖²/σ). The weights of all other clients must sum to less than 1.",
+        above=0,
+    )
+    prox: float = setting(
+        0.1, "Weight λ of the proximal term λ/(2α_k)·‖w − u_i‖² towards the client's mixture.", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class FedAvgSettings:
+    """Settings of FedAvg."""
+
+    weights: str = setting(
+        "examples",
+        "Weights of the mean. examples: by training samples. uniform: equal.",
+        choices=("examples", "uniform"),
+    )
+    share_buffers: bool = setting(
+        True, "Whether BatchNorm's running statistics are averaged. FedFac's authors keep them on each client."
+    )
+
+
+@dataclass(frozen=True)
+class FedBABUSettings(HeadSettings):
+    """Settings of FedBABU; epochs as in FedReG's comparison."""
+
+    tuning_epochs: int = setting(
+        10, "Epochs for which a client fine-tunes a copy of its model before a test.", minimum=0
+    )
+    tune: str = setting(
+        "head", "What is fine-tuned before a test: the head or everything.", choices=("head", "everything")
+    )
+
+
+@dataclass(frozen=True)
+class FedCACSettings:
+    """Settings of FedCAC, the paper's for CIFAR-10 (0.4 and 170 for CIFAR-100).
+
+    Each is the rule's option of the same name.
+    """
+
+    share: float = setting(
+        0.5, "Share τ of each array's values that count as critical; fewer if fewer values changed.", above=0, maximum=1
+    )
+    beta: float = setting(100.0, "Number of rounds β over which collaboration on critical values fades out.", above=0)
+
+
+@dataclass(frozen=True)
+class FedCPSettings:
+    """Settings of FedCP."""
+
+    alignment: float = setting(
+        5.0, "Weight λ of the discrepancy between the features and those of the received base.", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class FedDBESettings:
+    """Settings of FedDBE; the defaults are the paper's for its CNN."""
+
+    kappa: float = setting(50.0, "Weight κ of the distance between the features' mean and the global mean.", minimum=0)
+    momentum: float = setting(
+        1.0, "Weight µ of the newest batch in the running mean of the features.", above=0, maximum=1
+    )
+
+
+@dataclass(frozen=True)
+class FedDecompSettings:
+    """Settings of FedDecomp; the ranks are the paper's for CIFAR-10."""
+
+    rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
+    rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
+    lora_epochs: int = setting(
+        -1,
+        "Epochs E_lora per round that train τ; the remaining ones train σ and must be at least one. -1: two fifths "
+        "of E, as in the authors' code, but at least 1; with a single epoch both train together. 0: τ is never "
+        "trained, which is FedAvg with equal weights.",
+        minimum=-1,
+    )
+    init: str = setting(
+        "code",
+        "Shape and initialisation of τ, as in the paper (equations 3 and 4) or as in the authors' code, where τ of a "
+        "convolution can have full rank.",
+        choices=("paper", "code"),
+    )
+    variant: str = setting(
+        "alternating",
+        "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared and σ personal. tau-only: "
+        "only τ is trained and σ stays as initialised (figure 5, E_lora = E). Table 4's controls train both "
+        "together and share both (all-shared: FedAvg with low-rank matrices) or neither (all-local).",
+        choices=("alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"),
+    )
+    absent_clients: str = setting(
+        "skip",
+        "Clients not asked in a round. skip: they are left out of the mean. last: they count with the last mean.",
+        choices=("skip", "last"),
+    )
+    lora_moves_statistics: bool = setting(
+        False, "Whether BatchNorm's running statistics are updated while τ trains, as in the authors' code."
+    )
+
+
+@dataclass(frozen=True)
+class FedDynSettings:
+    """Settings of FedDyn."""
+
+    alpha: float = setting(0.01, "Weight α of the regulariser. 0: FedAvg with equal weights.", minimum=0)
+
+
+@dataclass(frozen=True)
+class FedEMSettings:
+    """Settings of FedEM."""
+
+    components: int = setting(
+        3, "Number M of models in the mixture; each has the size of the whole model.", minimum=1, maximum=100
+    )
+
+
+@dataclass(frozen=True)
+class ChannelSettings:
+    """What FedSplit and FedFac have in common."""
+
+    layers: str = setting(
+        "auto",
+        'Layers Λ to split, by name or by number, such as "16,17". Number 1 is the first convolution or linear '
+        "layer; the projections of residual networks are not counted. auto: the last convolution, or the last "
+        "hidden layer of a model without convolutions.",
+        of="fedfac",
+    )
+    splits: str = setting(
+        "channel",
+        "What belongs to a channel. channel: its row of the weight, its bias and its BatchNorm channel. weight: the "
+        "row alone; the layer's biases and BatchNorm are personal, as in the authors' code.",
+        choices=("channel", "weight"),
+        of="fedfac",
+    )
+    share_buffers: bool = setting(
+        True,
+        "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal.",
+        of="fedfac",
+    )
+
+
+@dataclass(frozen=True)
+class FedSplitSettings(ChannelSettings):
+    """Settings of FedSplit."""
+
+    split: str = setting(
+        "random",
+        "random, or the absolute path of a NumPy file on the server's machine with 1 (shared) or 0 "
+        "(client-specific) for each channel of Λ. FedFac writes such files to RUN/arrays/split.",
+    )
+    shared: float = setting(
+        0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1
+    )
+
+
+@dataclass(frozen=True)
+class FedFomoSettings:
+    """Settings of FedFomo."""
+
+    models: int = setting(5, "Maximum number M of other clients' models sent to a client.", minimum=0)
+    validation: float = setting(
+        0.2,
+        "Share of a client's training samples used to compare models; they are not used for training.",
+        minimum=0,
+        maximum=0.9,
+    )
+
+
+@dataclass(frozen=True)
+class FedProtoSettings:
+    """Settings of FedProto."""
+
+    pull: float = setting(
+        1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0, of="fedproto"
+    )
+    predict: str = setting(
+        "model", "How classes are predicted. model: by the client's own model. prototype: as the class of the nearest "
+        "prototype.",
+        choices=("model", "prototype"), of="fedproto",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FedProxSettings:
+    """Settings of FedProx."""
+
+    mu: float = setting(0.001, "Weight µ of the proximal term towards the received model. 0: FedAvg.", minimum=0)
+
+
+@dataclass(frozen=True)
+class FedReGSettings(HeadSettings):
+    """Settings of FedReG; the defaults are the paper's choice (Section 4.3)."""
+
+    threshold: str = setting(
+        "average",
+        "How the size t of a client's rebalanced set follows from the training samples of all clients; each class "
+        "gets t / C samples.",
+        choices=("average", "median", "max", "second-min"),
+    )
+    augmentation: str = setting(
+        "simple",
+        "How a class with too few images is filled up. simple: flip, crop, rotation, colour jitter and affine map. "
+        "auto: AutoAugment. none: plain copies. Data other than images are always filled up with copies.",
+        choices=("simple", "auto", "none"),
+    )
+    personal_start: str = setting(
+        "generic",
+        "Initialisation of the personal head. generic: a copy of the generic head. random: its own, as in Algorithm 1.",
+        choices=("generic", "random"),
+    )
+    variant: str = setting(
+        "full",
+        "full: the method. The others are ablations. same-weights (a): base and head have the same weights. "
+        "one-head (b): no personal head. original-only (c): no rebalanced data. rebalanced-only (d): no training on "
+        "the original data, hence no personal head.",
+        choices=("full", "same-weights", "one-head", "original-only", "rebalanced-only"),
+    )
+
+
+@dataclass(frozen=True)
+class FedRepSettings(HeadSettings):
+    """Settings of FedRep."""
+
+    p_epochs: int = setting(5, "Epochs per round that train the head, before the E epochs of the base.", minimum=0)
+
+
+@dataclass(frozen=True)
+class FedRoDSettings:
+    """Settings of FedRoD."""
+
+    personal_start: str = setting(
+        "generic",
+        "Initialisation of the personal head. generic: a copy of the generic head. zero: zeros.",
+        choices=("generic", "zero"),
+    )
+
+
+@dataclass(frozen=True)
+class FedTGPSettings(FedProtoSettings):
+    """Settings of FedTGP."""
+
+    margin: float = setting(100.0, "Maximum margin τ.", minimum=0)
+
+
+@dataclass(frozen=True)
+class FlexLoRASettings:
+    """Settings of FlexLoRA."""
+
+    ranks: str = setting(
+        "",
+        "Ranks of the clients' adapters, separated by commas, each at most lora-rank. Client i takes entry i; the "
+        "list repeats after its end. Empty: lora-rank for all.",
+    )
+
+
+@dataclass(frozen=True)
+class GPFLSettings:
+    """Settings of GPFL; the defaults are those of the authors' runs with CNNs."""
+
+    guidance_weight: float = setting(
+        0.01, "Weight λ of a batch's distance (Frobenius norm) to the global class embeddings.", minimum=0
+    )
+    embedding_decay: float = setting(
+        0.1, "Weight decay µ of the class embeddings and the conditional valve.", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class KNNPerSettings:
+    """Settings of kNN-Per."""
+
+    weight: float = setting(
+        0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
+    )
+    tune: bool = setting(
+        False,
+        "Each client chooses λ_m from 0, 0.1, … 1 for the highest accuracy on its validation samples "
+        "(validation-fraction), as in the paper. A client without validation samples uses the common weight.",
+        needs="validation-fraction",
+    )
+
+
+@dataclass(frozen=True)
+class MoonSettings:
+    """Settings of MOON; the paper takes the best µ of 0.1, 1, 5 and 10: 5 for CIFAR-10, 1 for its other data."""
+
+    mu: float = setting(1.0, "Weight µ of the contrastive loss. 0: FedAvg.", minimum=0)
+
+
+@dataclass(frozen=True)
+class PerFedAvgSettings:
+    """Settings of Per-FedAvg; the step α of the adaptation is ``learning-rate``."""
+
+    beta: float = setting(0.001, "Step size β of the shared model.", above=0)
+    gradient: str = setting(
+        "first-order",
+        "first-order: ignore the Hessian. hessian-free: approximate the Hessian-vector product by a finite difference.",
+        choices=("first-order", "hessian-free"),
+    )
+
+
+@dataclass(frozen=True)
+class PFedGateSettings:
+    """Settings of pFedGate."""
+
+    share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
+
+
+@dataclass(frozen=True)
+class PFedMeSettings:
+    """Settings of pFedMe; the step η of w is ``learning-rate``. λ and K are the paper's for MNIST."""
+
+    pull: float = setting(
+        15.0,
+        "Weight λ of the proximal term between a client's model θ and w. 0: θ trains alone and w never changes.",
+        minimum=0,
+    )
+    steps: int = setting(5, "Number of steps K of θ per batch.", minimum=1)
+    personal_learning_rate: float = setting(
+        0.02, "Learning rate of θ; its product with λ should stay well below 2.", above=0
+    )
+    beta: float = setting(1.0, "Server step size β towards the mean of the clients' w.", above=0)
+
+
+@dataclass(frozen=True)
+class PFedParaSettings:
+    """Settings of pFedPara."""
+
+    gamma: float = setting(
+        0.5,
+        "Position γ of the inner rank between the smallest one that allows a weight of full rank (0) and the "
+        "largest one that has no more values than the weight (1).",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PFedSDSettings:
+    """Settings of pFedSD."""
+
+    distillation: float = setting(0.5, "Weight λ of the distillation.", minimum=0)
+
+
+@dataclass(frozen=True)
+class ScaffoldSettings:
+    """Settings of SCAFFOLD."""
+
+    momentum: float = setting(
+        0.0,
+        "Momentum of a client's SGD, in place of `momentum`; the paper uses none.",
+        minimum=0,
+        maximum=0.999999,
+    )
+
+
+@dataclass(frozen=True)
+class FedFacSettings(ChannelSettings):
+    """Settings of FedFac."""
+
+    variant: str = setting(
+        "dynamic",
+        "static: one factor analysis, after the first round. dynamic: one after every round.",
+        choices=("static", "dynamic"),
+    )
+    kappa: str = setting(
+        "0.85", 'Share κ of the variance explained by the factors, for all layers or per layer: "0.85" or "0.75,0.9".'
+    )
+    tau: str = setting(
+        "0.5",
+        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers "
+        'or per layer: "0.5" or "0.25,inf". inf: the whole layer is personal. -inf: the whole layer is shared. '
+        "mean: the communalities' mean is the threshold.",
+    )
+    factor: str = setting(
+        "principal-axis",
+        "Factor analysis. principal-axis: as in the paper. eigenvector: squared entries of the first eigenvectors, "
+        "as in the authors' code.",
+        choices=("principal-axis", "eigenvector"),
+    )
+    update: str = setting(
+        "weights",
+        "What is analysed. weights: the clients' weights. difference: their change since the start of the round.",
+        choices=("weights", "difference"),
+    )
+    mask: str = setting(
+        "none",
+        "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round. "
+        "shared: the shared channels. personal: the client-specific ones.",
+        choices=("none", "shared", "personal"),
+    )
+
+
+# By the method's name; those that are not here have a file of the user's.
+SETTINGS: Mapping[str, type[Any]] = {
+    "apfl": APFLSettings,
+    "clustered-fl": ClusteredFLSettings,
+    "ditto": DittoSettings,
+    "factorized-fl": FactorizedFLSettings,
+    "factorized-fl-plus": FactorizedFLSettings,
+    "fedala": FedALASettings,
+    "fedamp": FedAMPSettings,
+    "fedas": NoSettings,
+    "fedavg": FedAvgSettings,
+    "fedbabu": FedBABUSettings,
+    "fedbn": NoSettings,
+    "fedcac": FedCACSettings,
+    "fedcp": FedCPSettings,
+    "feddbe": FedDBESettings,
+    "feddecomp": FedDecompSettings,
+    "feddyn": FedDynSettings,
+    "fedem": FedEMSettings,
+    "fedfac": FedFacSettings,
+    "fedfomo": FedFomoSettings,
+    "fedgh": NoSettings,
+    "fedpac": NoSettings,
+    "fedper": HeadSettings,
+    "fedproto": FedProtoSettings,
+    "fedprox": FedProxSettings,
+    "fedreg": FedReGSettings,
+    "fedrep": FedRepSettings,
+    "fedrod": FedRoDSettings,
+    "fedsa-lora": NoSettings,
+    "fedsplit": FedSplitSettings,
+    "fedtgp": FedTGPSettings,
+    "flexlora": FlexLoRASettings,
+    "gpfl": GPFLSettings,
+    "knn-per": KNNPerSettings,
+    "lg-fedavg": HeadSettings,
+    "local": NoSettings,
+    "moon": MoonSettings,
+    "per-fedavg": PerFedAvgSettings,
+    "pfedfda": NoSettings,
+    "pfedgate": PFedGateSettings,
+    "pfedme": PFedMeSettings,
+    "pfedpara": PFedParaSettings,
+    "pfedsd": PFedSDSettings,
+    "scaffold": ScaffoldSettings,
+}
+# Other names that users may write.
+ALIASES = {"fedlora": "feddecomp"}

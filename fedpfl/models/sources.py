@@ -1,0 +1,23 @@
+"""Where models come from besides this package, by the beginnings of their names."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+# What users write, and the function that builds it, by the prefix of the name.
+SOURCES = {
+    "torchvision": (
+        "torchvision:NAME for a classification model of torchvision", "fedpfl.models.external:torchvision_model",
+    ),
+    "timm": ("timm:NAME for one of timm (extra timm)", "fedpfl.models.external:timm_model"),
+    "hf": ("hf:FOLDER for a folder of Hugging Face's transformers (extra hf)", "fedpfl.models.external:hf_model"),
+}  # fmt: skip
+
+
+def sources() -> dict[str, Callable[[str], bool]]:
+    """Return the forms of names of all sources: what each names, and whether a name is of that form."""
+
+    def has(prefix: str) -> Callable[[str], bool]:
+        return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
+
+    return {about: has(prefix) for prefix, (about, _) in SOURCES.items()}

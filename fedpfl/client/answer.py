@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable, Mapping
 
 from ..core.errors import ConfigError, StateError
+from ..core.forks import in_one_process
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
@@ -41,7 +42,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
     engine = engine_for(Config.parse(run_config), nodes, path, client, str(node_config.get("model", "")))
-    return HANDLERS[kind](engine, client, message)
+    with in_one_process():
+        return HANDLERS[kind](engine, client, message)
 
 
 def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:

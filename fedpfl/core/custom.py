@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
-from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
+from .errors import RAISED, ConfigError, FedpflError, did_you_mean, in_one_line
 
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
@@ -117,7 +117,7 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
         raise ConfigError(kind, text, f"is a name in fedpfl and also in an installed package ({registered.value})")
     try:
         return registered.load()
-    except Exception as error:
+    except RAISED as error:
         raise ConfigError(kind, text, f"{registered.value} cannot be loaded: {in_one_line(error)}") from error
 
 
@@ -158,7 +158,7 @@ def guarded(kind: str, text: str, function: Any) -> Callable[..., Any]:
             raise
         except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
             raise KeyboardInterrupt from None
-        except Exception as error:  # of any kind: it is the user's
+        except RAISED as error:  # of any kind: it is the user's
             raise ConfigError(kind, text, f"raises {in_one_line(error)}") from error
 
     return called
@@ -285,14 +285,14 @@ def module(kind: str, text: str) -> ModuleType:
     before = set(sys.modules)
     try:
         found = importlib.import_module(name)
-    except Exception as error:
+    except RAISED as error:
         for new in set(sys.modules) - before:
             if _is_in_app(sys.modules[new]):
                 del sys.modules[new]  # so that the next attempt reads the file again
         if isinstance(error, FedpflError):
             raise
-        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
-        if missing and (name == error.name or name.startswith(f"{error.name}.")):  # type: ignore[attr-defined]
+        missing = (error.name if isinstance(error, ModuleNotFoundError) else None) or ""
+        if missing and f"{name}.".startswith(f"{missing}."):
             where = f" in {_app.folder}, and none that is installed" if _app.folder else ""
             raise ConfigError(kind, text, f"there is no module {name}{where}") from error
         raise ConfigError(kind, text, f"the module {name} cannot be imported: {in_one_line(error)}") from error

@@ -11,6 +11,8 @@ from typing import Iterable, Mapping, Sequence
 
 # Those that steer a terminal, that XML forbids, or that turn the direction in which a line is read.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# What a user's code may raise and one line then tells; of Ctrl-C, KeyboardInterrupt, the whole program ends.
+RAISED = (Exception, SystemExit, GeneratorExit)
 
 
 class FedpflError(Exception):
@@ -215,9 +217,12 @@ def _require_arguments(kind: str, made: type, base: type, name: str) -> None:
         raise ConfigError(kind, made.__name__, allowed) from None
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """Return what an exception says, and where it was raised: ``ValueError: no such shape (parts.py, line 12)``."""
-    words = " ".join(str(error).split())[:500]
+    try:
+        words = printable(" ".join(str(error).split()), 500)
+    except RAISED as other:
+        words = f"its text cannot be made ({type(other).__name__})"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}, line {error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1:]

@@ -23,12 +23,14 @@ import torch
 
 from ..client.engine import Engine, engine_for
 from ..core import custom
+from ..core import settings as s
 from ..core.errors import ConfigError, FedpflError
 from ..core.federation import Client
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..data import partition_counts
+from ..options.worker_limits import WorkerLimits
 from ..rules.averages import group_size
 from ..setup.config import Config
 from .pool import Died, Finished, WorkerPool
@@ -74,6 +76,13 @@ class LocalTransport(AddingTransport):
             raise ConfigError("workers", self.workers, allowed)
         if self.workers and config.training.clients_at_once > 1:
             raise ConfigError("workers", self.workers, "must be 0 with clients-at-once: one process trains the clients")
+        self._limits = config.of(WorkerLimits)
+        for key, limit in s.items(self._limits):
+            if limit and not self.workers:
+                allowed = (
+                    "must be 0 without worker processes (--workers 1 or more): this one cannot be ended or bounded"
+                )
+                raise ConfigError(key, limit, allowed)
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not self._fork:
@@ -283,6 +292,11 @@ class LocalTransport(AddingTransport):
                         continue
                     # Which one of several it was will show.
                     repeats[first] = repeats.get(first, 0) + alone
+                    if alone and found.late:
+                        seconds = self._limits.client_timeout
+                        arrived[first] = Failed(first, f"no answer within {seconds:g} s (client-timeout)")
+                        del made[first]
+                        continue
                     if alone and repeats[first] > MAX_REPEATS:
                         arrived[first] = Failed(first, f"its worker process {found.how}, {repeats[first]} times")
                         del made[first]
@@ -315,7 +329,10 @@ class LocalTransport(AddingTransport):
             # What there is by now stays: collections need not look at it, in the workers either.
             gc.freeze()
             try:
-                self._pool = WorkerPool(self.workers, self._maker, self._fork, self._printed)
+                memory = int(self._limits.worker_memory * 2**30)
+                self._pool = WorkerPool(
+                    self.workers, self._maker, self._fork, self._printed, self._limits.client_timeout, memory
+                )
             except OSError as error:
                 reason = f"{self.workers} worker processes cannot be started ({error.strerror}); use fewer workers"
                 raise FedpflError(reason) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import multiprocessing
 import pickle
 import selectors
@@ -26,7 +27,7 @@ from ..core.payload import Payload
 from .headers import ArrayHeader
 from .slots import Slot, Slots
 from .sums import Adder, Counted
-from .worker import Answered, ArrayCache, Asked, Failed, Printed, Reply, receive_array, send_arrays, serve
+from .worker import Answered, ArrayCache, Asked, Failed, Printed, Ready, Reply, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -42,6 +43,7 @@ class Died(NamedTuple):
 
     clients: tuple[int, ...]
     how: str  # how the process ended; empty if it had not come to these clients
+    late: bool = False  # it was ended, because a client took too long
 
 
 class Finished(NamedTuple):
@@ -65,6 +67,7 @@ class _Worker:
     fresh: bool = False
     since: float = 0.0
     quick: bool = False
+    ready: bool = False
 
     def close(self) -> None:
         self.requests.close()
@@ -77,13 +80,15 @@ class WorkerPool:
 
     ``make`` makes the engine of worker 0, 1, … in its process; with spawn it must be picklable. With ``fork`` workers
     have what this process has loaded; otherwise they start from nothing. ``printed`` gets what a client has printed.
+    ``seconds`` and ``memory`` are what a client may take, 0: no limit.
     """
 
     def __init__(
-        self, workers: int, make: Callable[[int], Callable[[], Engine]], fork: bool, printed: Callable[[int, str], None]
-    ) -> None:
+        self, workers: int, make: Callable[[int], Callable[[], Engine]], fork: bool,
+        printed: Callable[[int, str], None], seconds: float = 0.0, memory: int = 0,
+    ) -> None:  # fmt: skip
         self._context = multiprocessing.get_context("fork" if fork else "spawn")
-        self._make, self._printed = make, printed
+        self._make, self._printed, self._seconds, self._memory = make, printed, seconds, memory
         self._ends, self._lifeline = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
         self._adder: Adder | None = None
@@ -144,13 +149,17 @@ class WorkerPool:
 
     def look(self) -> Iterator[Finished | Died]:
         """Wait for the next event; yield the answers that have come, and the workers that died."""
-        for ready, _ in self._selector.select():
+        first = min((self._ends_at(worker) for worker in self._workers), default=math.inf)
+        for ready, _ in self._selector.select(None if first == math.inf else max(0.0, first - time.perf_counter())):
             number: int = ready.data
             worker = self._workers[number]
             try:
-                found: Answered | Printed = worker.replies.recv()
+                found: Answered | Printed | Ready = worker.replies.recv()
                 if isinstance(found, Printed):
                     self._printed(found.client, found.text)
+                    continue
+                if isinstance(found, Ready):
+                    worker.ready, worker.since = True, time.perf_counter()
                     continue
                 arrays = self._arrays(worker, found)
             except (EOFError, OSError):
@@ -163,6 +172,18 @@ class WorkerPool:
             now = time.perf_counter()
             worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
             yield Finished(found.replies, arrays)
+            if found.last:
+                yield from self._replace(number, begun=False)
+        for number, worker in enumerate(self._workers):
+            if self._ends_at(worker) <= time.perf_counter():
+                worker.process.kill()
+                yield from self._replace(number, late=True)
+
+    def _ends_at(self, worker: _Worker) -> float:
+        """Return when a worker has taken too long for what it works on: each of several clients may take the time."""
+        if not (self._seconds and worker.ready and worker.asked):
+            return math.inf
+        return worker.since + self._seconds * len(worker.asked[0][0])
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -196,7 +217,7 @@ class WorkerPool:
         given = inherited if fork else []
         slots = Slots(fork)
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots),
+            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots, self._memory),
             name=f"fedpfl worker {number}", daemon=True,
         )  # fmt: skip
         with warnings.catch_warnings():
@@ -208,8 +229,8 @@ class WorkerPool:
         self._selector.register(from_worker, selectors.EVENT_READ, number)
         return _Worker(process, to_worker, from_worker, slots, fresh=True)
 
-    def _replace(self, number: int) -> Iterator[Died]:
-        """Replace a worker that died; yield the clients that it ran and those that waited for it."""
+    def _replace(self, number: int, begun: bool = True, late: bool = False) -> Iterator[Died]:
+        """Replace a worker that died; yield the clients that it ran, if it had ``begun``, and those that waited."""
         worker = self._workers[number]
         self._selector.unregister(worker.replies)
         worker.close()
@@ -220,7 +241,10 @@ class WorkerPool:
         asked = list(worker.asked)
         self._workers[number] = self._start(number)
         for place, (clients, _) in enumerate(asked):
-            yield Died(clients, "" if place else _exit_words(worker.process.exitcode))
+            if place or not begun:
+                yield Died(clients, "")
+            else:
+                yield Died(clients, _exit_words(worker.process.exitcode), late)
 
 
 def enlarge(end: Connection) -> None:

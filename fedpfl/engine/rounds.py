@@ -90,7 +90,7 @@ class RoundLoop:
         self.continued = continued
         self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
-        self._cause: Exception | None = None
+        self._cause: BaseException | None = None
         self._answered: set[int] = set()
         self._checking: list[Listener] = []
 
@@ -362,7 +362,7 @@ class RoundLoop:
             leave_out(metrics, wrong)
         return True
 
-    def fail(self, client: Client, reason: str, error: Exception | None = None) -> None:
+    def fail(self, client: Client, reason: str, error: BaseException | None = None) -> None:
         """Note why a client's reply does not count in this round."""
         self.round.failed[client.id] = reason
         self._cause = self._cause or error

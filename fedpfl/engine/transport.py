@@ -46,7 +46,7 @@ class Wait:
 class Fail(Protocol):
     """Is called with a client and the reason why there is no reply from it."""
 
-    def __call__(self, client: Client, reason: str, error: Exception | None = None) -> None:
+    def __call__(self, client: Client, reason: str, error: BaseException | None = None) -> None:
         """Note it; ``error`` is what the client raised, where it was raised in this process."""
 
 

@@ -13,6 +13,7 @@ import gc
 import io
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -23,14 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..client.engine import HANDLERS, Engine
-from ..core.errors import FedpflError, in_one_line
+from ..core.errors import RAISED, FedpflError, in_one_line
 from ..core.federation import Client
 from ..core.files import writing
+from ..core.forks import in_one_process
 from ..core.payload import Number, Payload
 from ..core.settings import Value
 from ..rules.averages import RunningMean
@@ -42,8 +45,10 @@ from .sums import Adder, Counted
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
 # Name of the sum of several clients' vectors.
 SUM = "sum"
-# Characters of client output that are sent at a time.
-PRINTED = 1 << 16
+# Characters of client output that are sent at a time, and those of one message that are sent at all.
+PRINTED, MAX_PRINTED = 1 << 16, 1 << 20
+# Words in which torch says that it gets no memory; NumPy and Python raise MemoryError.
+NO_MEMORY = ("can't allocate memory", "not enough memory")
 # glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
@@ -80,11 +85,18 @@ class Answered:
     """The header of an answer: for each client a reply, in order.
 
     The arrays of the only client, or the sum of several, are in the slot that the request lent, or come behind.
+    ``last``: the worker ends, because a client has used up the memory that it may have.
     """
 
     replies: Sequence[Reply | Counted | Failed]
     arrays: Sequence[ArrayHeader]
     in_slot: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker has started, and waits for its first request."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ class Failed:
     client: int
     reason: str
     trace: str = ""
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -181,12 +193,17 @@ def keep_freed_memory() -> None:
 def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
     """Run a client and return its answer; what goes wrong is its reply."""
     try:
-        return HANDLERS[kind](engine, client, message)
-    except Exception as error:  # noqa: BLE001  one client's: the others continue, and the user gets the traceback
+        with in_one_process():
+            return HANDLERS[kind](engine, client, message)
+    except RAISED as error:  # one client's: the others continue, and the user gets the traceback
+        return failed(client, error)
+    except KeyboardInterrupt as error:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C, as far as anybody can tell
+            raise
         return failed(client, error)
 
 
-def failed(client: int, error: Exception) -> Failed:
+def failed(client: int, error: BaseException) -> Failed:
     """Return the answer of a client that raised an error."""
     if isinstance(error, FedpflError):
         return Failed(client, str(error), error=error)
@@ -203,12 +220,13 @@ def serve(
     lifeline: Connection,
     inherited: Sequence[Connection | Slots],
     slots: Slots,
+    memory: int = 0,
 ) -> None:
     """Run clients until the server's process is gone; the main function of a worker process.
 
     ``make`` makes the engine, or returns the one from before the fork. Nobody writes to ``lifeline``, which ends with
     the server's process. ``inherited`` are the other ends of this worker and what belongs to others: a fork copied
-    them.
+    them. ``memory``: bytes that clients may take at most; 0: no limit.
     """
     for other in inherited:
         other.close()
@@ -224,6 +242,9 @@ def serve(
     engine, cache = make(), ArrayCache()
     gc.freeze()  # what a collection would find here stays
     adder: Adder | None = None
+    if memory:
+        _limit_memory(memory)
+    replies.send(Ready())
     while True:
         try:
             asked: Asked = requests.recv()
@@ -236,10 +257,15 @@ def serve(
         answers, sent = _run(engine, asked, arrays, output, adder if asked.summed else None, slots)
         listed = headers(sent)
         in_slot = slots.write(asked.slot, sent, listed)
+        greedy = [memory > 0 and _took_too_much(answer) for answer in answers]
+        words = f"; worker-memory allows {memory / 2**30:g} GiB"
+        answers = [_sendable(answer, words * is_greedy) for answer, is_greedy in zip(answers, greedy, strict=True)]
         with output.lock:
-            replies.send(Answered(answers, listed, in_slot))
+            replies.send(Answered(answers, listed, in_slot, any(greedy)))
             if not in_slot:
                 send_arrays(replies, list(sent.values()))
+        if any(greedy):
+            return
         del sent  # a copy of the model, which would stay in memory while the next client trains
 
 
@@ -254,11 +280,11 @@ def _run(
         size = adder.layout.size
         start, total = adder.layout.unpack(arrays), RunningMean(size, slots.room(asked.slot, size))
     for client, config in zip(asked.clients, asked.configs, strict=True):
-        output.client = client.id
+        output.begin(client.id)
         reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
         output.flush()
         if isinstance(reply, Failed):
-            answers.append(replace(reply, error=None))
+            answers.append(reply)
         elif adder is not None:
             answers.append(adder.add(client, reply, start, total))
             del reply  # the next client's vector takes its memory, which is in the processor's cache
@@ -266,6 +292,25 @@ def _run(
             answers.append(Reply(client.id, reply.config, reply.metrics))
             sent = reply.arrays  # several clients are tested together, and tests send none
     return answers, sent if adder is None else {SUM: total.total()}
+
+
+def _sendable(answer: Reply | Counted | Failed, more: str) -> Reply | Counted | Failed:
+    return replace(answer, error=None, reason=answer.reason + more) if isinstance(answer, Failed) else answer
+
+
+def _took_too_much(answer: Reply | Counted | Failed) -> bool:
+    """Return whether a client failed because it got no more memory."""
+    error = answer.error if isinstance(answer, Failed) else None
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(w in str(error) for w in NO_MEMORY)
+    )
+
+
+def _limit_memory(most: int) -> None:
+    """Let this process take so many bytes besides those that it has."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    limit = pages * resource.getpagesize() + most
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _end_with(lifeline: Connection) -> None:
@@ -282,13 +327,19 @@ class _ForwardedOutput(io.TextIOBase):
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self._rest = pipe, ""
         self.lock = threading.RLock()
-        self.client = -1
+        self._client, self._left = -1, MAX_PRINTED
+
+    def begin(self, client: int) -> None:
+        """Begin with a client's message."""
+        self._client, self._left = client, MAX_PRINTED
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         with self.lock:
+            if self._left < 0:
+                return len(text)
             whole, newline, self._rest = (self._rest + text).rpartition("\n")
             self._send(whole + newline)
             if len(self._rest) > PRINTED:
@@ -301,8 +352,13 @@ class _ForwardedOutput(io.TextIOBase):
             self._send(text)
 
     def _send(self, text: str) -> None:
-        for at in range(0, len(text), PRINTED):
-            self._pipe.send(Printed(self.client, text[at : at + PRINTED]))
+        cut = (
+            f"\n(more than {MAX_PRINTED} characters: what follows is left out)\n" if len(text) > self._left >= 0 else ""
+        )
+        shown = text[: max(0, self._left)] + cut
+        self._left -= len(text)
+        for at in range(0, len(shown), PRINTED):
+            self._pipe.send(Printed(self._client, shown[at : at + PRINTED]))
 
 
 def _redirect(output: _ForwardedOutput) -> None:

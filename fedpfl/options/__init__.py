@@ -19,6 +19,7 @@ from .server_step import ServerStepOption
 from .server_test import ServerTestOption
 from .trainable import InitialWeightsOption, TrainableOption
 from .virtual_time import VirtualTimeOption
+from .worker_limits import WorkerLimitsOption
 
 # In the order in which they are called.
 OPTIONS = (
@@ -42,4 +43,5 @@ OPTIONS = (
     MissedOption,
     BestRoundOption,
     ListenersOption,
+    WorkerLimitsOption,
 )

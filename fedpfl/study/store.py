@@ -42,7 +42,7 @@ DEFAULT_ROOT = "~/.fedpfl/experiments"
 NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
     "min-clients", "max-client-samples", "tracker", "tracker-project", "device-models", "device-models-kept",
-    "listeners", "personalise", "missed-timeout",
+    "listeners", "personalise", "missed-timeout", "client-timeout", "worker-memory",
 })  # fmt: skip
 
 # Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.

@@ -206,7 +206,7 @@ def test_a_client_that_diverges_is_left_out(tmp_path):
 
 
 def test_what_clients_print_and_log_comes_with_their_numbers(tmp_path, train, undisturbed):
-    said, size, logger = [], 10_000_000, logging.getLogger("mine")
+    said, size, logger = [], 1_000_000, logging.getLogger("mine")
     handler = logging.StreamHandler(sys.stderr)
     logger.addHandler(handler)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Iterator
 from ...client import protocol
 from ...client.guard import VARIABLE, guard
 from ...core import custom
-from ...core.errors import FedpflError
+from ...core.errors import RAISED, FedpflError, in_one_line
 from ...core.payload import Payload
 from ...version import __version__
 
@@ -83,9 +83,9 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
     except FedpflError as error:
         logger.warning("%s: %s", what, error)
         answer, words = Payload(), {"error": str(error)}
-    except Exception as error:  # what goes wrong for one client must not end the worker for the others
+    except RAISED as error:  # what goes wrong for one client must not end the worker for the others
         logger.exception("%s failed", what)
-        answer, words = Payload(), {"failure": f"{type(error).__name__}: {error}"}
+        answer, words = Payload(), {"failure": in_one_line(error)}
     protocol.write(stream, words, answer)
     logger.info("%s, round %s: %.2f s", what, message.config.get("round", "-"), time.perf_counter() - started)
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...core import custom, rng
-from ...core.errors import DataError, FedpflError, in_one_line
+from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..dataset import array
 from .folder import MAX_BYTES
 from .npz import labels_of, samples_of
@@ -191,7 +191,7 @@ class _Reading:
             raise
         except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
             raise KeyboardInterrupt from None
-        except Exception as error:  # of any kind: it is the user's
+        except RAISED as error:  # of any kind: it is the user's
             raise DataError(f"{self._where}: {what} raises {in_one_line(error)}") from error
 
     def _sample(self, data: Any, place: Any) -> tuple[np.ndarray, np.ndarray]:

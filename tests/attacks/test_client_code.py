@@ -1,0 +1,205 @@
+"""Code of a client's that forks, ends the program, hangs, eats memory or prints without end fails that client alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import FEW_SAMPLES, federation, run_federation
+
+from fedpfl.client.engine import HANDLERS
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.core.forks import in_one_process
+from fedpfl.engine import pool, worker
+from fedpfl.engine.local import LocalTransport
+from fedpfl.setup.config import Config
+
+CLIENTS, BAD = 4, 2
+
+
+@pytest.fixture
+def misbehave(monkeypatch):
+    """Put something before the training of one client in round 1; workers are forked after this."""
+
+    def before(does):
+        real = HANDLERS["train"]
+
+        def handler(engine, client, message):
+            if (client, message.config["round"]) == (BAD, 1):
+                does()
+            return real(engine, client, message)
+
+        monkeypatch.setitem(HANDLERS, "train", handler)
+
+    return before
+
+
+def open_files():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def run(tmp_path, workers=2, printed=lambda client, text: None, **given):
+    """Run two rounds; return how the bad client failed in the first, and check that only this went wrong."""
+    few = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+    values = federation(tmp_path, CLIENTS, **few)
+    files = open_files()
+    with LocalTransport(Config.parse(values), workers, printed) as transport:
+        first, second = run_federation(transport, values).metrics()
+    assert multiprocessing.active_children() == []
+    assert open_files() == files  # pipes, and the memory that workers share
+    assert second["clients"] == [0, 1, 2, 3]
+    failed = first.get("failed", {})
+    assert failed.keys() <= {str(BAD)}
+    reason = failed.get(str(BAD), "")
+    assert "\n" not in reason and len(reason) < 600
+    return reason
+
+
+def forks_and_goes_on():
+    os.fork()
+
+
+def forks_a_process_that_hangs():
+    if os.fork() == 0:
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("forks", [forks_and_goes_on, forks_a_process_that_hangs])
+def test_a_client_that_leaves_a_copy_of_its_process_behind_fails(tmp_path, misbehave, workers, forks):
+    misbehave(forks)
+    assert "made 1 process by os.fork and did not wait" in run(tmp_path, workers)
+    with pytest.raises(ChildProcessError):  # none is left, not even a dead one
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_copy_that_the_code_ends_and_waits_for_is_nobody_s_business(tmp_path, misbehave):
+    def forks():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    misbehave(forks)
+    assert run(tmp_path) == ""
+
+
+def test_processes_of_multiprocessing_may_stay():
+    context = multiprocessing.get_context("fork")
+    ends = context.Event()
+    child = context.Process(target=ends.wait)
+    with in_one_process():
+        child.start()
+    assert child.is_alive()
+    ends.set()
+    child.join()
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "workers"),
+    [
+        (KeyboardInterrupt(), "KeyboardInterrupt (test_client_code.py, line", 2),
+        (SystemExit("bye"), "SystemExit: bye (test_client_code.py, line", 2),
+        (SystemExit("bye"), "SystemExit: bye (test_client_code.py, line", 0),
+        (GeneratorExit(), "GeneratorExit (test_client_code.py, line", 2),
+        (GeneratorExit(), "GeneratorExit (test_client_code.py, line", 0),
+        (Mute(), "Mute: its text cannot be made (ValueError)", 2),
+        (ValueError("\x1b[2J\r" + "x" * 10**6), "ValueError:  [2J xxx", 2),
+    ],
+)
+def test_whatever_a_client_raises_is_its_failure(tmp_path, misbehave, error, words, workers):
+    def fails():
+        raise error
+
+    misbehave(fails)
+    assert run(tmp_path, workers).startswith(words)
+
+
+def test_without_workers_ctrl_c_ends_the_run(tmp_path, misbehave):
+    misbehave(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 0)
+
+
+class Clock:
+    """The time in the pool's eyes: an hour later once a client has said that it hangs."""
+
+    def __init__(self, monkeypatch):
+        self.hours, real = 0, pool.time.perf_counter
+        monkeypatch.setattr(pool.time, "perf_counter", lambda: real() + 3600 * self.hours)
+
+    def printed(self, client, text):
+        assert (client, text.strip()) == (BAD, "now")
+        self.hours += 1
+
+
+def test_a_client_that_takes_too_long_fails_at_once(tmp_path, misbehave, monkeypatch):
+    def hangs():
+        print("now", flush=True)
+        threading.Event().wait()
+
+    misbehave(hangs)
+    clock = Clock(monkeypatch)
+    assert run(tmp_path, 1, clock.printed, client_timeout=600) == "no answer within 600 s (client-timeout)"
+    assert clock.hours == 1
+
+
+def test_the_limits_need_workers(tmp_path):
+    for key in ("client_timeout", "worker_memory"):
+        with pytest.raises(ConfigError, match=rf"{key.replace('_', '-')} = 1.0: must be 0 without worker processes"):
+            run(tmp_path, 0, **{key: 1})
+
+
+def of_numpy():
+    np.ones(2**28)
+
+
+def of_torch():
+    import torch
+
+    torch.empty(2**29).zero_()
+
+
+def of_python():
+    bytearray(2**31)
+
+
+KEPT = []
+
+
+def little_by_little():
+    while True:
+        KEPT.append(np.ones(2**20))
+
+
+@pytest.mark.parametrize("takes", [of_numpy, of_torch, of_python, little_by_little])
+def test_a_client_that_takes_too_much_memory_fails_and_leaves_it_to_others(tmp_path, misbehave, takes):
+    misbehave(takes)
+    reason = run(tmp_path, 1, worker_memory=0.5)
+    assert "Error" in reason and reason.endswith("; worker-memory allows 0.5 GiB")
+
+
+def test_what_a_client_prints_is_cut_with_words(tmp_path, misbehave):
+    said = []
+    misbehave(lambda: [print("x" * 10**6) for _ in range(20)])
+    assert run(tmp_path, 2, lambda client, text: said.append((client, text))) == ""
+    assert {client for client, _ in said} == {BAD}
+    text = "".join(text for _, text in said)
+    assert text.endswith("\n(more than 1048576 characters: what follows is left out)\n")
+    assert len(text) < worker.MAX_PRINTED + 100
+
+
+def test_a_fork_that_raises_ends_where_it_is():
+    with pytest.raises(FedpflError, match="made 1 process"), in_one_process():
+        if os.fork() == 0:
+            raise ValueError("in the copy")

@@ -162,7 +162,8 @@ MODELS = {
     "ends the program": ("import sys\ndef part(input_shape): sys.exit('bye')",
                          r"raises SystemExit: bye \(parts\.py, line 3\)"),
     "has no words": ("class Mute(Exception):\n    def __str__(self): raise ValueError\n"
-                     "def part(input_shape): raise Mute", r"raises Mute: its text cannot be made \(ValueError\) \(parts\.py, line 4\)"),
+                     "def part(input_shape): raise Mute",
+                     r"raises Mute: its text cannot be made \(ValueError\) \(parts\.py, line 4\)"),
     "speaks to the terminal": (r"def part(input_shape): raise ValueError('\x1b[2Jgone')",
                                r"raises ValueError:  \[2Jgone \(parts\.py, line 2\)"),
     "raises": ("def part(input_shape): raise ValueError('no such\\n  shape')",

@@ -120,6 +120,8 @@ class CommonSettings(TypedDict, total=False):
     personalise: Literal["none", "local-train", "fine-tune"]
     missed_timeout: float
     listeners: str
+    client_timeout: float
+    worker_memory: float
     head_layers: int
     apfl_alpha: float
     apfl_adaptive: bool

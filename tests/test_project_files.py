@@ -18,6 +18,11 @@ LOCK = ROOT / "requirements-dev.txt"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
+def test_no_file_of_the_package_has_a_name_that_flower_leaves_out_of_a_bundle():
+    names = [path.name for path in (ROOT / "fedpfl").rglob("*.py")]
+    assert len(names) > 300 and not [name for name in names if re.fullmatch(r"test_.*|.*_test\.py", name)]
+
+
 def read(path):
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 

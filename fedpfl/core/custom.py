@@ -343,7 +343,8 @@ def _app_file(name: str) -> Path | None:
 
 def _is_in_app(found: ModuleType) -> bool:
     path = getattr(found, "__file__", None)
-    if path is None or _app.folder is None:
+    # PyTorch has modules of no file, with a name such as "_classes.py".
+    if path is None or _app.folder is None or not Path(path).is_absolute():
         return False
     resolved = Path(path).resolve()
     # A virtual environment may lie in the app's folder.

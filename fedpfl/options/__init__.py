@@ -16,7 +16,7 @@ from .participation import ClientSettingsOption, ParticipationOption
 from .privacy import PrivacyOption
 from .robust import RobustOption
 from .server_step import ServerStepOption
-from .server_test import ServerTestOption
+from .tests_at_server import ServerTestOption
 from .trainable import InitialWeightsOption, TrainableOption
 from .virtual_time import VirtualTimeOption
 from .worker_limits import WorkerLimitsOption

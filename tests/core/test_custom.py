@@ -282,3 +282,13 @@ def test_installed_packages_register_theirs(app, monkeypatch):
     check_keys({"own-pull": 1.0})
     del sys.modules["parts"]  # a package's modules are not the app's, and so are never read anew
     assert isinstance(Dataset("x", np.zeros((1, 2)), np.zeros(1, int)), Dataset)
+
+
+def test_a_module_of_no_file_is_not_the_apps(app, monkeypatch):
+    # PyTorch makes such modules when it is imported.
+    made = "import sys, types\nmade = types.ModuleType('of_no_file')\nmade.__file__ = '_classes.py'\n"
+    write(app, made + "sys.modules['of_no_file'] = made\n" + textwrap.dedent(PARTS))
+    monkeypatch.setitem(sys.modules, "of_no_file", None)
+    del sys.modules["of_no_file"]
+    custom.find("model", "parts:net")
+    assert "of_no_file" in sys.modules and custom.version()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -153,10 +155,14 @@ def test_adapters_can_be_had_for_some_layers_alone():
 
 
 def test_a_missing_extra_is_one_line(monkeypatch):
-    def absent(name):
-        raise ImportError(f"No module named {name!r}")
+    found = importlib.import_module
 
-    monkeypatch.setattr("fedpfl.models.external.importlib.import_module", absent)
+    def absent(name, *others):
+        if name == "peft":
+            raise ImportError(f"No module named {name!r}")
+        return found(name, *others)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(ConfigError) as error:
         model("small-cnn", "lora")
     wanted = "trainable = 'lora': needs peft, which is not installed here: pip install"

@@ -53,7 +53,7 @@ class ServerTest(Listener):
         return False
 
 
-def server_test(server: Server) -> ServerTest:
+def tests_at_server(server: Server) -> ServerTest:
     """Return the listener; ``ConfigError`` without a global model, or without a test set that all clients share."""
     config, agreed = server.config, server.agreed
     if not server.rule.one_model or common_model(config.method, agreed.model) is None:

@@ -12,7 +12,7 @@ class ServerTestOption(Option):
     """Tests the global model on samples that no client has."""
 
     title = "Test set at the server"
-    parts = {"listener": "fedpfl.engine.listeners.server_test:server_test"}
+    parts = {"listener": "fedpfl.engine.listeners.tests_at_server:tests_at_server"}
 
     def wanted(self, config: Any) -> bool:
         """Return whether the test set stays at the server."""

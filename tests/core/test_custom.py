@@ -291,4 +291,4 @@ def test_a_module_of_no_file_is_not_the_apps(app, monkeypatch):
     monkeypatch.setitem(sys.modules, "of_no_file", None)
     del sys.modules["of_no_file"]
     custom.find("model", "parts:net")
-    assert "of_no_file" in sys.modules and custom.version()
+    assert "of_no_file" in sys.modules and "of_no_file" not in custom._app.modules

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, DamagedFile
+from ..core.files import open_regular
 
 # Size of a file with all settings; a larger file is something else.
 MAX_BYTES = 2**20
@@ -21,11 +22,13 @@ _WORDS = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")
 def read_yaml(path: Path, option: str) -> dict[str, Any]:
     """Read a YAML file of keys and values. No object is built from it, so no file can grow when it is read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError(option, str(path), f"is longer than {MAX_BYTES} bytes, too long for settings")
         return _flat(path, option, content.decode("utf-8-sig"))
+    except DamagedFile as error:
+        raise ConfigError(option, str(path), f"cannot be read ({error.more})") from error
     except OSError as error:
         raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

@@ -7,7 +7,6 @@ The file is an npz archive with one entry for each sample of the training set, f
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Sequence
 
@@ -28,6 +27,8 @@ def read_division(path: Path, samples: int) -> list[Share]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    from .datasets.npz import UNREADABLE
+
     if path.suffix == ".pkl":
         return _of_fl_bench(path, samples)
     try:
@@ -35,7 +36,7 @@ def read_division(path: Path, samples: int) -> list[Share]:
             client, test = (_array(archive, key, path, samples) for key in _KINDS)
     except zipfile.BadZipFile as error:
         raise DataError(f"{path}: not an npz file (fedpfl partition --export writes one)") from error
-    except (ValueError, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     for at in (int(client.argmin()), int(client.argmax())):
         if not -1 <= client[at] < samples // 2:  # each client needs two

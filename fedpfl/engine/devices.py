@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..bench.device.profile import STANDARD, STANDARD_INPUT, Profile, in_words
-from ..core.errors import ConfigError, did_you_mean
+from ..core.errors import ConfigError, DamagedFile, did_you_mean
+from ..core.files import read_regular
 from ..core.settings import keys, parse, setting
+from ..core.stored import MAX_TOML
 from ..options.virtual_time import VirtualTimeSettings
 from ..setup.config import Config
 
@@ -243,6 +245,6 @@ def _bytes(mbit: float) -> float:
 
 def _read(path: Path, reader: _Reader) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor TOML
+        return tomllib.loads(read_regular(path, MAX_TOML).decode())
+    except (OSError, ValueError, RecursionError, DamagedFile) as error:  # ValueError: neither UTF-8 nor TOML
         raise reader.error(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error

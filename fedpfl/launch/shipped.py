@@ -10,7 +10,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, DamagedFile
+from ..core.files import read_regular
+from ..core.stored import MAX_TOML
 
 CONFIGS, EXPERIMENTS, SCALES = "configs", "experiments", "scales"
 
@@ -45,8 +47,10 @@ def experiments(place: Path) -> dict[str, Path]:
 def read_toml(path: Path, option: str) -> dict[str, Any]:
     """Read a TOML file that an option or a key names."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path, MAX_TOML).decode())
     except OSError as error:
         raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except DamagedFile as error:
+        raise ConfigError(option, str(path), f"cannot be read ({error.more})") from error
+    except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor TOML
         raise ConfigError(option, str(path), f"is not valid TOML ({error})") from error

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.core.files import open_regular
 from fedpfl.core.stored import has_checksum, read_arrays
 
 from .registry import BaseHeadModel
@@ -63,6 +64,7 @@ def load_weights(model: BaseHeadModel, name: str, path: str) -> None:
 def _read(path: str) -> Mapping[str, Tensor]:
     place = Path(path).expanduser()
     try:
+        open_regular(place).close()
         if place.suffix == ".safetensors":
             if not has_checksum(place):
                 return load_file(place)

@@ -12,11 +12,11 @@ import numpy as np
 from ...core.errors import DataError
 from ..dataset import Dataset
 from .npz import labels_of, samples_of
+from .places import MAX_JSON, content_of
 from .restricted import MAX_BYTES, read_restricted
 
 # x and y of each client of a part, by its name.
 Part = dict  # type: ignore[type-arg]
-MAX_JSON = 2**31
 
 
 def reader_of(root: Path) -> Callable[[Path, int | None], Dataset] | None:
@@ -76,9 +76,7 @@ def _object(path: Path) -> Any:
 
 def _users(file: Path) -> Iterator[tuple[str, Any]]:
     try:
-        if file.stat().st_size > MAX_JSON:
-            raise DataError(f"{file}: has more than {MAX_JSON >> 30} GiB")
-        users = json.loads(file.read_bytes()).get("user_data")
+        users = json.loads(content_of(file, MAX_JSON)).get("user_data")
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise DataError(f"{file}: not a readable JSON file: {' '.join(str(error).split())[:160]}") from error
     if not isinstance(users, dict):

@@ -7,6 +7,7 @@ package, a parquet file pyarrow.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from array import array
 from datetime import datetime, timezone
@@ -20,7 +21,7 @@ from ...core.names import MAX_NAMED, difference, in_short
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..settings import DataSettings
 from .categories import SIGN, as_features, categories, with_words
-from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, part_of
+from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, opened, part_of
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
@@ -235,7 +236,7 @@ class Coder:
 def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of a CSV file, the names of the columns first."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             start = file.readline(MAX_CHARACTERS)
             file.seek(0)
             # The separator between cells; a comma if only one column has a name.

@@ -18,7 +18,7 @@ from ...core.names import in_short
 from ..dataset import Dataset, with_validation
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import ChosenParts, chosen_parts, data_dir, is_part, need, own_path
+from .places import ChosenParts, chosen_parts, data_dir, is_part, need, opened, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
@@ -134,7 +134,8 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(file, formats=_FORMATS) as image:
+            given = opened(file) if isinstance(file, Path) else contextlib.nullcontext(file)
+            with given as source, pillow.open(source, formats=_FORMATS) as image:
                 yield image
     except pillow.UnidentifiedImageError as error:  # its words name a Python object
         raise DataError(f"{where}: not a readable image of the formats {', '.join(_FORMATS)}") from error

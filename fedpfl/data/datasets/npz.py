@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import struct
 import tokenize
 import zipfile
@@ -100,9 +102,7 @@ def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
             if key in known or key in ("classes", "vocabulary") or f"{key}.npy" not in archive.zip.namelist():
                 continue
             with archive.zip.open(f"{key}.npy") as file:
-                version = np.lib.format.read_magic(file)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape = read(file)[0]
+                shape = _header(file)[0]
             if key.split("_")[0] in ("x", "y", "client") or (shape and shape[0] in lengths):
                 allowed = ", ".join([*sorted(known), "classes", "vocabulary"])
                 raise DataError(
@@ -112,7 +112,7 @@ def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
 
 
 # What zipfile and NumPy raise for a file that is damaged, encrypted or compressed in a way that they do not know.
-_UNREADABLE = (
+UNREADABLE = (
     ValueError, OSError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, TypeError, OverflowError,
     struct.error, zlib.error, LZMAError, zipfile.BadZipFile, tokenize.TokenError,
 )  # fmt: skip
@@ -130,11 +130,40 @@ def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.nda
         if {*archive.files} >= _SPARSE:
             raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
         wanted = [key for key in archive.files if key.split("_")[0] in names]
+        _require_room(archive.zip, {f"{key}.npy" for key in wanted} | {*wanted}, path)
         found = {key: archive[key] for key in wanted}
     for key, array in found.items():
         if not isinstance(array, np.ndarray):
             raise DataError(f"{path}: {key} is no array of NumPy (write the file with numpy.savez)")
     return found
+
+
+def _require_room(archive: zipfile.ZipFile, names: set[str], path: Path) -> None:
+    """Refuse arrays whose headers contradict their sizes, or that all together need more than the machine's memory."""
+    members = [member for member in archive.infolist() if member.filename in names]
+    for member in members:
+        if not member.filename.endswith(".npy"):
+            continue
+        with archive.open(member) as file:
+            shape, _, kind = _header(file)
+            if not kind.hasobject and file.tell() + math.prod(shape) * kind.itemsize != member.file_size:
+                raise DataError(f"{path}: {member.filename[:-4]} has another size than its header says")
+    needed, memory = sum(member.file_size for member in members), _memory()
+    if needed > memory:
+        raise DataError(f"{path}: its arrays have {needed:,} bytes, and this machine's memory {memory:,}")
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows does not tell
+        return math.inf
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)
 
 
 @contextlib.contextmanager
@@ -143,7 +172,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             yield archive
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
         raise DataError(f"{path}: cannot be read: {' '.join(reason.split())[:160]}") from error
 

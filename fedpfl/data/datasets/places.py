@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
+import os
 import re
 from pathlib import Path
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import IO, Any, Iterable, Iterator, NamedTuple
 
-from ...core.errors import ConfigError, DataError
+from ...core.errors import ConfigError, DamagedFile, DataError
+from ...core.files import open_regular
 from ...core.names import in_short
 from ..settings import DataSettings
 
+# Size of a file of JSON, which takes several times as much memory.
+MAX_JSON = 2**31
 PARTS = TRAIN, TEST, _ = "train", "test", "val"
 # What the parts of a data set are called: folders, tables or splits.
 _PART = re.compile(r"(?:(train|training)|(test|testing)|(val|valid|validation))(?:\.csv|\.parquet)?", re.IGNORECASE)
@@ -100,3 +104,19 @@ def need(module: str, package: str, why: str) -> Any:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that does not fit torch
         raise DataError(f"{why} needs the package {package} (pip install {package}): {error}") from error
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a regular file; ``DataError`` for a folder, a pipe or a device, which may never give its end."""
+    try:
+        return open_regular(path)
+    except DamagedFile as error:
+        raise DataError(f"{path}: cannot be read: {error.more}") from None
+
+
+def content_of(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes."""
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise DataError(f"{path}: has more than {most:,} bytes")
+        return file.read(most)

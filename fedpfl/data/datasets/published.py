@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import zipfile
 import zlib
@@ -16,7 +17,7 @@ from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
 from .npz import labels_of, samples_of
-from .places import data_dir, downloads_allowed, need, shortcut
+from .places import content_of, data_dir, downloads_allowed, need, shortcut
 
 
 def downloaded(settings: DataSettings) -> list[Path]:
@@ -64,13 +65,17 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
         ) from error
 
 
+# EMNIST's largest file has 0.6 GB.
+MAX_IDX = 2**31
+
+
 def _read_idx(path: Path) -> np.ndarray:
     """Read the IDX format: two zero bytes, type (8 = uint8), number of axes, sizes (big-endian 32 bit), values."""
-    raw = path.read_bytes()
+    raw = content_of(path, MAX_IDX)
     ndim = raw[3] if len(raw) >= 4 and raw[:3] == b"\0\0\x08" else 0
     start = 4 + 4 * ndim
     shape = tuple(int(n) for n in np.frombuffer(raw[4:start], ">u4")) if len(raw) >= start else ()
-    if not ndim or len(shape) != ndim or len(raw) - start != np.prod(shape, dtype=np.int64):
+    if not ndim or len(shape) != ndim or len(raw) - start != math.prod(shape):
         raise DataError(f"{path}: not a complete IDX file; remove it, so that it is downloaded again")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 

@@ -7,6 +7,7 @@ other's texts agree on it.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import string
@@ -22,7 +23,7 @@ from ..registry import dataset
 from ..settings import DataSettings
 from .columns import bounded
 from .npz import smallest_integers
-from .places import data_dir
+from .places import MAX_JSON, content_of, data_dir, opened
 
 # -- plays -------------------------------------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ def _find(settings: DataSettings, folder: str, file: str, layout: str) -> Path:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(content_of(path, MAX_JSON))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -196,7 +197,7 @@ def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarra
     rows: list[list[int]] = []
     labels: list[int] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with opened(path) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
             reader = csv.reader(bounded(file, path))
             for row in reader:
                 if reader.line_num == 1 and row[:1] == ["Class Index"]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Mapping
+from zipfile import BadZipFile
 
 import numpy as np
 
 from ...core.errors import ConfigError
 from ...core.federation import Client, Federation
+from ...core.files import open_regular
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.sharing import SPLIT
@@ -83,9 +85,10 @@ class ChannelMean(PartialMean):
 def _read(path: str, channels: int) -> np.ndarray:
     allowed = f"must be random or a NumPy file with a 0 or 1 for each of the {channels} channels"
     try:
-        found = np.load(Path(path).expanduser(), allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError("fedsplit-split", path, f"{allowed} ({error})") from error
+        with open_regular(Path(path).expanduser()) as file:
+            found = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError, MemoryError, NotImplementedError, BadZipFile) as error:
+        raise ConfigError("fedsplit-split", path, f"{allowed} ({' '.join(str(error).split())[:160]})") from error
     if not isinstance(found, np.ndarray) or found.shape != (channels,) or not np.isin(found, (0, 1)).all():
         shape = found.shape if isinstance(found, np.ndarray) else "several arrays"
         raise ConfigError("fedsplit-split", path, f"{allowed}; it has {shape}")

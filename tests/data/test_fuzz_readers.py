@@ -1,0 +1,139 @@
+"""Damaged files: every reader gives a result or one line, and waits for no pipe."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import random
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save
+
+from fedpfl.cli.yaml_settings import read_yaml
+from fedpfl.core.errors import ConfigError, DataError, FedpflError
+from fedpfl.data import DataSettings
+from fedpfl.data.datasets import npz
+from fedpfl.data.datasets.benchmarks import reader_of
+from fedpfl.data.datasets.folder import decode
+from fedpfl.data.datasets.published import _read_idx
+from fedpfl.data.datasets.table import read_table
+from fedpfl.data.division_file import read_division
+from fedpfl.launch.shipped import read_toml
+from fedpfl.methods.fedfac.channel_mean import _read as read_split
+from fedpfl.models.weight_files import _read as read_weights
+
+TRIES = 25
+
+
+def packed(**arrays):
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    return content.getvalue()
+
+
+def image():
+    content = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, "PNG")
+    return content.getvalue()
+
+
+def array(values):
+    content = io.BytesIO()
+    np.save(content, values)
+    return content.getvalue()
+
+
+def benchmark(path):
+    root = path.parent.parent
+    return reader_of(root)(root, None)
+
+
+X, Y = np.arange(24, dtype=np.float32).reshape(8, 3), np.array([0, 1] * 4)
+LEAF = {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}}}
+PFLLIB = packed(data=np.array({"x": X, "y": Y}, dtype=object))
+DIVISION = packed(client=np.array([0, 1] * 4, np.int8), test=np.array([0, 0, 1, 1] * 2, bool))
+READERS = {
+    "x.npz": (packed(x=X, y=Y), npz.read_arrays),
+    "x.csv": (b"a,b,label\n1,2,0\n3,4,1\n5,6,0\n", functools.partial(read_table, settings=DataSettings())),
+    "x-ubyte": (b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6), _read_idx),
+    "x.png": (image(), lambda path: decode([("x.png", path)], 1, "images")),
+    "train/x.json": (json.dumps(LEAF).encode(), benchmark),
+    "train/0.npz": (PFLLIB, benchmark),
+    "d.npz": (DIVISION, functools.partial(read_division, samples=8)),
+    "x.toml": (b'a = 1\n[b]\nc = "d"\ne = [1, 2.5]\n', functools.partial(read_toml, option="run-config")),
+    "x.yaml": (b"num-clients: 3\nmethod: fedavg\n", functools.partial(read_yaml, option="run-config")),
+    "x.safetensors": (save({"head.weight": X}), lambda path: read_weights(str(path))),
+    "split.npy": (array(np.ones(8)), lambda path: read_split(str(path), 8)),
+    "split.npz": (packed(x=X), lambda path: read_split(str(path), 8)),
+}
+
+
+def place(folder, name):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if name.startswith("train/"):  # a benchmark's folder, whose other half is whole
+        (folder / "test").mkdir()
+        (folder / "test" / path.name).write_bytes(READERS[name][0])
+    return path
+
+
+def damaged(content, rng):
+    at, size = rng.randrange(len(content)), rng.randint(1, 8)
+    return rng.choice(
+        [
+            content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :],
+            content[:at],
+            content[:at] + rng.randbytes(size) + content[at:],
+            content[:at] + bytes(size) + content[at + size :],
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_read_or_is_one_line(tmp_path, name):
+    content, read = READERS[name]
+    path, rng = place(tmp_path, name), random.Random(name)
+    path.write_bytes(content)
+    if name != "split.npz":
+        read(path)
+    for _ in range(TRIES):
+        path.write_bytes(damaged(content, rng))
+        try:
+            read(path)
+        except FedpflError as error:
+            assert "\n" not in str(error) and len(str(error)) < 600
+
+
+# PFLlib's folder is known by a regular file.
+@pytest.mark.parametrize("name", [name for name in READERS if name != "train/0.npz"])
+def test_no_reader_waits_for_a_pipe(tmp_path, name):
+    path = place(tmp_path, name)
+    os.mkfifo(path)
+    with pytest.raises(FedpflError):
+        READERS[name][1](path)
+
+
+@pytest.mark.parametrize("name", ["x.toml", "x.yaml", "train/x.json"])
+def test_deep_nesting_is_one_line(tmp_path, name):
+    path = place(tmp_path, name)
+    path.write_bytes((b"a = " if name == "x.toml" else b"a: " if name == "x.yaml" else b"") + b"[" * 100_000)
+    with pytest.raises((ConfigError, DataError)):
+        READERS[name][1](path)
+
+
+def test_an_array_is_read_only_if_its_header_and_the_memory_fit(tmp_path, monkeypatch):
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", array(X).replace(b"(8, 3)", b"(9, 3)"))
+    with pytest.raises(DataError, match="x has another size than its header says"):
+        npz.read_arrays(path)
+    path.write_bytes(packed(x=np.zeros(10**6)))
+    monkeypatch.setattr(npz, "_memory", lambda: 10**6)
+    with pytest.raises(DataError, match="its arrays have 8,000,128 bytes, and this machine's memory 1,000,000"):
+        npz.read_arrays(path)

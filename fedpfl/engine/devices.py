@@ -247,4 +247,5 @@ def _read(path: Path, reader: _Reader) -> dict[str, Any]:
     try:
         return tomllib.loads(read_regular(path, MAX_TOML).decode())
     except (OSError, ValueError, RecursionError, DamagedFile) as error:  # ValueError: neither UTF-8 nor TOML
-        raise reader.error(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        reason = error.more if isinstance(error, DamagedFile) else getattr(error, "strerror", None) or error
+        raise reader.error(f"{path} cannot be read: {reason}") from error

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpfl.core.errors import ConfigError
+from fedpfl.core.errors import ConfigError, DamagedFile
 from fedpfl.core.files import open_regular
 from fedpfl.core.stored import has_checksum, read_arrays
 
@@ -65,6 +65,10 @@ def _read(path: str) -> Mapping[str, Tensor]:
     place = Path(path).expanduser()
     try:
         open_regular(place).close()
+    except (OSError, DamagedFile) as error:
+        reason = error.more if isinstance(error, DamagedFile) else error.strerror
+        raise ConfigError("initial-weights", path, f"cannot be read on this machine ({reason})") from error
+    try:
         if place.suffix == ".safetensors":
             if not has_checksum(place):
                 return load_file(place)

@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, DamagedFile
 from ...core.federation import Client, Federation
 from ...core.files import open_regular
 from ...core.payload import Payload
@@ -87,6 +87,8 @@ def _read(path: str, channels: int) -> np.ndarray:
     try:
         with open_regular(Path(path).expanduser()) as file:
             found = np.load(file, allow_pickle=False)
+    except DamagedFile as error:
+        raise ConfigError("fedsplit-split", path, f"{allowed} ({error.more})") from error
     except (OSError, ValueError, EOFError, SyntaxError, MemoryError, NotImplementedError, BadZipFile) as error:
         raise ConfigError("fedsplit-split", path, f"{allowed} ({' '.join(str(error).split())[:160]})") from error
     if not isinstance(found, np.ndarray) or found.shape != (channels,) or not np.isin(found, (0, 1)).all():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..results.run import RunFolder
 
 
-class Taken(NamedTuple):
+class Space(NamedTuple):
     """What a run, or a state that belongs to none, takes on the disk."""
 
     run: str  # empty: the state belongs to no run here
@@ -72,7 +72,7 @@ def clean(
     typer.echo(f"removed: {size / 1e6:,.1f} MB", err=as_json)
 
 
-def _print(shown: list[Taken], size: int) -> None:
+def _print(shown: list[Space], size: int) -> None:
     from rich.table import Table
 
     table = Table("run", "finished", "folder, MB", "clients' arrays, MB", "note")
@@ -84,7 +84,7 @@ def _print(shown: list[Taken], size: int) -> None:
     typer.echo(f"can be removed: {size / 1e6:,.1f} MB")
 
 
-def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Taken]:
+def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     """Yield what each run takes, and each state of no run; a state that a later run starts from is kept."""
     from ..results.run import RunFolder
     from ..study.store import DEFAULT_ROOT
@@ -101,7 +101,7 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Taken]:
         kept = _in_use(folder) if own else "its task.json cannot be read"
         if not kept and not state and own and own[0] in others:
             kept = "another run continues from its clients' arrays"
-        yield Taken(
+        yield Space(
             folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
             (*(path for path in parts if path.exists()), *state), kept,
         )  # fmt: skip
@@ -111,7 +111,7 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Taken]:
     for path in sorted(states.iterdir()) if states.is_dir() else ():
         # A device's arrays belong to a run on another machine.
         if path.is_dir() and path.name not in known and not any(path.glob("client-*/secret")):
-            yield Taken("", False, 0, _size(path), (path,))
+            yield Space("", False, 0, _size(path), (path,))
 
 
 def _keys(folder: RunFolder) -> list[str]:
@@ -137,7 +137,7 @@ def _in_use(folder: RunFolder) -> str:
         return f"its lock cannot be opened ({error.strerror})"
 
 
-def _remove(one: Taken) -> None:
+def _remove(one: Space) -> None:
     from ..results.run import RunFolder
 
     run = next((path for path in one.paths if (path / "config.toml").is_file()), None)

@@ -12,7 +12,7 @@ from ..core.settings import Value
 VARIABLE = "FEDPFL_POLICY"
 
 
-class Guard(Protocol):
+class Owner(Protocol):
     """What is asked before a client does something; each raises a ``FedpflError`` that says what is refused."""
 
     def check(self, run_config: Mapping[str, Value], own_data: str) -> None:
@@ -25,6 +25,6 @@ class Guard(Protocol):
         """Refuse ``size`` bytes more of state."""
 
 
-def guard() -> Guard | None:
+def guard() -> Owner | None:
     """Return the policy of this device's owner; None if it has none, and an error if it cannot be read."""
-    return cast(Guard, part("fedpfl.client.policy:current")()) if os.environ.get(VARIABLE) else None
+    return cast(Owner, part("fedpfl.client.policy:current")()) if os.environ.get(VARIABLE) else None

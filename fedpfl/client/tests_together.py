@@ -9,13 +9,12 @@ from logging import getLogger
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence, cast
 
 import torch
-from torch import nn
 
 from ..core.payload import Number, Payload
 from ..core.samples import Samples
 from ..core.sharing import Sharing
 from ..methods.base import LocalRound, Method, common_model
-from ..training.batched import Member, Turns
+from ..training.batched import Member, TurnsByModel
 from ..training.batched_tests import scores_of_many
 from ..training.loop import Score, needs_several
 from ..training.merge import CannotStack
@@ -36,7 +35,7 @@ class TestsTogether:
 
     def __init__(self, engine: Engine, memory: ClientsAtOnce) -> None:
         self._engine, self._memory = engine, memory
-        self._turns: dict[nn.Module, Turns] = {}
+        self._turns = TurnsByModel()
         # Why clients were tested one after the other.
         self.alone: set[str] = set()
 
@@ -82,14 +81,8 @@ class TestsTogether:
             raise CannotStack("the tested model is used further")
         member = Member(engine.test_samples(client), _no_draws, _no_draws, given, None)
         if not isinstance(local, Later) or local.is_loaded:
-            self._turns_of_model().take(member)
+            self._turns[engine.model].take(member)
         return _Tested(client, message, method, member, engine.validation_samples(client), time.perf_counter() - begun)
-
-    def _turns_of_model(self) -> Turns:
-        model = self._engine.model
-        if model not in self._turns:
-            self._turns[model] = Turns(model)
-        return self._turns[model]
 
     def _run(self, clients: Sequence[_Tested], answers: dict[int, Answer]) -> None:
         """Test clients with one model as one batch, or else one after the other."""
@@ -122,7 +115,8 @@ class TestsTogether:
         """Return the scores of each test that :meth:`Engine.evaluate` makes."""
         if len(clients) < 2:
             raise CannotStack("there is one client")
-        model, turns = self._engine.model, self._turns_of_model()
+        model = self._engine.model
+        turns = self._turns[model]
         model.eval()
         own = [client.method.personalised(model) for client in clients]
         shared = [common_model(client.method, model) for client in clients]

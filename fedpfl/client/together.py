@@ -11,12 +11,12 @@ from typing import Callable, Iterable, Iterator, List, Sequence, Union, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.payload import Payload
 from ..core.rng import generator, set_torch_state, torch_state
 from ..core.sharing import Sharing
-from ..training.batched import Member, Turns, kind_of, run_phase_of_many
+from ..training.batched import Member, Turns, TurnsByModel, kind_of, run_phase_of_many
 from ..training.merge import CannotStack
 from ..training.phase import Phase
 from ..training.settings import TrainingSettings
@@ -89,7 +89,7 @@ class Together:
     def __init__(self, engine: Engine, memory: ClientsAtOnce) -> None:
         self._engine = engine
         self._memory = memory
-        self._turns: dict[nn.Module, Turns] = {}
+        self._turns = TurnsByModel()
         self.alone: set[tuple[str, int, str]] = set()
 
     def train(self, tasks: Iterable[tuple[int, Callable[[], Payload]]]) -> Iterator[tuple[int, Answer]]:
@@ -157,16 +157,11 @@ class Together:
             draws if phases else draws(), None if loaded else training.given, training.momentum,
         )  # fmt: skip
         if loaded:
-            self._turns_of(engine).take(member)
+            self._turns[engine.model].take(member)
         found = _Client(training, phases, member)
         found.kind = f"{engine.config.run.model} {kind_of(phases)} {engine.own_training}"
         found.seconds = time.perf_counter() - begun
         return found
-
-    def _turns_of(self, engine: Engine) -> Turns:
-        if engine.model not in self._turns:
-            self._turns[engine.model] = Turns(engine.model)
-        return self._turns[engine.model]
 
     def _run(
         self, clients: Sequence[_Client], answers: dict[int, Answer], rows: dict[int, Tensor] | None
@@ -174,7 +169,7 @@ class Together:
         """Train clients and note their replies, and their shared vectors if these stay."""
         engine = self._engine
         engine.use_model_of(clients[0].training.local.client)
-        turns, begun = self._turns_of(engine), time.perf_counter()
+        turns, begun = self._turns[engine.model], time.perf_counter()
         factor = engine.rate_factor(clients[0].training.local.round)
         for place in range(len(clients[0].phases)):
             there = [client for client in clients if client.error is None]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from logging import getLogger
-from typing import Any, Callable, Iterator, Mapping, Sequence, Union, cast
+from typing import Any, Callable, Dict, Iterator, Mapping, Sequence, Union, cast
 
 import numpy as np
 import torch
@@ -147,6 +147,14 @@ class Turns:
         self.put(member)
         yield
         self.take(member)
+
+
+class TurnsByModel(Dict[nn.Module, Turns]):
+    """The turns that clients take in each model, made when they are first asked for."""
+
+    def __missing__(self, model: nn.Module) -> Turns:
+        self[model] = Turns(model)
+        return self[model]
 
 
 def run_phase_of_many(

@@ -73,9 +73,10 @@ def _without_waiting(path: str, flags: int) -> int:
 def read_regular(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes; ``DamagedFile`` for others."""
     with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise DamagedFile(path, f"it has more than {most} bytes")
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if size <= most else b""  # it may grow
+    if max(size, len(content)) > most:
+        raise DamagedFile(path, f"it has more than {most:,} bytes")
     return content
 
 

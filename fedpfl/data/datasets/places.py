@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
-import os
 import re
 from pathlib import Path
 from typing import IO, Any, Iterable, Iterator, NamedTuple
 
 from ...core.errors import ConfigError, DamagedFile, DataError
-from ...core.files import open_regular
+from ...core.files import open_regular, read_regular
 from ...core.names import in_short
 from ..settings import DataSettings
 
@@ -116,7 +115,7 @@ def opened(path: Path) -> IO[bytes]:
 
 def content_of(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes."""
-    with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > most:
-            raise DataError(f"{path}: has more than {most:,} bytes")
-        return file.read(most)
+    try:
+        return read_regular(path, most)
+    except DamagedFile as error:
+        raise DataError(f"{path}: cannot be read: {error.more}") from None

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
-from ..core.files import private_folder, write_atomically
+from ..core.files import private_folder, read_regular, write_atomically
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..core.rng import global_state_kept
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
@@ -349,12 +349,9 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 def _read_about(file: Path) -> Stored:
     try:
-        with file.open("rb") as stream:
-            line = stream.read(MAX_JSON_BYTES + 1)
+        line = read_regular(file, MAX_JSON_BYTES)
     except OSError as error:
         raise StateError(f"{file}: cannot be read ({error.strerror or error})") from error
-    if len(line) > MAX_JSON_BYTES:
-        raise DamagedFile(file, f"it has more than {MAX_JSON_BYTES} bytes")
     about = from_json_line(line, file, "format")
     for key, fits in _FIELDS.items():
         if not fits(about[key]):

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence, cast
 
 import torch
 
+from ..core.errors import RAISED
 from ..core.payload import Number, Payload
 from ..core.samples import Samples
 from ..core.sharing import Sharing
@@ -54,7 +55,7 @@ class TestsTogether:
                     batches.setdefault(self._engine.config.run.model, []).append(found)
                 except CannotStack as reason:
                     answers[client] = self._alone(client, message, str(reason))
-                except Exception as error:  # noqa: BLE001  one client's: the others continue
+                except RAISED as error:  # one client's: the others continue
                     answers[client] = error
             for clients in batches.values():
                 self._run(clients, answers)
@@ -108,7 +109,7 @@ class TestsTogether:
             logger.info("%s: a client is tested alone: %s", self._engine.config.method.name, reason)
         try:
             return self._engine.evaluate(client, message)
-        except Exception as error:  # noqa: BLE001  one client's: the others continue
+        except RAISED as error:  # one client's: the others continue
             return error
 
     def _scores(self, clients: Sequence[_Tested]) -> dict[str, list[Score]]:

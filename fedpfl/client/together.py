@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.errors import RAISED
 from ..core.payload import Payload
 from ..core.rng import generator, set_torch_state, torch_state
 from ..core.sharing import Sharing
@@ -25,7 +26,7 @@ from .part import Later, Taken, Training
 
 logger = getLogger("fedpfl.client")
 
-Answer = Union[Payload, Exception]
+Answer = Union[Payload, BaseException]
 
 
 class ClientsAtOnce:
@@ -129,7 +130,7 @@ class Together:
                             left.appendleft((client, make))
                             self._memory.too_many(len(taken) + 1)
                             break
-                    except Exception as error:  # noqa: BLE001  one client's: the others continue
+                    except RAISED as error:  # one client's: the others continue
                         answers[client] = error
                     taken.append(client)
                 for clients in batches.values():
@@ -221,7 +222,7 @@ class Together:
                 )
                 member.draws = torch_state(device)
             client.losses.append(loss)
-        except Exception as error:  # noqa: BLE001  one client's: the others continue
+        except RAISED as error:  # one client's: the others continue
             turns.reset()
             client.error = error
 
@@ -250,7 +251,7 @@ class Together:
             if client.is_loaded:  # the next client's round ends in the same model, of which these may be views
                 reply.arrays = {name: array.copy() for name, array in reply.arrays.items()}
             return reply
-        except Exception as error:  # noqa: BLE001  one client's: the others continue
+        except RAISED as error:  # one client's: the others continue
             return error
         finally:
             turns.reset()
@@ -304,7 +305,7 @@ class _Client:
 
     kind = ""
     seconds = 0.0
-    error: Exception | None = None
+    error: BaseException | None = None
     # The round, if its model is loaded only when the method asks for it.
     later: Later | None = None
 

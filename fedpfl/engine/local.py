@@ -189,7 +189,7 @@ class LocalTransport(AddingTransport):
             replies, rows = [], []
             for request, (number, answer, row) in zip(group, trained, strict=False):
                 if row is None or not isinstance(answer, Payload):
-                    assert isinstance(answer, Exception)
+                    assert isinstance(answer, BaseException)
                     self._fail(request.client, failed(number, answer), fail)
                 else:
                     replies.append((request.client, answer))

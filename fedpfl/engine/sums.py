@@ -109,9 +109,10 @@ def _rows_seen(check: SumCheck, rows: Tensor, start: Tensor) -> Sequence[Mapping
     if isinstance(check, ChecksRows):
         return check.of_rows(rows, start)
     found: list[Mapping[str, float] | LayoutError] = []
+    first = start.cpu().numpy()
     for row in rows.cpu().numpy():
         try:
-            found.append(check(row, start.cpu().numpy()))
+            found.append(check(row, first))
         except LayoutError as error:
             found.append(error)
     return found

@@ -177,12 +177,13 @@ def test_clients_of_any_size_train_together_as_alone(tmp_path, noise, counts):
         assert not compare(tmp_path, dataset=dataset, last_batch="keep", min_samples=2, learning_rate=0.01)
 
 
-def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError("this one"), SystemExit(3)], ids=repr)
+def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, error):
     begin = Engine.begin_training
 
     def failing(engine, client, message, method, later=False):
         if client == 1:
-            raise ValueError("this one")
+            raise error
         return begin(engine, client, message, method, later)
 
     monkeypatch.setattr(Engine, "begin_training", failing)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .core.errors import FedpflError
+from .core.errors import FedpflError, words_of
 from .engine.listener import Listener
 from .results.line import curves
 from .results.record import Round
@@ -74,7 +74,7 @@ class _Tracker(Listener):
 
 
 def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return words_of(error, 200)
 
 
 class WeightsAndBiases(_Tracker):

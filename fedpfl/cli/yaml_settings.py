@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ..core.errors import ConfigError, DamagedFile
+from ..core.errors import ConfigError, DamagedFile, words_of
 from ..core.files import open_regular
 
 # Size of a file with all settings; a larger file is something else.
@@ -32,7 +32,7 @@ def read_yaml(path: Path, option: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = words_of(error)
         raise ConfigError(option, str(path), f"is not valid YAML ({reason})") from error
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
+from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError, words_of
 from ..core.files import private_folder, read_regular, write_atomically
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..core.rng import global_state_kept
@@ -169,7 +169,7 @@ def load_model(path: str | Path) -> LoadedModel:
     try:
         return LoadedModel(plain_module(about, arrays), about)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:MAX_TEXT]
+        reason = words_of(error, MAX_TEXT)
         raise StateError(f"{content}: does not fit model {about['model']}: {reason}") from error
 
 

@@ -104,8 +104,7 @@ class Engine:
     def use_model_of(self, client: int) -> None:
         """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
         name = self._common.run.model_of(client)
-        new = name not in self._made
-        if new:
+        if new := name not in self._made:
             if (owner := guard()) is not None:
                 owner.check_model(name)
             config, data = self._common.of_client(client), self.data

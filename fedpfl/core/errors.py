@@ -217,6 +217,11 @@ def _require_arguments(kind: str, made: type, base: type, name: str) -> None:
         raise ConfigError(kind, made.__name__, allowed) from None
 
 
+def words_of(error: BaseException, most: int = 160) -> str:
+    """Return what an exception says, on one line of at most ``most`` characters."""
+    return " ".join(str(error).split())[:most]
+
+
 def in_one_line(error: BaseException) -> str:
     """Return what an exception says, and where it was raised: ``ValueError: no such shape (parts.py, line 12)``."""
     try:

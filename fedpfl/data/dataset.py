@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core import custom
-from ..core.errors import DataError
+from ..core.errors import DataError, words_of
 
 MAX_CLASSES = 100_000
 
@@ -203,7 +203,7 @@ def array(given: object, where: str) -> np.ndarray:
     try:
         found = np.asarray(given)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        words = " ".join(str(error).split())[:200]
+        words = words_of(error, 200)
         raise DataError(f"{what} that NumPy cannot make an array of: {words}") from error
     if found.dtype == object and found.size and all(isinstance(one, str) for one in found.reshape(-1).tolist()):
         return found.astype(str)

@@ -13,7 +13,7 @@ from typing import Sequence
 import numpy as np
 from numpy.lib import format as npy
 
-from ..core.errors import DataError
+from ..core.errors import DataError, words_of
 from .partitioners import Share
 
 _KINDS = {"client": ("iu", "whole numbers"), "test": ("b", "bool")}
@@ -37,7 +37,7 @@ def read_division(path: Path, samples: int) -> list[Share]:
     except zipfile.BadZipFile as error:
         raise DataError(f"{path}: not an npz file (fedpfl partition --export writes one)") from error
     except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: cannot be read: {words_of(error)}") from error
     for at in (int(client.argmin()), int(client.argmax())):
         if not -1 <= client[at] < samples // 2:  # each client needs two
             allowed = f"must be -1, for nobody, or 0 … {samples // 2 - 1}"

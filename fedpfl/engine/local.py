@@ -77,11 +77,9 @@ class LocalTransport(AddingTransport):
         if self.workers and config.training.clients_at_once > 1:
             raise ConfigError("workers", self.workers, "must be 0 with clients-at-once: one process trains the clients")
         self._limits = config.of(WorkerLimits)
-        for key, limit in s.items(self._limits):
-            if limit and not self.workers:
-                allowed = (
-                    "must be 0 without worker processes (--workers 1 or more): this one cannot be ended or bounded"
-                )
+        for key, limit in s.items(self._limits) if not self.workers else ():
+            allowed = "must be 0 without worker processes (--workers 1 or more): this one cannot be ended or bounded"
+            if limit:
                 raise ConfigError(key, limit, allowed)
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 from ..dataset import Dataset
-from .npz import labels_of, samples_of
-from .places import MAX_JSON, content_of
+from .npz import UNREADABLE, labels_of, samples_of
 from .restricted import MAX_BYTES, read_restricted
+from .text import json_of
 
 # x and y of each client of a part, by its name.
 Part = dict  # type: ignore[type-arg]
@@ -63,10 +62,8 @@ def _object(path: Path) -> Any:
     try:
         with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
             content = file.read(MAX_BYTES + 1)
-    except (OSError, KeyError, ValueError, RuntimeError, NotImplementedError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: is not a file of PFLlib's: {' '.join(str(error).split())[:160]}") from error
-    except Exception as error:  # zlib's and lzma's own
-        raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())[:160]}") from error
+    except UNREADABLE as error:
+        raise DataError(f"{path}: is not a file of PFLlib's: {words_of(error)}") from error
     # NumPy's header: magic, version, its length, the text.
     size = int.from_bytes(content[8:10], "little") + 10
     if content[:8] != b"\x93NUMPY\x01\x00" or b"'|O'" not in content[10:size] or b"'shape': ()" not in content[10:size]:
@@ -75,10 +72,7 @@ def _object(path: Path) -> Any:
 
 
 def _users(file: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        users = json.loads(content_of(file, MAX_JSON)).get("user_data")
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise DataError(f"{file}: not a readable JSON file: {' '.join(str(error).split())[:160]}") from error
+    users = json_of(file).get("user_data")
     if not isinstance(users, dict):
         raise DataError(f"{file}: no user_data; must be LEAF's users, num_samples and user_data")
     yield from users.items()

@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoRet
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 from ...core.names import MAX_NAMED, difference, in_short
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..settings import DataSettings
@@ -248,7 +248,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV file: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: not a readable CSV file: {words_of(error)}") from error
 
 
 def bounded(file: Any, path: Path) -> Iterator[str]:
@@ -344,7 +344,7 @@ def _parquet(path: Path) -> Any:
     try:
         return module.ParquetFile(str(path))
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
-        raise DataError(f"{path}: not a readable parquet file: {' '.join(str(error).split())[:160]}") from error
+        raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
 
 
 def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
@@ -379,7 +379,7 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
                     coders[role].add("" if cell is None else cell_text(cell), row)
             at += batch.num_rows
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable parquet file: {' '.join(str(error).split())[:160]}") from error
+        raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
     if not _allowed(table, settings).all():
         row, place = np.argwhere(~_allowed(table, settings))[0]
         raise DataError(

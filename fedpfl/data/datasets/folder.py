@@ -13,7 +13,7 @@ from typing import Any, Iterable, Iterator
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 from ...core.names import in_short
 from ..dataset import Dataset, with_validation
 from ..registry import dataset
@@ -143,7 +143,7 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
         raise DataError(f"{where}: has more than {pillow.MAX_IMAGE_PIXELS:,} pixels") from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, KeyError, TypeError,
             OverflowError, MemoryError, NotImplementedError) as error:  # fmt: skip
-        raise DataError(f"{where}: not a readable image: {' '.join(str(error).split())[:160]}") from error
+        raise DataError(f"{where}: not a readable image: {words_of(error)}") from error
 
 
 def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Sequence
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 from ...core.names import in_short
 from ..dataset import Dataset
 from ..registry import dataset
@@ -62,7 +62,7 @@ def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Datas
         found = module.load_from_disk(str(path))
     # pyarrow's errors are kinds of these.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())[:160]}") from error
+        raise DataError(f"{path}: cannot be read: {words_of(error)}") from error
     tables: dict[str, Any] = {"": found}
     remarks: tuple[str, ...] = ()
     if isinstance(found, dict):
@@ -97,7 +97,7 @@ def joined_tables(name: str, tables: dict[str, Any], column: str, ignored: Seque
             [table.add_column(column, [owner] * len(table)) for owner, table in tables.items()]
         )
     except (ValueError, TypeError) as error:  # pyarrow's errors are kinds of these
-        raise DataError(f"{name}: the clients' columns differ: {' '.join(str(error).split())[:160]}") from error
+        raise DataError(f"{name}: the clients' columns differ: {words_of(error)}") from error
 
 
 def tables_to_dataset(

@@ -11,7 +11,7 @@ from typing import Any, Iterable
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 from ...core.files import locked
 from ..dataset import Dataset, numbered
 from ..registry import dataset
@@ -58,7 +58,7 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
             print(f"{name}: not in {folder}, downloading it (once)", file=sys.stderr, flush=True)
             return [make(str(folder), download=True, **part) for part in parts]
     except (RuntimeError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = words_of(error)
         raise DataError(
             f"{name}: not in {folder} and could not be downloaded ({reason}); put {by_hand} there, or "
             f"{shortcut(settings).name} with x_train, y_train, x_test, y_test"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 
 MAX_DEPTH = 8
 # Types of numbers, in little or big endian, that arrays may have.
@@ -111,7 +111,7 @@ def read_restricted(content: bytes, path: Path) -> Any:
     try:
         return _plain(_Reader(io.BytesIO(content)).load(), 0, [MAX_VALUES])
     except Exception as error:  # of any kind: what damaged opcodes do to stand-ins
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        reason = words_of(error) or type(error).__name__
         raise DataError(f"{path}: is not read: {reason}; only arrays of numbers are, and no code is run") from error
 
 

@@ -17,7 +17,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core.errors import DataError, words_of
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
@@ -65,7 +65,7 @@ def read_plays(path: Path, step: int = CHUNK) -> Dataset:
     if path.is_dir():
         parts = [_leaf(path / part) for part in ("train", "test")]
     else:
-        texts = _read_json(path)
+        texts = json_of(path)
         if "user_data" in texts:
             raise DataError(
                 f"{path}: is one of LEAF's files: its texts are read from a folder with train and test "
@@ -101,7 +101,7 @@ def _leaf(folder: Path) -> _Chunks:
         raise DataError(f"{folder}: no json files; LEAF's preprocess.sh writes them")
     roles: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for file in files:
-        users = _read_json(file).get("user_data")
+        users = json_of(file).get("user_data")
         if not isinstance(users, dict):
             raise DataError(f"{file}: no user_data; must be LEAF's users, num_samples and user_data")
         for user, content in users.items():
@@ -133,15 +133,16 @@ def _find(settings: DataSettings, folder: str, file: str, layout: str) -> Path:
     raise DataError(f"{at / folder}: not found; put {layout} in {file} next to it")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def json_of(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of at most ``MAX_JSON`` bytes."""
     try:
         content = json.loads(content_of(path, MAX_JSON))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not a readable JSON file: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: not a readable JSON file: {words_of(error)}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path}: must be a JSON object")
+        raise DataError(f"{path}: not a readable JSON file: must be a JSON object")
     return content
 
 

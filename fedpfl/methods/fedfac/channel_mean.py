@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ...core.errors import ConfigError, DamagedFile
+from ...core.errors import ConfigError, DamagedFile, words_of
 from ...core.federation import Client, Federation
 from ...core.files import open_regular
 from ...core.payload import Payload
@@ -90,7 +90,7 @@ def _read(path: str, channels: int) -> np.ndarray:
     except DamagedFile as error:
         raise ConfigError("fedsplit-split", path, f"{allowed} ({error.more})") from error
     except (OSError, ValueError, EOFError, SyntaxError, MemoryError, NotImplementedError, BadZipFile) as error:
-        raise ConfigError("fedsplit-split", path, f"{allowed} ({' '.join(str(error).split())[:160]})") from error
+        raise ConfigError("fedsplit-split", path, f"{allowed} ({words_of(error)})") from error
     if not isinstance(found, np.ndarray) or found.shape != (channels,) or not np.isin(found, (0, 1)).all():
         shape = found.shape if isinstance(found, np.ndarray) else "several arrays"
         raise ConfigError("fedsplit-split", path, f"{allowed}; it has {shape}")

@@ -86,12 +86,18 @@ class TestsTogether:
         return _Tested(client, message, method, member, engine.validation_samples(client), time.perf_counter() - begun)
 
     def _run(self, clients: Sequence[_Tested], answers: dict[int, Answer]) -> None:
-        """Test clients with one model as one batch, or else one after the other."""
+        """Test clients with one model as one batch; as two where the memory is too small, or else one by one."""
         engine, begun = self._engine, time.perf_counter()
         engine.use_model_of(clients[0].number)
         try:
             found = self._scores(clients)
-        except (CannotStack, torch.cuda.OutOfMemoryError) as reason:
+        except torch.cuda.OutOfMemoryError:
+            self._memory.too_many(len(clients))
+            half = len(clients) // 2
+            self._run(clients[:half], answers)
+            self._run(clients[half:], answers)
+            return
+        except CannotStack as reason:
             for client in clients:
                 answers[client.number] = self._alone(client.number, client.message, str(reason))
             return

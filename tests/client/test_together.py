@@ -330,6 +330,21 @@ def test_a_batch_too_large_for_the_memory_runs_in_halves(tmp_path, monkeypatch, 
     assert caplog.text.count("the memory is too small for 4 clients at once: 2 from now on") == 1
 
 
+def test_tests_too_large_for_the_memory_run_in_halves(tmp_path, monkeypatch, caplog):
+    sizes, scores = [], tests_together.scores_of_many
+
+    def limited(turns, forwards, members, *others):
+        if len(members) > 2:
+            raise torch.cuda.OutOfMemoryError("pretended")
+        sizes.append(len(members))
+        return scores(turns, forwards, members, *others)
+
+    monkeypatch.setattr(tests_together, "scores_of_many", limited)
+    assert not compare(tmp_path, method="fedavg", num_server_rounds=1, **FEW_SAMPLES)
+    assert set(sizes) == {2}
+    assert caplog.text.count("the memory is too small for 4 clients at once: 2 from now on") == 1
+
+
 def test_a_cpu_trains_one_client_after_the_other_unless_told(tmp_path):
     values = federation(tmp_path, CLIENTS, num_clients=CLIENTS)
     with LocalTransport(Config.parse(values), 0) as transport:

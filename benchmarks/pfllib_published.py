@@ -1,6 +1,6 @@
 """PFLlib's program on the clients of its published leaderboard, to compare its first rounds with fedpfl's.
 
-Its rows and columns are the same as in the experiment ``pfllib-fashion-mnist``, which has records of fedpfl's runs. This
+Its rows and columns are those of the experiment ``pfllib-fashion-mnist``, which has records of fedpfl's runs. This
 script runs what is missing: PFLlib itself, with the same settings, tested every fifth round as those runs are. After as
 many rounds, a difference is one between the programs and not one of patience.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -93,9 +94,10 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     here = [RunFolder(path.parent) for path in sorted(root.glob("*/config.toml"))]
     keys = {folder.path: _keys(folder) for folder in here}
     elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent))}
+    uses = Counter(key for theirs in keys.values() for key in {*theirs})
+    others = elsewhere | {key for key, runs in uses.items() if runs > 1}
     for folder in here:
         own = keys[folder.path][:1]
-        others = {key for path, theirs in keys.items() if path != folder.path for key in theirs} | elsewhere
         state = [path for key in own if key not in others and (path := states / key).is_dir()]
         parts = (folder.path / "checkpoint",) if state_only else (folder.path,)
         kept = _in_use(folder) if own else "its task.json cannot be read"

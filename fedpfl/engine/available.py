@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..core import custom
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, DamagedFile
 from ..core.federation import Client
+from ..core.files import open_regular
 from ..core.rng import generator
 from ..core.settings import FILES
 from ..options.participation import ParticipationSettings
@@ -68,7 +70,7 @@ def available(text: str, config: Config, number_of: Callable[[str], int] = int) 
 def _rows(path: Path) -> list[tuple[str, int, int]]:
     """Return client, first and last round of each row; ``ConfigError`` for a file that is not as it must be."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with open_regular(path) as content, io.TextIOWrapper(content, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
             head, found = next(lines, []), list[tuple[str, int, int]]()
             if head != COLUMNS:
@@ -81,6 +83,8 @@ def _rows(path: Path) -> list[tuple[str, int, int]]:
                 if not 1 <= first <= last or len(found) == MAX_ROWS:
                     raise ConfigError(KEY, str(path), f"{place}: rounds count from 1; at most {MAX_ROWS} rows")
                 found.append((row[0].strip(), first, last))
+    except DamagedFile as error:
+        raise ConfigError(KEY, str(path), f"cannot be read ({error.more})") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(KEY, str(path), f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
@@ -109,6 +111,12 @@ def test_a_wrong_file_is_one_line(tmp_path, content, words):
         file.write_text(content)
     with pytest.raises(FedpflError, match=words):
         simulate(tmp_path, 2, available_clients=str(file), **GIVEN)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "there.csv")
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        simulate(tmp_path, 2, available_clients=str(tmp_path / "there.csv"), **GIVEN)
 
 
 def test_it_is_checked_before_anything_starts(tmp_path):

@@ -28,9 +28,9 @@ from many_clients import synthetic
 
 from fedpfl.client.engine import HANDLERS, Engine
 from fedpfl.core.payload import Payload
-from fedpfl.engine.federation import run_federation
 from fedpfl.engine.listener import Listener
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.server_run import run_federation
 from fedpfl.setup.config import Config
 
 GOAL_MICROSECONDS, GOAL_RATE = 30, 10_000

@@ -37,9 +37,9 @@ import torch
 from common import GIB, BenchmarkError, count, main, note, reason, table
 from torch import Tensor, nn
 
-from fedpfl.engine.federation import run_federation
 from fedpfl.engine.listener import Listener
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.server_run import run_federation
 from fedpfl.methods import methods
 from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.setup.assembly import assemble

@@ -39,8 +39,8 @@ from common import (
 from straight import Processes, distance, load, make_strategy, same_clients, step, steps_of
 from torch import Tensor, nn
 
-from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
+from fedpfl.core.server_view import Client
 from fedpfl.data.federation import FederatedData
 from fedpfl.engine.headers import ArrayHeader
 from fedpfl.engine.pool import enlarge

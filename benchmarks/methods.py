@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from fedpfl.client import engine as engine_module
 from fedpfl.client.engine import Engine
 from fedpfl.core.errors import TrainingDiverged
-from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client
 from fedpfl.data.federation import federated_data
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import make_rule

@@ -34,8 +34,8 @@ from common import (
 from straight import Processes, distance, load, make_strategy, same_clients, step, steps_of
 from torch import Tensor, nn
 
-from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
+from fedpfl.core.server_view import Client
 from fedpfl.data.federation import FederatedData
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.setup.config import Config

@@ -25,7 +25,7 @@ from common import BenchmarkError, count, data_dir, main, note
 from fedpfl.cli.experiment import read
 from fedpfl.core.files import write_atomically
 from fedpfl.core.stored import to_toml
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.description import SCALES, Cell
 
 PROGRAM = (sys.executable, "-P", "-c", "from fedpfl.cli import main; main()")

@@ -12,7 +12,7 @@ import torch
 from common import BenchmarkError, Run, note
 from torch import Tensor, nn
 
-from fedpfl.core.federation import Client
+from fedpfl.core.server_view import Client
 from fedpfl.data.federation import FederatedData
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.setup.assembly import assemble, make_rule

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api.many import Comparison, Sweep
+    from .api.comparisons import Comparison, Sweep
     from .api.runs import Run, load
     from .api.start import compare, run, sweep
     from .client.device_model import LoadedModel, load_model
     from .core.errors import ConfigError, DataError, FedpflError, LayoutError, NoPlainModel
     from .core.extras import Extra
-    from .core.federation import Client, Federation
     from .core.payload import Payload
     from .core.samples import Samples
+    from .core.server_view import Client, Federation
     from .core.settings import setting
     from .core.sharing import Sharing
     from .data import Dataset

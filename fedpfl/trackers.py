@@ -18,7 +18,7 @@ from .core.errors import FedpflError, words_of
 from .engine.listener import Listener
 from .results.line import curves
 from .results.record import Round
-from .results.run import RunFolder
+from .results.run_folder import RunFolder
 from .rules import Rule
 
 logger = getLogger("flwr")

@@ -20,7 +20,7 @@ from processes import using
 from waiting import wait_until
 
 from fedpfl.bench.superlink import free_port
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

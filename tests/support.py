@@ -20,13 +20,13 @@ from torch import nn
 from fedpfl.api.runs import Run
 from fedpfl.client.answer import handle
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.samples import Samples
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.data import federated_data
-from fedpfl.engine import federation as engine_federation
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine import server_run as engine_federation
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.transport import Transport
 from fedpfl.flower import nodes
 from fedpfl.flower.messages import from_content, to_content
@@ -37,7 +37,7 @@ from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.models import build
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules import Rule
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import predict, run_phase
@@ -75,7 +75,7 @@ class Clock:
             "flower.exchange",
             "flower.nodes",
             "flower.pace",
-            "flower.transport",
+            "flower.grid_transport",
         ):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock

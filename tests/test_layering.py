@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.core.device import DEVICE_PACKAGES
+from fedpfl.core.device_packages import DEVICE_PACKAGES
 from fedpfl.methods import Method
 
 PACKAGE = Path(__file__).parents[1] / "fedpfl"
@@ -46,9 +46,9 @@ CORE = {
     "core": "", "rules": "rule mean averages norms", "methods": "base settings",
     "training": "batches device loop losses optim phase schedule settings steps",
     "client": "engine guard part state",
-    "engine": "agreement attendance federation listener listeners listeners.recorder replies rounds server sums "
+    "engine": "agreement attendance listener listeners listeners.recorder replies rounds server server_run sums "
     "transport",
-    "setup": "assembly config", "results": "history line record run summary",
+    "setup": "assembly config", "results": "history line record run_folder summary",
     "data": "dataset datasets.places federation partitioners reading registry settings",
     "models": "builder parts registry sources",
 }  # fmt: skip
@@ -182,8 +182,8 @@ def test_the_training_core_loads_without_flower():
         "import fedpfl.flower.client_app, fedpfl.flower.server_app",
         "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.superexec",
         "import fedpfl.bench.superlink, fedpfl.bench.testbed",
-        "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import direct, device, server, events",
-        "import fedpfl.study.live.server",
+        "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import direct, device_side, server_side, events",
+        "import fedpfl.study.live.page_server",
         "import fedpfl.cli; from fedpfl.cli import doctor, up, watch, keys",
     ],
     ids=["apps", "fork server", "SuperLink", "bridge", "live page", "commands"],

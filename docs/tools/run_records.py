@@ -35,17 +35,17 @@ from typing import Any
 
 from fedpfl.core.files import write_atomically
 from fedpfl.launch.shipped import experiments
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
-from fedpfl.study import metrics
+from fedpfl.study import run_numbers
 from fedpfl.study.analysis.fairness import worst_tenth
 from fedpfl.study.analysis.figure import Points, file_name
 from fedpfl.study.description import load
+from fedpfl.study.markdown_page import wrapped
 from fedpfl.study.measured import Measured, Place
-from fedpfl.study.page import wrapped
+from fedpfl.study.paper_tables import analysed, rankings
 from fedpfl.study.report.draw import Pen
 from fedpfl.study.store import Store
-from fedpfl.study.tables import analysed, rankings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -122,7 +122,7 @@ def grid(
     measured = Measured(experiment, scale, Store(output), seeds)
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
-        factor = 100 if metrics.find(metric).share else 1
+        factor = 100 if run_numbers.find(metric).share else 1
         for row, column in product(measured.at.rows, measured.at.columns):
             if (row, column) not in measured.cells:
                 continue
@@ -205,7 +205,7 @@ def attacks(path: Path, commit: str) -> dict[str, Record]:
 
 def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
-    _, number = metrics.find_curve(curve)
+    _, number = run_numbers.find_curve(curve)
     found: dict[str, dict[str, list[list[float]]]] = {}
     for row, column in measured.cells:
         runs = [folder for folder in measured.finished(column) if folder.row == row]
@@ -518,7 +518,7 @@ def picture(column: str, found: Record) -> tuple[Path, str]:
     head, *rows = found["table"]
     accuracy, traffic = head[1], head.index("MB")
     series = {row[0]: ([float(_mean(row[traffic]))], [float(_mean(row[1]))]) for row in rows}
-    figure = Points(column, metrics.find("megabytes").heading, accuracy, series, log_x=True)
+    figure = Points(column, run_numbers.find("megabytes").heading, accuracy, series, log_x=True)
     return DOCS / "results" / _picture(column), Pen(list(load(LEADERBOARD).rows)).svg(figure)
 
 

@@ -15,14 +15,14 @@ from ..core.rng import global_state_kept
 from ..engine.listener import Listener
 from ..launch.plan import Plan
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
-from ..results.run import RunFolder, find_run
+from ..results.run_folder import RunFolder, find_run
 from ..results.summary import Summary, outcome
 from ..setup.config import RunSettings
 from ..setup.objects import as_setting
 from ..study.analysis.figure import Lines
 from ..study.store import find_stored
-from . import frames
-from .plot import Plot, require_drawing
+from . import dataframes
+from .figures import Plot, require_drawing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,12 +83,12 @@ class Run:
     @property
     def rounds(self) -> DataFrame:
         """A row for each round: accuracies and losses, bytes, seconds, and what the method measures itself."""
-        return frames.rounds(self._folder.history().lines)
+        return dataframes.rounds(self._folder.history().lines)
 
     @property
     def clients(self) -> DataFrame:
         """A row for each round and client: whether it trained, its accuracy, its number of test samples."""
-        return frames.clients(self._folder.history().lines, self._folder.task().get("client_names", ()))
+        return dataframes.clients(self._folder.history().lines, self._folder.task().get("client_names", ()))
 
     @property
     def best(self) -> Run:

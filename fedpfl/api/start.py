@@ -16,7 +16,7 @@ from ..setup.objects import as_setting
 
 if TYPE_CHECKING:
     from ..engine.listener import Listener
-    from .many import Comparison, Sweep
+    from .comparisons import Comparison, Sweep
     from .runs import Run
     from .settings import Settings, SweepSettings
 
@@ -242,8 +242,8 @@ def compare(
     from ..study.comparison import comparison, tables
     from ..study.measured import in_words
     from ..study.store import State
-    from .many import Comparison, Runs, key_of, number_of_clients
-    from .plot import require_drawing
+    from .comparisons import Comparison, Runs, key_of, number_of_clients
+    from .figures import require_drawing
     from .runs import Run
 
     require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
@@ -360,7 +360,7 @@ def sweep(
         _require_allowed(methods, settings, *tried, named=random or {})
     from ..study.store import State
     from ..study.sweep import SELECT, SweepPlan
-    from .many import Runs, Sweep, key_of, number_of_clients
+    from .comparisons import Runs, Sweep, key_of, number_of_clients
 
     if select not in SELECT:
         raise ConfigError("select", select, "must be one of " + ", ".join(SELECT))

@@ -31,7 +31,7 @@ from ..core.errors import FedpflError
 from ..core.stored import to_toml
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
 from ..version import __version__
-from . import guard
+from . import run_guard
 
 SUPERLINK = "Flower's SuperLink"
 START_SECONDS = 300.0
@@ -70,7 +70,7 @@ class SuperLink:
         # Sockets lie below it, whose paths are limited to about 100 characters.
         base = tempfile.gettempdir()
         self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-", dir=base if len(base) < 24 else "/tmp"))
-        self._home = guard.home(self.folder)
+        self._home = run_guard.home(self.folder)
         self._work = self.folder / "work"
         self._log = self.folder / "superlink.log"
         self._read = 0
@@ -83,7 +83,7 @@ class SuperLink:
         # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
         # ends.
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-I", run_guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
         )
         try:
             self._home.mkdir()
@@ -269,7 +269,7 @@ def _environment(folder: Path) -> dict[str, str]:
         **os.environ,
         # The SuperLink starts its helpers by name.
         "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-        "FLWR_HOME": str(guard.home(folder)),
+        "FLWR_HOME": str(run_guard.home(folder)),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -23,7 +23,7 @@ from pathlib import Path
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import CONCURRENCY, SHORT_PAUSES, TASK_POLL_INTERVAL
-from . import credentials, guard
+from . import credentials, run_guard
 from .boards import BoardLimits, join_command, make_groups
 from .forkserver import command_folder
 from .inventory import Bench
@@ -254,7 +254,7 @@ class Testbed(SuperLink):
     def _make_groups(self, board: BoardLimits, number: int) -> list[Path]:
         groups = make_groups(board, f"{self.folder.name}-{number}")
         # The guard removes them when everything has ended.
-        with (self.folder / guard.GROUPS).open("a", encoding="utf-8") as list_of_groups:
+        with (self.folder / run_guard.GROUPS).open("a", encoding="utf-8") as list_of_groups:
             list_of_groups.writelines(f"{group}\n" for group in groups)
         return groups
 

@@ -15,7 +15,7 @@ COMMANDS = {
     "analyse": ("analyse",), "clean": ("clean",), "doctor": ("doctor",), "experiment": ("experiment",),
     "keys": ("keys", "broker"), "listing": ("methods", "datasets", "models", "config"), "new": ("new",),
     "partition": ("partition",), "register": ("register",), "report": ("report",), "run": ("run",),
-    "runs": ("show", "export", "personalise", "new-clients"), "sweep": ("sweep", "compare"), "up": ("up",),
+    "stored_runs": ("show", "export", "personalise", "new-clients"), "sweep": ("sweep", "compare"), "up": ("up",),
     "watch": ("watch",),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import typer
 from ..core.errors import ConfigError
 from ..results.tables import FORMATS
 from .common import overrides, print_tables, require_one_of, run_folder, write_figures
-from .many import Form
+from .grid_options import Form
 from .program import app
 
 

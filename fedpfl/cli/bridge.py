@@ -22,9 +22,9 @@ from .program import OneLineErrors
 
 if TYPE_CHECKING:
     from ..bench.mqtt.account import Account
-    from ..bench.mqtt.device import DeviceBridge
+    from ..bench.mqtt.device_side import DeviceBridge
+    from ..bench.mqtt.http_server import LocalServer
     from ..bench.mqtt.link import Link
-    from ..bench.mqtt.local import LocalServer
     from ..bench.mqtt.upstream import Upstream
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def device(
     _log_to_stderr(log_level)
     _require_paho()
     from ..bench.mqtt import topics
-    from ..bench.mqtt.device import DeviceBridge
+    from ..bench.mqtt.device_side import DeviceBridge
     from ..bench.mqtt.events import TELEMETRY_SECONDS, Events
     from ..bench.mqtt.link import Link
 
@@ -146,7 +146,7 @@ def server(
     from ..bench.mqtt.broker import SERVER_ACCOUNT
     from ..bench.mqtt.events import RunFollower
     from ..bench.mqtt.link import Link
-    from ..bench.mqtt.server import ServerBridge
+    from ..bench.mqtt.server_side import ServerBridge
 
     upstream = _upstream(superlink, superlink_ca)
     name = username or SERVER_ACCOUNT
@@ -210,7 +210,7 @@ def direct(
 def _listening(
     address: tuple[str, int], option: str, bridge: DeviceBridge, tls: ssl.SSLContext | None, *limits: int
 ) -> LocalServer:
-    from ..bench.mqtt.local import LocalServer
+    from ..bench.mqtt.http_server import LocalServer
 
     try:
         return LocalServer(address, bridge, tls, *limits)

@@ -16,7 +16,7 @@ from .common import AsJson, app_settings, complete_runs, output_dir, print_json,
 from .program import app
 
 if TYPE_CHECKING:
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
 
 
 class Space(NamedTuple):
@@ -87,7 +87,7 @@ def _print(shown: list[Space], size: int) -> None:
 
 def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     """Yield what each run takes, and each state of no run; a state that a later run starts from is kept."""
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
     from ..study.store import DEFAULT_ROOT
 
     of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
@@ -140,7 +140,7 @@ def _in_use(folder: RunFolder) -> str:
 
 
 def _remove(one: Space) -> None:
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
 
     run = next((path for path in one.paths if (path / "config.toml").is_file()), None)
     for path in one.paths:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table as Lines
     from rich.text import Text
 
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
     from ..results.tables import Table
     from ..study.analysis.figure import Figure
 

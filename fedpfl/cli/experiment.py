@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
-from . import many
+from . import grid_options
 from .common import (
     RunConfig,
     can_draw,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..study.analysis.figure import Figure
     from ..study.description import Experiment
     from ..study.measured import Measured
-    from ..study.tables import RankedColumn
+    from ..study.paper_tables import RankedColumn
 
 group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="experiment")
@@ -62,20 +62,20 @@ def run_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    jobs: many.Jobs = None,
-    output_dir: many.OutputDir = None,
+    jobs: grid_options.Jobs = None,
+    output_dir: grid_options.OutputDir = None,
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    discard_models: many.DiscardModels = False,
-    executor: many.ExecutorName = "local",
-    slurm: many.SlurmOptions = None,
-    federation: many.Federation = None,
-    quiet: many.Quiet = False,
+    discard_models: grid_options.DiscardModels = False,
+    executor: grid_options.ExecutorName = "local",
+    slurm: grid_options.SlurmOptions = None,
+    federation: grid_options.Federation = None,
+    quiet: grid_options.Quiet = False,
 ) -> None:
     """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     states = runner.run(measured.planned())
     measured.choose()
     if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings
@@ -83,10 +83,10 @@ def run_command(
     tables, figures = tables_and_figures(measured)
     if not row and not column:
         folder = measured.store.tables(measured.experiment.name, scale)
-        many.write_tables(tables, folder)
+        grid_options.write_tables(tables, folder)
         write_figures(figures, folder)
         draw(figures, measured, folder)
-    many.finish(tables, {run.name: states[run.name] for run in measured.wanted()})
+    grid_options.finish(tables, {run.name: states[run.name] for run in measured.wanted()})
 
 
 @group.command("status")
@@ -94,7 +94,7 @@ def status_command(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this experiment.")] = None,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: many.OutputDir = None,
+    output_dir: grid_options.OutputDir = None,
     run_config: RunConfig = None,
 ) -> None:
     """Show the progress of experiments."""
@@ -117,11 +117,11 @@ def table_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: many.OutputDir = None,
+    output_dir: grid_options.OutputDir = None,
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    form: many.Form = "",
+    form: grid_options.Form = "",
 ) -> None:
     """Print the tables of an experiment's finished runs."""
     from ..results.tables import FORMATS
@@ -137,7 +137,7 @@ def page_command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File for the page.")],
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: many.OutputDir = None,
+    output_dir: grid_options.OutputDir = None,
     run_config: RunConfig = None,
     tell: Annotated[
         list[str] | None,
@@ -146,8 +146,8 @@ def page_command(
 ) -> None:
     """Write a page in Markdown about an experiment's finished runs, with the command of every cell."""
     from ..core.files import write_atomically
-    from ..study.page import page
-    from ..study.tables import rankings
+    from ..study.markdown_page import page
+    from ..study.paper_tables import rankings
 
     measured = plan(name, scale, seeds, output_dir, run_config)
     ranked = rankings(measured)
@@ -194,14 +194,14 @@ def plan(
 
     load_app()  # rows may name a method of this folder
     experiment = read(name).only(scale, rows or (), columns or ())
-    measured = Measured(experiment, scale, many.store(output_dir), seeds, overrides(run_config))
+    measured = Measured(experiment, scale, grid_options.store(output_dir), seeds, overrides(run_config))
     require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))
     return measured
 
 
 def tables_and_figures(measured: Measured) -> tuple[list[Table], list[Figure]]:
     """Return the tables and the figures of an experiment and of its analyses."""
-    from ..study.tables import analysed, figures, tables
+    from ..study.paper_tables import analysed, figures, tables
 
     found = analysed(measured)
     return [*tables(measured), *found.tables], [*figures(measured), *found.figures]

@@ -10,13 +10,13 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from .common import RunConfig, can_draw, load_app, require_one_of, run_folder
 from .experiment import Seeds, plan, tables_and_figures
-from .many import OutputDir, store
+from .grid_options import OutputDir, store
 from .program import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
 
 PAGE = "report.html"
 PLOT_FORMATS = ("svg", "pdf", "png")

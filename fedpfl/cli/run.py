@@ -83,7 +83,7 @@ def run_command(
     """Simulate a federation on this machine and wait for its end."""
 
     def make() -> Plan:
-        from .plan import prepare
+        from .run_config import prepare
 
         return prepare(app_dir, run_config, num_clients, resume, continued=continue_from)
 
@@ -101,7 +101,7 @@ def run_command(
 
 def live_page(plan: Plan, account: Account | None = None) -> AbstractContextManager[None]:
     """Return a context in which a live page of a run, and of the bench of an account, is served."""
-    from ..study.live.server import LivePage, beside, listen
+    from ..study.live.page_server import LivePage, beside, listen
 
     page = LivePage(plan.folder.path.parent, listen(), account=account)
     typer.echo(f"live page: {page.address(plan.folder.path.name)}", err=True)
@@ -152,7 +152,7 @@ def execute(
     if as_json:
         _report(plan, COMPLETED, None)
     elif plan.config.of(PersonaliseSettings).on:
-        from .runs import personalised, tell_personalised
+        from .stored_runs import personalised, tell_personalised
 
         tell_personalised(personalised(plan.folder))
     else:

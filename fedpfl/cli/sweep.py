@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from . import many
+from . import grid_options
 from .common import RunConfig, load_app, overrides, require_allowed, require_one_of, require_used
 from .program import app
 
@@ -38,14 +38,14 @@ def sweep_command(
         str, typer.Option(help="Order rows by accuracy on test or validation samples (with validation-fraction).")
     ] = "test",
     name: Annotated[str, typer.Option(help="Name of the folder for the tables; each sweep needs another.")] = "sweep",
-    jobs: many.Jobs = None,
-    output_dir: many.OutputDir = None,
-    form: many.Form = "",
-    discard_models: many.DiscardModels = False,
-    executor: many.ExecutorName = "local",
-    slurm: many.SlurmOptions = None,
-    federation: many.Federation = None,
-    quiet: many.Quiet = False,
+    jobs: grid_options.Jobs = None,
+    output_dir: grid_options.OutputDir = None,
+    form: grid_options.Form = "",
+    discard_models: grid_options.DiscardModels = False,
+    executor: grid_options.ExecutorName = "local",
+    slurm: grid_options.SlurmOptions = None,
+    federation: grid_options.Federation = None,
+    quiet: grid_options.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
     tried = [*(grid or ()), *(random or ())]
@@ -58,7 +58,7 @@ def sweep_command(
     sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
-    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     folder = runner.store.tables(SWEEPS, name)
     require_same_sweep(folder, name, sweep.runs)  # before anything is run
     write_run_names(folder, sweep.runs)  # so that the runs of a sweep that is interrupted are found by its name
@@ -106,14 +106,14 @@ def compare_command(
     name: Annotated[
         str, typer.Option(help="Name of the folder for the tables; by default made from methods and settings.")
     ] = "",
-    jobs: many.Jobs = None,
-    output_dir: many.OutputDir = None,
-    form: many.Form = "",
-    discard_models: many.DiscardModels = False,
-    executor: many.ExecutorName = "local",
-    slurm: many.SlurmOptions = None,
-    federation: many.Federation = None,
-    quiet: many.Quiet = False,
+    jobs: grid_options.Jobs = None,
+    output_dir: grid_options.OutputDir = None,
+    form: grid_options.Form = "",
+    discard_models: grid_options.DiscardModels = False,
+    executor: grid_options.ExecutorName = "local",
+    slurm: grid_options.SlurmOptions = None,
+    federation: grid_options.Federation = None,
+    quiet: grid_options.Quiet = False,
 ) -> None:
     """Choose settings of each method on validation samples, run it with all seeds, and test the differences.
 
@@ -149,7 +149,7 @@ def compare_command(
         own = overrides([text]) if text else {}
         clients = _with_clients({**base, **own})["num-clients"]
         data_sets[chosen_in_words(own)] = {**own, "num-clients": clients}
-    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     require_used(run_config, [*named])
     planned = comparison.comparison(named, base, listed(tune or (), "tune"), seeds, data_sets, runner.store)
     if not name:
@@ -192,12 +192,12 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     return {"num-clients": default_clients(DataSettings.of(given)) or DEFAULT_CLIENTS, **given}
 
 
-def _finish(tables: list[Table], name: str, runner: many.Runner, states: dict[str, State], form: str) -> None:
+def _finish(tables: list[Table], name: str, runner: grid_options.Runner, states: dict[str, State], form: str) -> None:
     """Write tables, and print them, where they are and what makes the report of their runs."""
     from ..study.sweep import SWEEPS
 
     store = runner.store
-    many.write_tables(tables, store.tables(SWEEPS, name))
+    grid_options.write_tables(tables, store.tables(SWEEPS, name))
     option = "" if store.is_default else f" --output-dir {shlex.quote(str(store.root))}"
     typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{option}", err=True)
-    many.finish(tables, states, form)
+    grid_options.finish(tables, states, form)

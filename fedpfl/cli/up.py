@@ -138,7 +138,7 @@ def up_command(
 
     def make() -> Plan:
         from ..core.custom import require_installed
-        from .plan import prepare
+        from .run_config import prepare
 
         own_data = bench is not None and len(bench.data) == bench.clients
         clients = bench.clients if bench else num_supernodes

@@ -20,7 +20,7 @@ from . import main
 
 # What `fedpfl run` and `fedpfl personalise` import when they need it.
 IMPORTED_LATE = (
-    "fedpfl.cli.plan", "fedpfl.launch.simulation", "fedpfl.bench.superlink", "fedpfl.results.summary",
+    "fedpfl.cli.run_config", "fedpfl.launch.simulation", "fedpfl.bench.superlink", "fedpfl.results.summary",
     "tensorboard.summary",
 )  # fmt: skip
 

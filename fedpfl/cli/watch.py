@@ -91,7 +91,7 @@ def _serve(
     runs: Path | None, bench: Account | None, host: str, port: int | None, tls: tuple[Path, Path] | None,
     seconds: float | None,
 ) -> None:  # fmt: skip
-    from ..study.live.server import LivePage, listen, serve
+    from ..study.live.page_server import LivePage, listen, serve
 
     folder = (runs or output_dir()).expanduser()
     if runs is not None and not folder.is_dir():
@@ -109,7 +109,7 @@ def _serve(
 
 
 def _keep(arrived: queue.Queue[Message], message: Message) -> None:
-    from ..bench.mqtt.watch import MAX_PAYLOAD
+    from ..bench.mqtt.status import MAX_PAYLOAD
 
     # No event of ours is this long, and a sender of so many is not waited for.
     if not arrived.full() and len(message.payload) <= MAX_PAYLOAD:
@@ -117,7 +117,7 @@ def _keep(arrived: queue.Queue[Message], message: Message) -> None:
 
 
 def _lines(arrived: queue.Queue[Message], until: float | None) -> None:
-    from ..bench.mqtt.watch import EventError, printable, read_event
+    from ..bench.mqtt.status import EventError, printable, read_event
 
     while until is None or time.monotonic() < until:
         try:
@@ -133,7 +133,7 @@ def _lines(arrived: queue.Queue[Message], until: float | None) -> None:
 def _live(arrived: queue.Queue[Message], until: float | None) -> None:
     from rich.live import Live
 
-    from ..bench.mqtt.watch import Board
+    from ..bench.mqtt.status import Board
 
     board = Board()
     with Live(board.render(), console=stdout(), auto_refresh=False, screen=True) as live:

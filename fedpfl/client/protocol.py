@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..core.device import DEVICE_PACKAGES
+from ..core.device_packages import DEVICE_PACKAGES
 from ..core.errors import ConfigError, FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value

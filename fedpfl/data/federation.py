@@ -125,7 +125,7 @@ class FederatedData:
             own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
             data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
         else:
-            data = imported("fedpfl.data.datasets.own:read_own")(place, settings, num_classes)
+            data = imported("fedpfl.data.datasets.own_data:read_own")(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         return cls.of_client(data, settings, client, seed, str(place))

@@ -20,7 +20,7 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
     if name in DATASETS and name not in custom.entry_point_names("dataset"):
         return DATASETS[name]
-    found: tuple[DatasetInfo, Loader] = part("fedpfl.data.datasets.custom:entry")(name)
+    found: tuple[DatasetInfo, Loader] = part("fedpfl.data.datasets.by_name:entry")(name)
     return found
 
 

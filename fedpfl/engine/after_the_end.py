@@ -14,12 +14,12 @@ from typing import Any
 
 from ..core.errors import ConfigError, FedpflError, reasons
 from ..core.extras import Extras
-from ..core.federation import Client
+from ..core.server_view import Client
 from ..options.after_the_end import MissedSettings, PersonaliseSettings
 from ..options.participation import ParticipationSettings
 from ..results.line import scores_of
 from ..results.record import Round
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config

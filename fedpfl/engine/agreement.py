@@ -14,10 +14,10 @@ from torch import nn
 from ..core.claims import CLASSES_OVER_MEDIAN, FEW_CLASSES
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import Extras
-from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.names import other_than
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..core.sharing import Sharing
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config, client_models

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.rng import generator
+from ..core.server_view import Client
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..core import custom
 from ..core.errors import ConfigError, DamagedFile
-from ..core.federation import Client
 from ..core.files import open_regular
 from ..core.rng import generator
+from ..core.server_view import Client
 from ..core.settings import FILES
 from ..options.participation import ParticipationSettings
 from ..setup.config import Config

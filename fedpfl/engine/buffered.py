@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.federation import Client
 from ..core.layout import rounded
 from ..core.rng import generator
+from ..core.server_view import Client
 from ..core.vectors import without_negative_variances
 from ..options.buffered import BufferedSettings
 from ..setup.config import Config

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from ..core.errors import StateError
-from ..core.federation import Client
+from ..core.server_view import Client
 from ..training.settings import TrainingSettings
 from .devices import KEY, Device, DevicesModel, back_online
 from .transport import TRAIN

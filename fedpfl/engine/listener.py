@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import require_hooks
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..results.record import Round
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 
 # Is called with a client's shared vector and what it started from; returns numbers, or raises ``LayoutError``.

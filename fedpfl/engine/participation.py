@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigError, FedpflError
-from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.rng import generator
+from ..core.server_view import Client
 from ..options.participation import ParticipationSettings
 from ..results.record import Round
-from ..results.run import RunFolder, find_run
+from ..results.run_folder import RunFolder, find_run
 from ..rules import Rule
 from ..setup.config import Config
 from .agreement import agree_with

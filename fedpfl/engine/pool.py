@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..client.engine import Engine
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from .headers import ArrayHeader
 from .slots import Slot, Slots
 from .sums import Adder, Counted

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem, require_metrics
 from ..core.errors import LayoutError
-from ..core.federation import Client
 from ..core.metrics import COUNT, OWN, SUM, MetricKey, known, part_of
+from ..core.server_view import Client
 from .transport import EVALUATE, TRAIN
 
 # Numbers that a reply must have: what is computed with here.

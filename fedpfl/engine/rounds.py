@@ -18,11 +18,11 @@ import numpy as np
 
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
-from ..core.federation import Client
 from ..core.layout import rounded
 from ..core.metrics import names as names_of_metrics
 from ..core.option import part
 from ..core.payload import EVALUATION_ONLY, Number, Payload
+from ..core.server_view import Client
 from ..core.settings import Value
 from ..results.record import Round
 from ..rules import Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..core.extras import Extras
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.config import Config
 from .agreement import Agreement

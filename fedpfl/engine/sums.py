@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from ..core.errors import LayoutError, printable
-from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Number, Payload
+from ..core.server_view import Client
 from ..rules.averages import RunningMean
 from .listener import SumCheck
 from .replies import Expected

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..core.errors import ConfigError
-from ..core.federation import Client
+from ..core.server_view import Client
 from ..options.virtual_time import VirtualTimeSettings
 from ..results.record import Round
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.config import Config
 from .clock import SECOND, Clock, first_in_time

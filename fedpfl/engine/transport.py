@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..core.settings import Value
 from ..setup.config import Config
 

@@ -31,10 +31,10 @@ import numpy as np
 
 from ..client.engine import HANDLERS, Engine
 from ..core.errors import RAISED, FedpflError, in_one_line
-from ..core.federation import Client
 from ..core.files import writing
 from ..core.forks import in_one_process
 from ..core.payload import Number, Payload
+from ..core.server_view import Client
 from ..core.settings import Value
 from ..rules.averages import RunningMean
 from .headers import ArrayHeader, headers

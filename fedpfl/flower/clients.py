@@ -31,18 +31,18 @@ from ..core.payload import Payload, is_probe
 from ..core.settings import Value
 from ..core.sharing import Sharing
 from ..data import Dataset
-from ..data.datasets.custom import CustomLoader
+from ..data.datasets.by_name import CustomLoader
 from ..data.federation import FederatedData
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from ..methods import Method
 from ..models import BaseHeadModel
-from ..models import own as own_models
+from ..models import user_model as own_models
 from ..models.external import with_head
 from ..setup.assembly import seed_model
 from ..setup.config import Config, check_keys
 from ..setup.objects import as_setting
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
-from .named import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
+from .named_arrays import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
 from .strategy import OF_ARRAYS, MethodStrategy, own_of
 
 # A client's arrays in Context.state, which Flower copies with every message of a simulation.

@@ -15,8 +15,8 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from ..core.errors import printable
-from ..core.federation import Client
 from ..core.payload import probe
+from ..core.server_view import Client
 from ..engine.transport import Fail, Wait
 from .messages import to_content
 from .nodes import Node

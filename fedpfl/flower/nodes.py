@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 
 from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
-from ..core.federation import Client
 from ..core.payload import UNNUMBERED, Payload
+from ..core.server_view import Client
 from ..core.settings import Value
 from ..setup.config import RunSettings
 from .messages import from_content, to_content

@@ -26,32 +26,32 @@ from .. import models
 from ..core import custom
 from ..core.claims import Bounds, problem, require_metrics
 from ..core.errors import ConfigError, LayoutError, did_you_mean, printable
-from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.rng import generator
+from ..core.server_view import Client
 from ..core.settings import Value, key_of
 from ..core.sharing import Sharing
 from ..core.vectors import without_negative_variances
 from ..engine.agreement import agree
-from ..engine.federation import run_federation
 from ..engine.listener import Listener
 from ..engine.listeners.log import Log
 from ..engine.listeners.norm_limit import limit_of
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
+from ..engine.server_run import run_federation
 from ..engine.transport import EVALUATE, TRAIN, Request
 from ..methods import Method, methods
-from ..models import own as own_models
+from ..models import user_model as own_models
 from ..models.skeleton import skeleton
 from ..results.record import Round
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config, check_keys, unused
 from ..setup.objects import as_setting
+from .grid_transport import FlowerTransport
 from .messages import SETTINGS, numpy_of
-from .named import EXTRAS, NOT_SENT, Names, from_named, others_of, settings_text, to_named
-from .transport import FlowerTransport
+from .named_arrays import EXTRAS, NOT_SENT, Names, from_named, others_of, settings_text, to_named
 
 logger = getLogger("flwr")
 

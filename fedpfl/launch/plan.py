@@ -24,7 +24,7 @@ from ..methods import discover
 from ..models import require_known
 from ..options.after_the_end import PersonaliseSettings
 from ..options.participation import ParticipationSettings
-from ..results.run import FREE_ON_RESUME, RunFolder, find_run
+from ..results.run_folder import FREE_ON_RESUME, RunFolder, find_run
 from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
 from ..training.device import require_device
 
@@ -98,7 +98,7 @@ def prepare(
     for model in {config.run.model, config.run.model_of(0), *(model for _, model in client_models(config.run))}:
         require_known(model)
     if config.run.metrics:
-        part("fedpfl.training.metrics:find")(config.run.metrics)
+        part("fedpfl.training.measure:find")(config.run.metrics)
     config.training.augmentation_of()
     decided: dict[str, Value] = {}
     if not config.run.resume:

@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.listener import Listener
 from ..results.line import in_words
 from ..results.record import Round
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 
 if TYPE_CHECKING:

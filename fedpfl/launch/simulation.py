@@ -9,12 +9,12 @@ import torch
 
 from ..core.errors import NoPlainModel
 from ..core.rng import global_state_kept
-from ..engine.federation import run_federation
 from ..engine.listener import Listener
-from ..engine.local import LocalTransport
+from ..engine.local_engine import LocalTransport
+from ..engine.server_run import run_federation
 from ..options.after_the_end import PersonaliseSettings
 from ..results.export import export_personal
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..setup.config import Config
 from .plan import Plan
 from .progress import Display, logged

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from ..core.federation import Client, Federation
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products
 from .base import Aggregation, Method

@@ -10,8 +10,8 @@ import numpy as np
 from torch import nn
 
 from ..core.errors import ConfigError
-from ..core.federation import Client, Federation
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..layers.memory import in_twin
 from ..rules.per_client import PerClientRule, inner_products, mix

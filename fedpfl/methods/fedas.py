@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from ..core.errors import LayoutError
 from ..core.extras import SERVER, Extra
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..layers.memory import in_twin, twin
 from ..models.parts import cut
 from ..rules.mean import Mean

@@ -10,9 +10,9 @@ from dataclasses import asdict
 
 import numpy as np
 
-from ..core.federation import Client, Federation
 from ..core.layout import Layout
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..rules.averages import RunningMean
 from ..rules.per_client import PerClientRule, inner_products, mix

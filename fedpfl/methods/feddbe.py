@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from ..core.errors import LayoutError, NoPlainModel
 from ..core.extras import CLIENT, SERVER, Extra
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.mean import Mean

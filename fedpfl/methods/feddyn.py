@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.federation import Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
+from ..core.server_view import Federation
 from ..core.sharing import is_parameter
 from ..rules.mean import Mean
 from ..training.phase import Phase, Proximal

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..core.extras import SERVER, Extra
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..models.parts import cut
 from ..training.loop import fit
 from ..training.phase import PLAIN_SGD, Phase

@@ -12,8 +12,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..core.extras import SERVER, Extra
-from ..core.federation import Client, Federation
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products

@@ -16,8 +16,8 @@ import numpy as np
 from torch import nn
 
 from ..core.errors import ConfigError
-from ..core.federation import Client, Federation
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..core.sharing import Sharing
 from ..models.adapters import matrix_of
 from ..rules.mean import Mean

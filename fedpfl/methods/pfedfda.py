@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError
 from ..core.extras import BOTH, RECEIVED, Extra
-from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..models.parts import cut
 from ..rules.averages import RunningMean
 from ..rules.mean import Mean

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from ..core.extras import CLIENT, SERVER, SHARED, Extra
-from ..core.federation import Client, Federation
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..rules.mean import Mean
 from ..training.phase import Correction, Phase
 from .base import Aggregation, LocalRound, everything

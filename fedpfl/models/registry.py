@@ -115,7 +115,7 @@ MODELS: Registry[_Entry] = Registry(
         ("fedpfl.models.mlp", "mlp mlp-200"),
         ("fedpfl.models.resnet", "resnet10 resnet18 resnet8"),
         ("fedpfl.models.resnet9", "resnet9 resnet9-narrow"),
-        ("fedpfl.models.series", "cnn-1d gru"),
+        ("fedpfl.models.sensor_series", "cnn-1d gru"),
         ("fedpfl.models.transformer", "transformer"),
         ("fedpfl.models.vgg", "vgg16"),
         ("fedpfl.models.vit", "small-vit"),

@@ -32,7 +32,7 @@ class ListenersOption(Option):
 
     title = "Your own listeners"
     Settings = ListenersSettings
-    parts = {"follower": "fedpfl.engine.listeners.named:named_listeners"}
+    parts = {"follower": "fedpfl.engine.listeners.users_own:named_listeners"}
 
     def wanted(self, config: Any) -> bool:
         """Return whether any is named."""

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
-from ..core.federation import Client
 from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
+from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import json_line, read_arrays, write_arrays
 from ..methods.base import tests_more_than_arrays
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
-from .run import GLOBAL, RunFolder, personal_place
+from .run_folder import GLOBAL, RunFolder, personal_place
 
 STATE_DICT, TORCHSCRIPT, ONNX = "state-dict", "torchscript", "onnx"
 FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ".onnx"}

@@ -19,14 +19,14 @@ from ..client.engine import Engine
 from ..client.personalise import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..core.errors import ConfigError, DataError
 from ..core.extras import CLIENT
-from ..core.federation import Client, new_clients
 from ..core.payload import Payload
+from ..core.server_view import Client, new_clients
 from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
-from .run import RunFolder, personal_place
+from .run_folder import RunFolder, personal_place
 
 ENSEMBLE = "ensemble"
 

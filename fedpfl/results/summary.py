@@ -9,7 +9,7 @@ from typing import TypedDict
 from ..core.metrics import ACCURACY
 from .history import History
 from .line import metric_names
-from .run import RunFolder
+from .run_folder import RunFolder
 
 
 class Summary(TypedDict):

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
+from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..core.vectors import without_negative_variances
 from .rule import Rule

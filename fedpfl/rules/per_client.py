@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..core.federation import Client, Federation
 from ..core.layout import rounded
+from ..core.server_view import Client, Federation
 from .rule import Rule
 
 # Values of a vector that are computed with at a time: sums over all clients run in float64 without a copy of it all.

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.errors import require_hooks
-from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.rng import generator
+from ..core.server_view import Client, Federation
 from .averages import Averages, RunningMean, group_size
 
 # Makes the noise of differential privacy for a sum of clients' updates, of the same shape.

@@ -9,9 +9,9 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.extras import Extras
-from ..core.federation import Client, Federation, new_clients
 from ..core.frozen import frozen
 from ..core.rng import seed_global, torch_seed
+from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
 from ..methods.base import require_returned
 from ..models.builder import build

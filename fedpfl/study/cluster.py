@@ -23,7 +23,7 @@ from ..core.files import write_atomically
 from ..core.stored import read_json
 from .grid import Job, Process, Resources, Start
 from .store import PlannedRun, Store
-from .warm import WarmProcess
+from .warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from submitit import Executor

@@ -15,9 +15,9 @@ from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import owners
-from . import metrics
+from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
-from .analysis.runs import other_threads
+from .analysis.repetitions import other_threads
 from .analysis.significance import interval, metric_of, significance
 from .description import Experiment
 from .measured import Measured, in_words
@@ -93,13 +93,13 @@ def tables(measured: Measured, title: str, fitting: bool = False, target: float 
 
 
 def _methods(measured: Measured, title: str, fitting: bool) -> Table:
-    kind, own = (metrics.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (metrics.LAST, NUMBERS)
+    kind, own = (run_numbers.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (run_numbers.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
     virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in measured.planned()) else []
     by = _metric(measured)
     first = own[0] if by == ACCURACY else f"{kind}:{by}"
     names = [*dict.fromkeys([first, *own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual])]
-    numbers = {name: metrics.find(name) for name in names}
+    numbers = {name: run_numbers.find(name) for name in names}
     found = {cell: {name: measured.values(name, *cell) for name in names} for cell in measured.cells}
     headings = {name: number.short_title for name, number in numbers.items()}
     for name, units in UNITS.items() if fitting else ():
@@ -142,11 +142,16 @@ def _costs(measured: Measured, target: float) -> Table:
     by, several = _metric(measured), len(measured.at.columns) > 1
     rows: list[list[Cell]] = []
     for row, column in measured.cells:
-        values = {kind: measured.values(f"{kind}:{by}={target:g}", row, column) for kind in metrics.COSTS}
+        values = {kind: measured.values(f"{kind}:{by}={target:g}", row, column) for kind in run_numbers.COSTS}
         spreads = [Spread.of(of) if of else None for of in values.values()]
         reached = f"{len(next(iter(values.values())))}/{len(measured.seeds)}"
         rows.append([row, *([column] if several else []), *spreads, reached])
-    heads = ["method", *(["data"] if several else []), *(heading for heading, _ in metrics.COSTS.values()), "reached"]
+    heads = [
+        "method",
+        *(["data"] if several else []),
+        *(heading for heading, _ in run_numbers.COSTS.values()),
+        "reached",
+    ]
     note = "Up to the first test that reaches it, of the runs that do; MB both ways, tests included, s of training."
     title = f"Until {by} on test samples, mean over clients, is {target:g}"
     return Table(title, heads, rows, 1, note=note)

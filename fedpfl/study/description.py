@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..core.errors import ConfigError
 from ..launch.shipped import read_toml
-from . import metrics
+from . import run_numbers
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
@@ -326,9 +326,9 @@ def _check_names(found: Experiment, file: str) -> None:
     if both := sorted(rows.keys() & columns.keys()):
         raise ConfigError("rows", both, f"{file}: rows and columns need different names")
     for metric in (*found.metrics, *(row.metric for row in rows.values() if row.metric)):
-        metrics.find(metric)
+        run_numbers.find(metric)
     for curve in found.curves:
-        metrics.find_curve(curve)
+        run_numbers.find_curve(curve)
     _check_known(f"{file}: relative-to", [found.relative_to] if found.relative_to else [], rows)
     _check_known(f"{file}: cells", found.own, rows)
     for row, cells in found.own.items():

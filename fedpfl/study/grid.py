@@ -17,7 +17,7 @@ from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
 from .store import PlannedRun, State, Store, unique
-from .warm import WarmProcess
+from .warm_process import WarmProcess
 
 POLL_SECONDS = 0.1
 

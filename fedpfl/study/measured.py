@@ -8,8 +8,8 @@ from typing import Any
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import parse
-from ..results.run import RunFolder
-from . import metrics
+from ..results.run_folder import RunFolder
+from . import run_numbers
 from .analysis import ANALYSES
 from .description import Cell, Experiment
 from .store import PlannedRun, State, Store, plan, unique
@@ -150,7 +150,7 @@ class Measured:
         if others := self.pooled(row, column):
             values = [self.value(metric, row, other, seed) for other in others]
             known = [value for value in values if value is not None]
-            return metrics.find(metric).pool(known) if len(known) == len(others) else None
+            return run_numbers.find(metric).pool(known) if len(known) == len(others) else None
         value = self._plain(metric, row, column, seed)
         base = self.experiment.relative_to
         if not base or value is None:
@@ -164,14 +164,14 @@ class Measured:
             return None
         name = self.experiment.metric(row, metric)
         kind, _, which = name.partition(":")
-        if kind == metrics.ATTACK and self.store.state(run) is State.FINISHED:
-            return self._attacked(run, metrics.POOLS[which])
+        if kind == run_numbers.ATTACK and self.store.state(run) is State.FINISHED:
+            return self._attacked(run, run_numbers.POOLS[which])
         return self.store.measure(run, name, self.cells[row, column].clients)
 
     def _attacked(self, run: PlannedRun, pool: Callable[[Sequence[float]], float]) -> float | None:
         from .analysis.attack import AttackOptions, attempts_of
 
-        given = self.options(metrics.ATTACK)
+        given = self.options(run_numbers.ATTACK)
         given.pop("of", None)
         try:
             options = parse(AttackOptions, given)

@@ -32,9 +32,9 @@ from ..core.files import private_folder, write_atomically
 from ..core.removed import REMOVED, as_before
 from ..core.settings import absolute_places
 from ..core.stored import read_json, to_toml
-from ..results.run import RunFolder, find_run
+from ..results.run_folder import RunFolder, find_run
 from ..setup.config import Config, all_settings, check_keys
-from . import metrics
+from . import run_numbers
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"
 
@@ -116,7 +116,7 @@ def plan(
     if code := custom.fingerprint(flat):
         counted["parts"] = code  # other custom code makes another run
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
-    modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
+    modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})
     name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}-{digest}"
     return PlannedRun(name, flat, config.run.num_server_rounds, tuple(modes), generate)
 
@@ -170,11 +170,11 @@ class Store:
         """Return a metric of a run; None where it is not finished or has no such number."""
         if self.state(run) is not State.FINISHED:
             return None
-        return metrics.measure(metric, self.folder(run), self.cell(run), clients)
+        return run_numbers.measure(metric, self.folder(run), self.cell(run), clients)
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file with the result of ``fedpfl personalise`` in a mode."""
-        return self.cell(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
+        return self.cell(run) / f"{run_numbers.NEW_CLIENTS}-{mode}.json"
 
     def reason(self, run: PlannedRun) -> str:
         """Return why the last attempt of a run failed; empty if it did not."""

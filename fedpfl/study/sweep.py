@@ -15,10 +15,10 @@ from ..core.files import private_folder, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.rng import generator
 from ..methods import find
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import RunSettings, owners
-from . import metrics
+from . import run_numbers
 from .store import NOT_IDENTIFYING, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
@@ -100,7 +100,7 @@ class SweepPlan:
         errors = {run.name: printable(store.reason(run)) for _, run in pairs if states[run.name] is State.FAILED}
         failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
         error = ["error"] if errors else []
-        columns = [metrics.find(name).title for name in self._columns]
+        columns = [run_numbers.find(name).title for name in self._columns]
         each = self._lines(
             store,
             [
@@ -194,7 +194,7 @@ def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str
 
 def _spread(name: str, runs: Sequence[PlannedRun], store: Store) -> Spread | None:
     values = [store.measure(run, name) for run in runs]
-    return metrics.find(name).spread([value for value in values if value is not None])
+    return run_numbers.find(name).spread([value for value in values if value is not None])
 
 
 def _error_cells(runs: Sequence[PlannedRun], errors: Mapping[str, str]) -> list[Cell]:

@@ -201,7 +201,7 @@ def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str
     """Return sum and count of each further metric."""
     if not measures:
         return {}
-    found: Mapping[str, tuple[float, float]] = part("fedpfl.training.metrics:measured")(measures, outputs, y, loss)
+    found: Mapping[str, tuple[float, float]] = part("fedpfl.training.measure:measured")(measures, outputs, y, loss)
     return found
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedpfl.core.stored import to_toml
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis import ANALYSES
 from fedpfl.study.analysis.cache import cached
 

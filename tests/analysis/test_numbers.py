@@ -9,11 +9,11 @@ from statistics import stdev
 import pytest
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Spread
 from fedpfl.study.analysis import ANALYSES, NotRecorded
-from fedpfl.study.analysis.participation import lowest
-from fedpfl.study.analysis.runs import grouped
+from fedpfl.study.analysis.by_participation import lowest
+from fedpfl.study.analysis.repetitions import grouped
 
 # Beside the tables that need them.
 product = ANALYSES["overall"].function.__globals__["product"]

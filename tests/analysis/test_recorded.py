@@ -7,7 +7,7 @@ import pytest
 from support import simulate
 
 from fedpfl import models
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis import ANALYSES, NotRecorded
 from fedpfl.study.analysis.communication import traffic
 
@@ -141,7 +141,7 @@ def test_channels_that_stay_are_not_counted(tmp_path, method):
 
 def test_a_damaged_array_is_one_line(tmp_path, make_run):
     from fedpfl.core.errors import StateError
-    from fedpfl.study.analysis.runs import array
+    from fedpfl.study.analysis.repetitions import array
 
     run = RunFolder(make_run("fedavg", []).path)
     (run.path / "arrays" / "similarity").mkdir(parents=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis import ANALYSES, NotRecorded
 from fedpfl.study.analysis.significance import (
     Pair,

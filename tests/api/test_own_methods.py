@@ -91,7 +91,7 @@ def test_an_app_s_settings_have_those_of_its_method(elsewhere):
     code = """
 from pathlib import Path
 from fedpfl.cli.common import app_settings
-from fedpfl.cli.plan import prepare
+from fedpfl.cli.run_config import prepare
 for texts in (["double-factor=4"], ['method="fedavg"']):
     print(prepare(Path(), texts, 2, None).config.method.name)
 """
@@ -102,10 +102,10 @@ for texts in (["double-factor=4"], ['method="fedavg"']):
 def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
     from typer.testing import CliRunner
 
-    from fedpfl.cli import app, many
+    from fedpfl.cli import app, grid_options
 
     asked = []
-    monkeypatch.setattr(many.Runner, "run", lambda self, runs: asked.extend(runs) or {})
+    monkeypatch.setattr(grid_options.Runner, "run", lambda self, runs: asked.extend(runs) or {})
     done = CliRunner().invoke(
         app, ["compare", "far:Double", "FedBN", "--output-dir", "runs", "--seeds", "1", "-c", "double-factor=3"]
     )

@@ -14,7 +14,7 @@ from torch.nn import utils
 from torch.nn.utils import parametrizations, prune
 
 import fedpfl
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.models.external import with_head
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 3, "partitioner": "dirichlet-client",

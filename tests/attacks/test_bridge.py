@@ -29,12 +29,11 @@ from mqtt.mqtt_parts import (
 )  # fmt: skip
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.bench.mqtt import frames, topics
-from fedpfl.bench.mqtt import server as server_side
-from fedpfl.bench.mqtt.exchange import HttpRequest, Response
+from fedpfl.bench.mqtt import frames, server_side, topics
 from fedpfl.bench.mqtt.frames import Assembler, Kind
+from fedpfl.bench.mqtt.http_bytes import HttpRequest, Response
 from fedpfl.bench.mqtt.publisher import Message
-from fedpfl.bench.mqtt.server import ServerBridge
+from fedpfl.bench.mqtt.server_side import ServerBridge
 
 MIB = 2**20
 

@@ -16,7 +16,7 @@ from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.forks import in_one_process
 from fedpfl.engine import pool, worker
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.setup.config import Config
 
 CLIENTS, BAD = 4, 2

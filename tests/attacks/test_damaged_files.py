@@ -26,7 +26,7 @@ from fedpfl.core.errors import DamagedFile, FedpflError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import read_arrays, write_arrays
 from fedpfl.results.export import export_personal
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.store import Store, plan
 
 ROUNDS = 3

@@ -12,7 +12,7 @@ from support import FEW_SAMPLES, LocalGrid, arrays, federation, quick, run_feder
 from fedpfl.core.errors import FedpflError
 from fedpfl.engine.rounds import RoundFailed
 from fedpfl.methods import methods
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 
 LARGE = np.float32(0.99) * np.finfo(np.float32).max

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fedpfl.cli import app, doctor
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.methods import methods
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup import reference
 from fedpfl.setup.config import Config, check, check_keys
 from fedpfl.training import speed

@@ -8,10 +8,10 @@ import pytest
 import typer
 
 from fedpfl.cli import follow
-from fedpfl.cli.plan import prepare
 from fedpfl.cli.run import execute
+from fedpfl.cli.run_config import prepare
 from fedpfl.core.errors import DataError, FedpflError
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 ROUND = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1}
 

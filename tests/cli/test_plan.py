@@ -9,7 +9,7 @@ from support import edit_settings
 
 from fedpfl.bench.superlink import copy_app, reason_in
 from fedpfl.cli.common import overrides
-from fedpfl.cli.plan import prepare
+from fedpfl.cli.run_config import prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays
@@ -105,7 +105,7 @@ def test_run_names_are_not_used_twice(elsewhere):
 @pytest.fixture
 def unfinished(elsewhere):
     """Make a run of two clients that was interrupted after round 2."""
-    from fedpfl.results.run import RunFolder
+    from fedpfl.results.run_folder import RunFolder
 
     plan = prepare(None, ['run-name="old" seed=9 output-dir="here"', "num-server-rounds=4"], 2, None)
     folder = RunFolder.create(plan.config)

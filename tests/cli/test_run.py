@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from waiting import wait_until
 
 from fedpfl.cli import app
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from support import FEW_SAMPLES, federation, run_federation, simulate
 
 from fedpfl import Method
 from fedpfl.core.payload import Payload
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting

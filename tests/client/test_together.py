@@ -14,7 +14,7 @@ from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
-from fedpfl.engine.local import LocalTransport, default_workers
+from fedpfl.engine.local_engine import LocalTransport, default_workers
 from fedpfl.engine.sums import Adder
 from fedpfl.methods import methods
 from fedpfl.models import BaseHeadModel, registry

@@ -17,9 +17,9 @@ from fedpfl import models
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.methods import Method, find, methods
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config, check_keys
 from fedpfl.setup.objects import as_setting
 

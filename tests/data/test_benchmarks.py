@@ -16,7 +16,7 @@ import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import DataError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.data.datasets.own import read_clients
+from fedpfl.data.datasets.own_data import read_clients
 from fedpfl.data.datasets.restricted import read_restricted
 from fedpfl.data.division_file import read_division
 

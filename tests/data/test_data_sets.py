@@ -19,7 +19,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, dataset, fetch, load, table
 from fedpfl.data.datasets.folder import read_image_folder
 from fedpfl.data.datasets.npz import read_npz
-from fedpfl.data.datasets.own import read_own
+from fedpfl.data.datasets.own_data import read_own
 from fedpfl.data.datasets.published import _TORCHVISION, EMNIST_BALANCED
 from fedpfl.data.reading import owners
 from fedpfl.data.registry import DATASETS, dataset_names

@@ -10,10 +10,10 @@ import pytest
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients, load, with_partitioner
 from fedpfl.data.datasets import columns
-from fedpfl.data.datasets.custom import CustomLoader
-from fedpfl.data.datasets.own import read_own
-from fedpfl.data.datasets.series import read_series
+from fedpfl.data.datasets.by_name import CustomLoader
+from fedpfl.data.datasets.own_data import read_own
 from fedpfl.data.datasets.table import read_table
+from fedpfl.data.datasets.windows import read_series
 
 PEOPLE = "age,client,height,label,split\n" + "".join(
     f"{20 + i},{'ben' if i % 3 else 'ann'},{150 + i / 2},{'yes' if i % 2 else 'no'},{'test' if i > 7 else 'train'}\n"

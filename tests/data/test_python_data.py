@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import fedpfl.data.datasets.custom as custom
+import fedpfl.data.datasets.by_name as custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, partition_counts
-from fedpfl.data.datasets.custom import CustomLoader
+from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.folder import read_image_folder
-from fedpfl.data.datasets.own import read_own
+from fedpfl.data.datasets.own_data import read_own
 
 
 @pytest.fixture

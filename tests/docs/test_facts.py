@@ -14,7 +14,7 @@ import click
 import pytest
 from typer.main import get_command
 
-from fedpfl.api import frames
+from fedpfl.api import dataframes
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
@@ -177,8 +177,8 @@ def test_the_columns_of_the_frames_are_those_of_the_page():
     )  # fmt: skip
     lines = [summarise(done)]
     for head, frame in (
-        ("| column of `run.rounds`", frames.rounds(lines)),
-        ("| column of `run.clients`", frames.clients(lines, ["Ann", "Ben"])),
+        ("| column of `run.rounds`", dataframes.rounds(lines)),
+        ("| column of `run.clients`", dataframes.clients(lines, ["Ann", "Ben"])),
     ):
         listed = columns(head)
         assert len(frame.columns) > 8 and not [name for name in frame.columns if not listed.fullmatch(name)]

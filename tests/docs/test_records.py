@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 from fedpfl.study.description import load
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from fedpfl.cli import app
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.core.federation import new_clients
 from fedpfl.core.payload import Payload, is_probe
+from fedpfl.core.server_view import new_clients
 from fedpfl.flower.messages import from_content
 from fedpfl.results.export import personal_models
 from fedpfl.results.new_clients import try_new_clients

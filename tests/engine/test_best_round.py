@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 # The learning rate lets the rounds go up and down.
 GIVEN = {

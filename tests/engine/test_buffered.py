@@ -10,15 +10,15 @@ import pytest
 from support import FEW_SAMPLES, Killed, engine, federation, run_federation
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import rounds
 from fedpfl.engine.buffered import BufferedLoop
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.participation import Participation
 from fedpfl.engine.transport import Transport
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
 

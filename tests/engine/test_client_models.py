@@ -12,7 +12,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.results.export import export_personal, personal_models, trained_model
 from fedpfl.setup.config import Config

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.setup.config import Config
 
 GIVEN = {"method": "ditto", "local_epochs": 1, "num_server_rounds": 2, "model": "mlp", **FEW_SAMPLES}

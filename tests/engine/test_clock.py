@@ -10,17 +10,17 @@ import pytest
 from support import FEW_SAMPLES, Killed, engine, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, StateError
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import rounds
 from fedpfl.engine.clock import SECOND, Clock, exchange, first_in_time
 from fedpfl.engine.devices import Device, DevicesModel, back_online, read_bench
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.engine.timed import TimedParticipation
 from fedpfl.engine.transport import Transport
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import outcome as outcome_of
 from fedpfl.results.summary import summary
 from fedpfl.rules.mean import Mean

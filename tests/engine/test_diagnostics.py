@@ -7,9 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, rule, run_federation, simulate
 
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.listeners.diagnostics import Diagnostics
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedamp import Attentive

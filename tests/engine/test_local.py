@@ -19,11 +19,11 @@ from waiting import wait_until
 from fedpfl.client import engine as client_engine
 from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client
 from fedpfl.core.sharing import Sharing
-from fedpfl.engine import local, pool, worker
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine import local_engine, pool, worker
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.pool import Finished
 from fedpfl.engine.transport import Request, Wait, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader, Reply
@@ -251,7 +251,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
         raise Enough
 
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(local.WorkerPool, "look", look)
+    monkey.setattr(local_engine.WorkerPool, "look", look)
     with monkey.context(), pytest.raises(Enough), transport:
         run_federation(transport, values)
     monkey.undo()
@@ -285,8 +285,8 @@ class Order:
 
 @pytest.mark.parametrize("limit", [8_000, 80_000])
 def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(local, "WorkerPool", Order)
-    monkeypatch.setattr(local, "WAITING_BYTES", limit)
+    monkeypatch.setattr(local_engine, "WorkerPool", Order)
+    monkeypatch.setattr(local_engine, "WAITING_BYTES", limit)
     values = settings(tmp_path, "run")
     made, done = [], []
 

@@ -11,7 +11,7 @@ from support import FEW_SAMPLES, simulate
 
 import fedpfl
 from fedpfl.core.errors import ConfigError
-from fedpfl.core.federation import Client
+from fedpfl.core.server_view import Client
 from fedpfl.engine.replies import leave_out, problems
 from fedpfl.results.history import History
 from fedpfl.study.analysis import ANALYSES

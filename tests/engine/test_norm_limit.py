@@ -8,9 +8,9 @@ from support import rule
 
 from fedpfl.core.errors import LayoutError
 from fedpfl.core.extras import SERVER, SHARED, Extra, Extras
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.listeners.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
 from fedpfl.options.privacy import PrivacySettings

@@ -9,7 +9,7 @@ from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.rng import generator
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 

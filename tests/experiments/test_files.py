@@ -13,7 +13,7 @@ from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study.description import SCALES, load
 from fedpfl.study.measured import Measured
-from fedpfl.study.metrics import WINDOW
+from fedpfl.study.run_numbers import WINDOW
 from fedpfl.study.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

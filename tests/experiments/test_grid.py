@@ -19,8 +19,8 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.study.description import load
 from fedpfl.study.grid import Grid, Process, _shares
 from fedpfl.study.measured import Measured
+from fedpfl.study.paper_tables import analysed, tables
 from fedpfl.study.store import PlannedRun, State, Store, plan
-from fedpfl.study.tables import analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
 

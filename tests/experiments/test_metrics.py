@@ -8,14 +8,14 @@ from grids import FILE, Fake, Silent, write
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.history import History
-from fedpfl.results.run import RunFolder
-from fedpfl.study import metrics
+from fedpfl.results.run_folder import RunFolder
+from fedpfl.study import run_numbers
 from fedpfl.study.analysis.attack import AttackOptions, Attempt
 from fedpfl.study.description import load
 from fedpfl.study.grid import Grid
 from fedpfl.study.measured import Measured
+from fedpfl.study.paper_tables import tables
 from fedpfl.study.store import Store
-from fedpfl.study.tables import tables
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:
@@ -53,48 +53,48 @@ LINES = [
     ],
 )  # fmt: skip
 def test_a_metric(name: str, value: float | None) -> None:
-    assert metrics.find(name).value(History(LINES)) == (None if value is None else pytest.approx(value))
+    assert run_numbers.find(name).value(History(LINES)) == (None if value is None else pytest.approx(value))
 
 
 def test_the_best_ten_rounds_are_consecutive() -> None:
     lines = [line(i, 0, w) for i, w in enumerate([0.9] + [0.1] * 9 + [0.5] * 10 + [0.9], 1)]
-    assert metrics.find("weighted-best-10").value(History(lines)) == pytest.approx((9 * 0.5 + 0.9) / 10)
+    assert run_numbers.find("weighted-best-10").value(History(lines)) == pytest.approx((9 * 0.5 + 0.9) / 10)
 
 
 def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
     lines = [{**line(i, tests, 0.0), "validation": {"accuracy": held}}
              for i, tests, held in ((1, 0.9, 0.2), (2, 0.6, 0.8), (3, 0.7, 0.8), (4, 0.8, 0.5))]  # fmt: skip
-    assert metrics.find("validation-best").value(History(lines)) == pytest.approx(0.8)
-    assert metrics.find("personalised-chosen").value(History(lines)) == pytest.approx(0.6), (
+    assert run_numbers.find("validation-best").value(History(lines)) == pytest.approx(0.8)
+    assert run_numbers.find("personalised-chosen").value(History(lines)) == pytest.approx(0.6), (
         "the first of two that are level"
     )
     lines[1]["global"] = {"accuracy": 0.3}
-    assert metrics.find("worst-tenth-chosen").value(History(lines)) == pytest.approx(0.5), "of three clients one"
-    assert metrics.find("worst-tenth-chosen").value(History(lines).only({1, 2})) == pytest.approx(0.6)
-    assert metrics.find("global-chosen").value(History(lines)) == pytest.approx(0.3)
-    assert metrics.find("personalised-chosen").value(History(LINES)) is None
-    assert metrics.find("validation-best").value(History(LINES)) is None
+    assert run_numbers.find("worst-tenth-chosen").value(History(lines)) == pytest.approx(0.5), "of three clients one"
+    assert run_numbers.find("worst-tenth-chosen").value(History(lines).only({1, 2})) == pytest.approx(0.6)
+    assert run_numbers.find("global-chosen").value(History(lines)) == pytest.approx(0.3)
+    assert run_numbers.find("personalised-chosen").value(History(LINES)) is None
+    assert run_numbers.find("validation-best").value(History(LINES)) is None
 
 
 def test_some_clients_alone() -> None:
-    assert metrics.find("personalised-best").value(History(LINES).only({0, 2})) == pytest.approx(0.7)
-    assert metrics.find("personalised-best").value(History(LINES).only({0})) == pytest.approx(0.6)
+    assert run_numbers.find("personalised-best").value(History(LINES).only({0, 2})) == pytest.approx(0.7)
+    assert run_numbers.find("personalised-best").value(History(LINES).only({0})) == pytest.approx(0.6)
 
 
 def test_runs_that_recorded_no_sizes_have_no_number_of_trained_models() -> None:
-    assert metrics.find("trained-best").value(History([{"round": 1, "trained": {"each": {"0": 0.5}}}])) is None
+    assert run_numbers.find("trained-best").value(History([{"round": 1, "trained": {"each": {"0": 0.5}}}])) is None
 
 
 def test_without_rounds_there_is_nothing() -> None:
     for name in ("personalised-best", "trained-best", "personalised-last", "weighted-best-10", "train-loss-last"):
-        assert metrics.find(name).value(History([])) is None
+        assert run_numbers.find(name).value(History([])) is None
 
 
 def test_an_unknown_name_is_told_what_there_is() -> None:
     with pytest.raises(ConfigError, match="must be one of personalised-best"):
-        metrics.find("accuracy")
+        run_numbers.find("accuracy")
     with pytest.raises(ConfigError, match="must be one of personalised, global, validation, train-loss, detail:NAME"):
-        metrics.find_curve("accuracy")
+        run_numbers.find_curve("accuracy")
 
 
 def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monkeypatch) -> None:
@@ -128,15 +128,15 @@ def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monke
 )  # fmt: skip
 def test_what_a_target_costs(name, wanted):
     history = History([line(1, 0.5, 0.6), line(2, 0.7, 0.65), line(3, 0.6, 0.8)])
-    assert metrics.find(name).value(history) == wanted
+    assert run_numbers.find(name).value(history) == wanted
 
 
 def test_of_an_error_the_target_is_reached_from_above():
     lines = [{**line(i, 0.5, 0.5), "personalised": {"rmse": rmse}} for i, rmse in ((1, 3.0), (2, 1.0))]
-    assert metrics.find("rounds-to:rmse=1.5").value(History(lines)) == 2
+    assert run_numbers.find("rounds-to:rmse=1.5").value(History(lines)) == 2
 
 
 @pytest.mark.parametrize("name", ["rounds-to:accuracy", "rounds-to:", "rounds-to:accuracy=x", "rounds-to"])
 def test_a_target_that_is_none_is_refused(name):
     with pytest.raises(ConfigError, match="METRIC=VALUE"):
-        metrics.find(name)
+        run_numbers.find(name)

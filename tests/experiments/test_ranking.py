@@ -17,8 +17,8 @@ from fedpfl.study.analysis.figure import Points
 from fedpfl.study.description import load
 from fedpfl.study.grid import Grid
 from fedpfl.study.measured import Measured
+from fedpfl.study.paper_tables import figures, rankings, tables
 from fedpfl.study.store import Store
-from fedpfl.study.tables import figures, rankings, tables
 
 FILE = """\
 title = "A board"

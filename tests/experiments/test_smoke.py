@@ -13,8 +13,8 @@ from fedpfl.launch.shipped import experiments
 from fedpfl.study.description import load
 from fedpfl.study.grid import Grid
 from fedpfl.study.measured import Measured
+from fedpfl.study.paper_tables import analysed, tables
 from fedpfl.study.store import State, Store
-from fedpfl.study.tables import analysed, tables
 
 FILES = experiments(Path(__file__).resolve().parents[2] / "experiments")
 QUICK = ("fedreg-figure-7",)

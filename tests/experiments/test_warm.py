@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.results.run import RunFolder
-from fedpfl.study.warm import WarmProcess
+from fedpfl.results.run_folder import RunFolder
+from fedpfl.study.warm_process import WarmProcess
 
 RUN = """\
 method = "{method}"

@@ -16,8 +16,8 @@ from torch import nn
 import fedpfl
 from fedpfl import strategies
 from fedpfl.data.federation import federated_data
-from fedpfl.engine.federation import run_federation
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.server_run import run_federation
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.bench import guard
+from fedpfl.bench import run_guard
 from fedpfl.bench.boards import BOARDS, MOUNTS, BoardLimits, join_command, make_groups
 from fedpfl.core.errors import FedpflError
 
@@ -64,13 +64,13 @@ def test_real_groups_are_made_and_removed_by_the_guard(tmp_path):
         pytest.skip(str(error))
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / guard.GROUPS).write_text("".join(f"{group}\n" for group in groups))
+    (folder / run_guard.GROUPS).write_text("".join(f"{group}\n" for group in groups))
     done = subprocess.run([*join_command(groups), "cat", "/proc/self/cgroup"], capture_output=True, text=True)
     assert all(group.name in done.stdout for group in groups)
-    mark = {**os.environ, "FLWR_HOME": str(guard.home(folder))}
+    mark = {**os.environ, "FLWR_HOME": str(run_guard.home(folder))}
     busy = subprocess.Popen([*join_command(groups), "sleep", "1000"], env=mark, start_new_session=True)
     wait_until(lambda: all((group / "cgroup.procs").read_text() for group in groups))
-    guard.end_all(folder, set())
+    run_guard.end_all(folder, set())
     assert busy.wait(HANG_SECONDS) < 0
     assert not any(Path(group).exists() for group in groups)
     assert not folder.exists()

@@ -11,14 +11,14 @@ import pytest
 from processes import marked
 from waiting import wait_until
 
-from fedpfl.bench.superlink import SuperLink, guard
+from fedpfl.bench.superlink import SuperLink, run_guard
 from fedpfl.core.errors import FedpflError
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
 
 def belonging(folder):
-    return marked(f"FLWR_HOME={guard.home(folder)}")
+    return marked(f"FLWR_HOME={run_guard.home(folder)}")
 
 
 def test_nothing_outlives_a_killed_program():

@@ -14,7 +14,7 @@ from waiting import InThread
 from fedpfl.core.stored import json_line, write_toml
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
-from fedpfl.study.live.server import LivePage, listen, serve
+from fedpfl.study.live.page_server import LivePage, listen, serve
 
 
 def make_run(

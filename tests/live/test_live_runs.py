@@ -13,8 +13,8 @@ from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, DamagedFile
 from fedpfl.core.files import locked, write_atomically
-from fedpfl.study.live import runs
-from fedpfl.study.live.runs import list_runs, read_run
+from fedpfl.study.live import run_data
+from fedpfl.study.live.run_data import list_runs, read_run
 
 
 def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
@@ -70,7 +70,7 @@ def test_a_run_whose_last_round_is_repeated_is_told_again(tmp_path):
 def test_a_long_run_is_told_in_pieces(tmp_path, monkeypatch):
     make_run(tmp_path, "one", rounds=9)
     whole = read_run(tmp_path, "one")
-    monkeypatch.setattr(runs, "MAX_CHUNK", len(round_line(1)) * 2 + 100)
+    monkeypatch.setattr(run_data, "MAX_CHUNK", len(round_line(1)) * 2 + 100)
     found, since, pieces, more = [], "", 0, True
     while more:
         piece = read_run(tmp_path, "one", since)
@@ -78,7 +78,7 @@ def test_a_long_run_is_told_in_pieces(tmp_path, monkeypatch):
         found += piece["each"]
     assert found == whole["each"]
     assert pieces > 3
-    monkeypatch.setattr(runs, "MAX_CHUNK", 10)  # a line is longer
+    monkeypatch.setattr(run_data, "MAX_CHUNK", 10)  # a line is longer
     assert read_run(tmp_path, "one")["rounds"] == [1]
 
 
@@ -106,8 +106,8 @@ def test_states_of_runs(tmp_path):
 def test_the_last_line_is_found_however_long_lines_are(tmp_path, monkeypatch, rounds):
     make_run(tmp_path, "one", rounds=rounds)
     for tail in (1, 100, len(round_line(1)), 2**16):
-        monkeypatch.setattr(runs, "TAIL", tail)
-        runs._read_once.cache_clear()
+        monkeypatch.setattr(run_data, "TAIL", tail)
+        run_data._read_once.cache_clear()
         assert [run["round"] for run in list_runs(tmp_path)] == [rounds]
 
 
@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path):
 
 
 def test_clients_beyond_the_limit_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "MAX_CLIENTS", 2)
+    monkeypatch.setattr(run_data, "MAX_CLIENTS", 2)
     folder = make_run(tmp_path, "one")
     add_round(folder, 1, failed={2: "away"})
     add_round(folder, 2)
@@ -239,8 +239,8 @@ def test_reading_changes_nothing_and_needs_no_torch(tmp_path):
 
     before = files()
     code = (
-        "import sys; from pathlib import Path; from fedpfl.study.live import server; root = Path(sys.argv[1]);"
-        "assert server.list_runs(root) and server.read_run(root, 'one')['rounds'] == [1, 2];"
+        "import sys; from pathlib import Path; from fedpfl.study.live import page_server; root = Path(sys.argv[1]);"
+        "assert page_server.list_runs(root) and page_server.read_run(root, 'one')['rounds'] == [1, 2];"
         "assert not {'torch', 'flwr', 'paho'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=120)

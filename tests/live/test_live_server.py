@@ -21,11 +21,11 @@ from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.mqtt import topics
 from fedpfl.bench.mqtt.publisher import Message
-from fedpfl.bench.mqtt.watch import Board
+from fedpfl.bench.mqtt.status import Board
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
-from fedpfl.study.live import server
-from fedpfl.study.live.server import FILES, LiveBoard, LivePage, beside, listen
+from fedpfl.study.live import page_server
+from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, beside, listen
 
 
 def client(page, **headers):
@@ -112,7 +112,7 @@ def test_a_port_that_is_taken_is_named_unless_nobody_asked_for_it(monkeypatch):
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port.*{port}.*cannot be listened on"):
             listen(port=port)
-        monkeypatch.setattr("fedpfl.study.live.server.PORT", port)
+        monkeypatch.setattr("fedpfl.study.live.page_server.PORT", port)
         with listen() as other:
             assert other.getsockname()[1] not in (port, 0)
 
@@ -178,11 +178,11 @@ def test_a_browser_that_looks_on_sees_how_the_run_has_ended(tmp_path):
 
 
 def test_connections_that_send_no_request_keep_nobody_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(page_server, "REQUEST_SECONDS", 0.3)
     make_run(tmp_path, "one")
     with served(tmp_path) as page, contextlib.ExitStack() as stack, client(page) as web:
         assert web.get("/api/runs").status_code == 200
-        for number in range(server.MAX_CONNECTIONS + 10):
+        for number in range(page_server.MAX_CONNECTIONS + 10):
             slow = stack.enter_context(socket.create_connection(page.listening.getsockname()))
             slow.sendall(b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * (number % 2) + b"GET / HT")
         wait_until(lambda: httpx.get(page.address().partition("#")[0]).status_code == 200)
@@ -196,7 +196,7 @@ def connects(port):
 BESIDE = """
 import sys, time
 from pathlib import Path
-from fedpfl.study.live.server import LivePage, beside, listen
+from fedpfl.study.live.page_server import LivePage, beside, listen
 page = LivePage(Path(sys.argv[1]), listen(port=0))
 port = page.listening.getsockname()[1]
 with beside(page):

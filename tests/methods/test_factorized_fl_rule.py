@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.methods.factorized_fl.similarity import Similarity, cosines
 from fedpfl.rules.mean import Mean
 

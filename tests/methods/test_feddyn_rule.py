@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.methods.feddyn import FedDynMean
 
 LAYOUT = Layout.of([("fc.weight", (1,)), ("norm.running_mean", (1,)), ("norm.running_var", (1,)), ("norm.bias", (1,))])

@@ -10,7 +10,7 @@ from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
-from fedpfl.core.federation import Client
+from fedpfl.core.server_view import Client
 from fedpfl.methods.fedfac.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation

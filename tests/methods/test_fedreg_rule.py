@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedpfl.core.errors import LayoutError
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.methods.fedreg.by_part import MeanByPart, MeanOfRebalanced
 from fedpfl.rules.mean import Mean
 

@@ -29,8 +29,8 @@ from mqtt_parts import (
 from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.mqtt import frames
-from fedpfl.bench.mqtt.exchange import HttpRequest
 from fedpfl.bench.mqtt.frames import Kind
+from fedpfl.bench.mqtt.http_bytes import HttpRequest
 
 pytestmark = [
     pytest.mark.xdist_group("mqtt"),

@@ -21,11 +21,11 @@ from fedpfl.bench.mqtt.account import Account
 from fedpfl.bench.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.bench.mqtt.events import Events, LogEvents, RunFollower
 from fedpfl.bench.mqtt.link import PACKET_OVERHEAD, Message
-from fedpfl.bench.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
+from fedpfl.bench.mqtt.status import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.cli import app
 from fedpfl.cli.watch import _keep, _lines
 from fedpfl.core.errors import ConfigError
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 ROLES = Path(__file__).parents[2] / "deploy" / "ansible" / "roles"
 
@@ -132,7 +132,7 @@ def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path, monkeypatch):
     with (tmp_path / ".lock").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         looked = SimpleNamespace(sleep=lambda seconds: fcntl.flock(looked_at, fcntl.LOCK_UN))
-        monkeypatch.setattr("fedpfl.results.run.time", looked)
+        monkeypatch.setattr("fedpfl.results.run_folder.time", looked)
         with folder.exclusive():
             pass
 

@@ -10,17 +10,15 @@ from contextlib import contextmanager
 import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.bench.mqtt import device as device_side
-from fedpfl.bench.mqtt import frames, topics
-from fedpfl.bench.mqtt import server as server_side
+from fedpfl.bench.mqtt import device_side, frames, server_side, topics
 from fedpfl.bench.mqtt.account import LinkError
-from fedpfl.bench.mqtt.device import DeviceBridge
-from fedpfl.bench.mqtt.exchange import HttpRequest, Response
+from fedpfl.bench.mqtt.device_side import DeviceBridge
 from fedpfl.bench.mqtt.frames import Kind
+from fedpfl.bench.mqtt.http_bytes import HttpRequest, Response
 from fedpfl.bench.mqtt.limits import Budget, Claim
 from fedpfl.bench.mqtt.parked import Parked
 from fedpfl.bench.mqtt.publisher import Message
-from fedpfl.bench.mqtt.server import ServerBridge
+from fedpfl.bench.mqtt.server_side import ServerBridge
 from fedpfl.bench.mqtt.upstream import UpstreamError
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"

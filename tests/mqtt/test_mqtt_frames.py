@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpfl.bench.mqtt import frames
-from fedpfl.bench.mqtt.exchange import HttpRequest, Response, carried
 from fedpfl.bench.mqtt.frames import Assembler, FrameError, Kind
+from fedpfl.bench.mqtt.http_bytes import HttpRequest, Response, carried
 
 ID = bytes(range(16))
 HEADERS = (("content-type", "application/protobuf"), ("flwr-signature", "abc="), ("flwr-x", "a, b\t\xe9"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.bench.mqtt import direct, exchange, frames, local, parked, server
+from fedpfl.bench.mqtt import direct, frames, http_bytes, http_server, parked, server_side
 from fedpfl.bench.mqtt.limits import MAX_SENDERS, Budget, Complaints
 
 
@@ -134,12 +134,12 @@ def test_the_page_has_the_limits():
                 int(number) * 2**17 for number in connections
             ]
             assert total == f"{sum(rows[process]) // 2**20} MiB", process
-    message, for_each = frames.MAX_MESSAGE_BYTES, local.STEP_BYTES + exchange.MAX_HEAD_BYTES
+    message, for_each = frames.MAX_MESSAGE_BYTES, http_server.STEP_BYTES + http_bytes.MAX_HEAD_BYTES
     assert rows == {
-        "server's side, for one device": [frames.MAX_SENDER_BYTES, server.MAX_RESPONSES_BYTES, parked.MAX_BYTES],
-        "server's side, for all devices": [server.MAX_BYTES, server.MAX_BYTES, parked.MAX_ALL_BYTES],
+        "server's side, for one device": [frames.MAX_SENDER_BYTES, server_side.MAX_RESPONSES_BYTES, parked.MAX_BYTES],
+        "server's side, for all devices": [server_side.MAX_BYTES, server_side.MAX_BYTES, parked.MAX_ALL_BYTES],
         "device's side": [
-            local.MAX_BODIES_BYTES + message, frames.MAX_SENDER_BYTES, local.MAX_CONNECTIONS * for_each
+            http_server.MAX_BODIES_BYTES + message, frames.MAX_SENDER_BYTES, http_server.MAX_CONNECTIONS * for_each
         ],
         "`direct`": [
             direct.MAX_BODIES_BYTES + message, direct.MAX_BYTES, 2 * direct.MAX_BYTES, parked.MAX_BYTES,

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.bench.mqtt import local
-from fedpfl.bench.mqtt.exchange import HttpRequest, Response
+from fedpfl.bench.mqtt import http_server
+from fedpfl.bench.mqtt.http_bytes import HttpRequest, Response
+from fedpfl.bench.mqtt.http_server import LocalServer
 from fedpfl.bench.mqtt.limits import Budget
-from fedpfl.bench.mqtt.local import LocalServer
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 
@@ -156,9 +156,9 @@ def test_bodies_wait_for_room(bridge, server, client):
         assert len(working) == 1
         working.pop()
 
-    server.room, bridge.work = Budget(2 * local.STEP_BYTES), work
+    server.room, bridge.work = Budget(2 * http_server.STEP_BYTES), work
     server.room.changed = Watched()
-    body = bytes(2 * local.STEP_BYTES)  # of which the first step needs no room
+    body = bytes(2 * http_server.STEP_BYTES)  # of which the first step needs no room
     posts = [InThread(client.post, PUSH, content=body) for _ in range(2)]
     assert [post.result().content for post in posts] == [body] * 2
 
@@ -190,8 +190,8 @@ def is_closed(connection):
 
 @pytest.mark.parametrize("start", [b"", b"POST", f"POST {PUSH} HTTP/1.1\r\ncontent-length: 9999\r\n\r\n".encode()])
 def test_a_request_that_takes_too_long_is_given_up_however_often_a_byte_comes(bridge, server, monkeypatch, start):
-    monkeypatch.setattr(local, "HANDSHAKE_SECONDS", 0.3)
-    monkeypatch.setattr(local, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.3)
     with connect(server) as connection:
         connection.sendall(start)
         connection.settimeout(0.05)
@@ -210,7 +210,7 @@ def test_a_request_that_takes_too_long_is_given_up_however_often_a_byte_comes(br
 
 
 def test_an_answer_that_nobody_reads_is_given_up(bridge, server, monkeypatch):
-    monkeypatch.setattr(local, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.3)
     gone = threading.Event()
 
     def exchange(request, client_waits, interim, answer, ready):
@@ -242,13 +242,13 @@ def sends_no_more(connection, data):
 
 
 def test_bytes_are_taken_as_they_arrive(server):
-    with begun(server, 5_000_000, 10), begun(server, 5_000_000, 3 * local.STEP_BYTES):
-        wait_until(lambda: server.room.held == 3 * local.STEP_BYTES)
+    with begun(server, 5_000_000, 10), begun(server, 5_000_000, 3 * http_server.STEP_BYTES):
+        wait_until(lambda: server.room.held == 3 * http_server.STEP_BYTES)
     wait_until(lambda: server.room.held == 0)
 
 
 def test_only_a_node_that_the_superlink_has_accepted_sends_long_bodies(bridge, server, client, caplog):
-    length = local.MAX_UNKNOWN_BODY_BYTES + 1
+    length = http_server.MAX_UNKNOWN_BODY_BYTES + 1
     with begun(server, length, 0) as connection:
         assert is_closed(connection)
     assert "from a node that the SuperLink has not accepted yet" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from waiting import HANG_SECONDS
 
 from fedpfl.bench.mqtt import upstream
-from fedpfl.bench.mqtt.exchange import HttpRequest
+from fedpfl.bench.mqtt.http_bytes import HttpRequest
 from fedpfl.bench.mqtt.upstream import Upstream, UpstreamError
 
 REQUEST = HttpRequest("/v1/fleet/pull-object", (("flwr-x", "1"),), b"body", 1.0)

@@ -23,10 +23,10 @@ from support import run_federation
 
 import fedpfl
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client
 from fedpfl.data import FederatedData
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.transport import Fail, Request, Wait
 from fedpfl.setup.config import Config
 

@@ -10,7 +10,7 @@ import pytest
 from support import simulate
 
 from fedpfl.core.stored import to_toml
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 
 
 @pytest.fixture(scope="session")

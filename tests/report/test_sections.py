@@ -12,7 +12,7 @@ from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data, load
 from fedpfl.data.datasets.places import no_downloads
 from fedpfl.engine.agreement import Agreement
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.study.report import sections
 

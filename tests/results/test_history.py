@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpfl.results.history import History
-from fedpfl.study.metrics import find
+from fedpfl.study.run_numbers import find
 
 LINES = [
     {"round": 1, "bytes_up": 2, "bytes_down": 1, "train_loss": 0.5, "failed": {"3": "no memory"}},

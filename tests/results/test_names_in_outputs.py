@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.cli.common import print_json, stdout
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import FORMATS, Table
 from fedpfl.study.report.page import write_page, write_plots
 from fedpfl.study.report.sections import sections
@@ -98,7 +98,7 @@ def test_a_folder_of_such_a_name_is_listed_and_an_error_names_it(run, monkeypatc
         (root / name).mkdir(parents=True)
         for file in ("config.toml", "metrics.jsonl", "task.json", "summary.md"):
             (root / name / file).write_bytes((run.path / file).read_bytes())
-    monkeypatch.setattr("fedpfl.cli.runs.output_dir", lambda: root)
+    monkeypatch.setattr("fedpfl.cli.stored_runs.output_dir", lambda: root)
     shown = CliRunner().invoke(app, ["show"])
     assert shown.exit_code == 0 and "[red]x" in shown.output and "[nope]" in shown.output
     assert not STEERS.search(shown.output)

@@ -16,7 +16,7 @@ from fedpfl.cli import app
 from fedpfl.client.engine import Engine
 from fedpfl.client.personalise import of_personal_part
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.core.federation import new_clients
+from fedpfl.core.server_view import new_clients
 from fedpfl.data.federation import federated_data
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods

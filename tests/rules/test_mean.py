@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings

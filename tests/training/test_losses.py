@@ -11,8 +11,8 @@ from support import federation, quick, simulate
 from torch.nn import functional as F
 
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
-from fedpfl.core.federation import Client
 from fedpfl.core.samples import Samples
+from fedpfl.core.server_view import Client
 from fedpfl.data.datasets.npz import read_npz
 from fedpfl.engine.replies import problems
 from fedpfl.methods import methods

@@ -9,7 +9,7 @@ import torch
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.metrics import METRICS, combined, require, value
 from fedpfl.training.losses import CROSS_ENTROPY, MSE, MULTI_LABEL
-from fedpfl.training.metrics import _OURS, find, measured
+from fedpfl.training.measure import _OURS, find, measured
 
 sklearn = pytest.importorskip("sklearn.metrics")
 

@@ -17,7 +17,7 @@ from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
-from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.loop import run_phase

@@ -9,7 +9,7 @@ from support import LocalGrid, federation, run_federation, simulate
 from fedpfl.client.engine import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpfl.methods.factorized_fl.similarity import cosines
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Heatmap
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis
-from fedpfl.study.analysis.runs import array, grouped, require
+from fedpfl.study.analysis.repetitions import array, grouped, require
 
 MAX_ROUNDS = 5
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from fedpfl.results.history import History
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Lines
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis
-from fedpfl.study.analysis.runs import grouped, require
+from fedpfl.study.analysis.repetitions import grouped, require
 
 HOW = "diagnostics = true records it"
 DRIFT, SHARED, PERSONAL = "details.drift", "details.shared-change", "details.personal-change"

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.settings import setting
-from fedpfl.methods.fedfac.sharing import ChannelSharing
+from fedpfl.methods.fedfac.channel_sharing import ChannelSharing
 from fedpfl.results.new_clients import Simulation
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Images
 from fedpfl.study.analysis.registry import NotRecorded, Result, analysis
-from fedpfl.study.analysis.runs import RunGroup, grouped
+from fedpfl.study.analysis.repetitions import RunGroup, grouped
 from fedpfl.study.analysis.stored_models import picture
 
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import setting
-from fedpfl.methods.fedfac.sharing import ChannelSharing
+from fedpfl.methods.fedfac.channel_sharing import ChannelSharing
 from fedpfl.results.new_clients import Simulation
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Spread, Table
 from fedpfl.study.analysis.cache import cached
 from fedpfl.study.analysis.registry import Result, analysis
-from fedpfl.study.analysis.runs import bars, grouped, require
+from fedpfl.study.analysis.repetitions import bars, grouped, require
 from fedpfl.study.analysis.stored_models import fresh_arrays, overwrite
 
 # Seeds of fresh arrays are below this; no run has such a seed by chance.

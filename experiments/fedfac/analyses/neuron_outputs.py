@@ -17,11 +17,11 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.settings import setting
 from fedpfl.models.parts import cut
 from fedpfl.results.new_clients import Simulation
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Spread, Table
 from fedpfl.study.analysis.figure import Distributions, Figure, Heatmap
 from fedpfl.study.analysis.registry import Result, analysis
-from fedpfl.study.analysis.runs import grouped
+from fedpfl.study.analysis.repetitions import grouped
 from fedpfl.training.loop import predict
 
 

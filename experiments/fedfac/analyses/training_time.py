@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 
 from fedpfl.results.history import History
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Table
 from fedpfl.study.analysis.figure import Bars
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis
-from fedpfl.study.analysis.runs import RunGroup, grouped, require
+from fedpfl.study.analysis.repetitions import RunGroup, grouped, require
 
 BASELINE = "fedavg"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedpfl.results.history import History
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Lines
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis
-from fedpfl.study.analysis.runs import grouped, require
+from fedpfl.study.analysis.repetitions import grouped, require
 
 AT_REST = 0.99
 UNCHANGED = "details.unchanged-channels"

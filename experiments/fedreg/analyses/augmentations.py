@@ -15,11 +15,11 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import setting
 from fedpfl.methods.fedreg.rebalance import augmented
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Table
 from fedpfl.study.analysis.figure import Images
 from fedpfl.study.analysis.registry import Result, analysis
-from fedpfl.study.analysis.runs import data_of
+from fedpfl.study.analysis.repetitions import data_of
 from fedpfl.study.analysis.stored_models import picture
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from fedpfl.results.history import History
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Lines
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis
-from fedpfl.study.analysis.runs import grouped, require
+from fedpfl.study.analysis.repetitions import grouped, require
 
 GLOBAL, PERSONAL = "global.accuracy", "personalised.weighted"
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpfl.core.federation import new_clients
+from fedpfl.core.server_view import new_clients
 from fedpfl.data import partition_counts
 from fedpfl.methods.fedreg.fedreg import MAX_GROWTH
 from fedpfl.methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota
-from fedpfl.results.run import RunFolder
+from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Figure, Heatmap
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis
-from fedpfl.study.analysis.runs import data_of, require
+from fedpfl.study.analysis.repetitions import data_of, require
 
 
 @analysis("rebalanced", "Each client's samples by class, as they are and rebalanced (FedReG, figure 4)")

@@ -25,9 +25,9 @@ import torch
 from ...client.engine import Engine
 from ...core.errors import ConfigError, FedpflError
 from ...core.extras import CLIENT
-from ...core.federation import Client
 from ...core.files import write_atomically
 from ...core.payload import Payload
+from ...core.server_view import Client
 from ...core.settings import Value, items, setting
 from ...data.federation import own_data
 from ...data.settings import DataSettings

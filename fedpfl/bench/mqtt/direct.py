@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from . import frames
-from .device import DeviceBridge
+from .device_side import DeviceBridge
 from .publisher import Message
-from .server import ServerBridge
+from .server_side import ServerBridge
 from .upstream import Upstream
 
 NAME = "direct"

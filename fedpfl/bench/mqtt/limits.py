@@ -8,7 +8,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from .watch import printable
+from .status import printable
 
 MAX_SENDERS = 1024
 

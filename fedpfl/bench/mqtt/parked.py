@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 from ...core.files import write_atomically
-from .exchange import Response
 from .frames import MAX_MESSAGE_BYTES, FrameError
+from .http_bytes import Response
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...core.errors import FedpflError
 from .account import client_context
-from .exchange import MAX_BODY_BYTES, HttpRequest, Response, carried
+from .http_bytes import MAX_BODY_BYTES, HttpRequest, Response, carried
 
 # As long as the SuperNode itself would wait.
 TIMEOUT_SECONDS = 30.0

@@ -14,7 +14,7 @@ from ...client.state import ClientState
 from ...core.files import private_folder
 from ...results.history import History
 from ...results.record import Round
-from ...results.run import BEST, RunFolder
+from ...results.run_folder import BEST, RunFolder
 from ...results.summary import summary
 from ...rules import Rule
 from ...setup.config import Config

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...core.federation import Client
 from ...core.payload import Payload
+from ...core.server_view import Client
 from ...core.sharing import is_parameter
 from ...results.record import Round
 from ...rules import Rule

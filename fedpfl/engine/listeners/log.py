@@ -9,7 +9,7 @@ import numpy as np
 
 from ...results.line import in_words
 from ...results.record import Round
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ..listener import Listener
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ...core.errors import ConfigError, LayoutError
-from ...core.federation import Client
 from ...core.layout import Layout
 from ...core.payload import EVALUATION_ONLY, Payload
+from ...core.server_view import Client
 from ...results.record import Round
 from ...rules import Rule
 from ...setup.mean_model import mean_model_layout

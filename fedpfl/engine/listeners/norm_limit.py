@@ -8,9 +8,9 @@ from statistics import median, median_low
 import numpy as np
 
 from ...core.extras import Extras
-from ...core.federation import Client
 from ...core.layout import rounded
 from ...core.payload import Payload
+from ...core.server_view import Client
 from ...core.sharing import is_running_statistic
 from ...options.norm_limit import NormLimitSettings
 from ...options.privacy import PrivacySettings

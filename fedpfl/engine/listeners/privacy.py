@@ -12,9 +12,9 @@ import numpy as np
 from ...client.privacy import gaussian, noise_key
 from ...core.errors import ConfigError
 from ...core.extras import SERVER
-from ...core.federation import Client
 from ...core.layout import rounded
 from ...core.payload import Payload
+from ...core.server_view import Client
 from ...core.vectors import clipped
 from ...options.privacy import PrivacySettings
 from ...results.record import Round

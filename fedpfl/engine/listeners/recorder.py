@@ -8,7 +8,7 @@ import numpy as np
 
 from ...results.history import Patience
 from ...results.record import Round
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ..listener import Listener
 

@@ -17,7 +17,7 @@ from ...methods.base import common_model
 from ...results.record import Round
 from ...rules import Rule
 from ...training.loop import evaluate
-from ...training.metrics import find
+from ...training.measure import find
 from ..listener import Listener
 from ..server import Server
 

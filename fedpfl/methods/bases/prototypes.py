@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from ...core.custom import article
 from ...core.errors import ConfigError, LayoutError
 from ...core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
-from ...core.federation import Client, Federation
 from ...core.frozen import has_frozen
 from ...core.payload import Payload
 from ...core.samples import Samples
+from ...core.server_view import Client, Federation
 from ...layers.replace import computes_weight
 from ...models.parts import cut
 from ...rules import Rule

@@ -7,9 +7,9 @@ from typing import Mapping
 
 import numpy as np
 
-from ...core.federation import Client, Federation
 from ...core.payload import Payload
 from ...core.rng import generator
+from ...core.server_view import Client, Federation
 from ...rules.per_client import PerClientRule
 
 # Clients that the controls "random" and "worst" give a client (Factorized-FL, section 5.2).

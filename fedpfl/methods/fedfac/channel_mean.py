@@ -9,13 +9,13 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ...core.errors import ConfigError, DamagedFile, words_of
-from ...core.federation import Client, Federation
 from ...core.files import open_regular
 from ...core.payload import Payload
 from ...core.rng import generator
+from ...core.server_view import Client, Federation
 from ...core.sharing import SPLIT
 from ...rules.mean import Mean
-from .sharing import Channels
+from .channel_sharing import Channels
 
 
 class PartialMean(Mean):

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...core.errors import LayoutError
-from ...core.federation import Client, Federation
 from ...core.payload import Payload
+from ...core.server_view import Client, Federation
 from .channel_mean import PartialMean
 from .factor_analysis import (
     MAX_ITERATIONS,

@@ -28,9 +28,9 @@ from ...models.registry import BaseHeadModel
 from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, everything
 from ..settings import FedFacSettings
+from .channel_sharing import ChannelSharing
 from .factor_split import FactorSplit
 from .fedsplit import FedSplit
-from .sharing import ChannelSharing
 
 
 class FedFac(FedSplit):

@@ -19,8 +19,8 @@ from ...training.phase import Forward
 from ..base import Aggregation, Method
 from ..settings import FedSplitSettings
 from .channel_mean import ChannelMean
+from .channel_sharing import ChannelSharing
 from .channels import arrays_of, default_layer, hidden_layers, norm_of
-from .sharing import ChannelSharing
 
 
 class FedSplit(Method):

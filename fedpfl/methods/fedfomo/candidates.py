@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.errors import LayoutError
-from ...core.federation import Client, Federation
 from ...core.payload import Payload
 from ...core.rng import generator
+from ...core.server_view import Client, Federation
 from ...rules.per_client import PerClientRule
 
 

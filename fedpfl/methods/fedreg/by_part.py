@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import LayoutError
-from ...core.federation import Client, Federation
 from ...core.layout import rounded
 from ...core.payload import Payload
+from ...core.server_view import Client, Federation
 from ...rules.rule import Rule
 from .rebalance import THRESHOLDS
 

@@ -22,7 +22,7 @@ from ...core.settings import setting
 from ...methods.base import LocalRound
 from ...options.privacy import PrivacySettings
 from ...results.new_clients import Simulation
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from ...training.loop import run_phase
 from ...training.phase import Batch, Phase
@@ -30,7 +30,7 @@ from .cache import cached
 from .figure import Bars, Figure, Images
 from .inversion import ATTACKS, cosine_distance, label_from_bias
 from .registry import NotRecorded, Result, analysis
-from .runs import grouped
+from .repetitions import grouped
 from .stored_models import fresh_arrays, overwrite, picture
 
 BIAS = "head.bias"  # of the classifier

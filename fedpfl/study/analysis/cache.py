@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ...core.files import private_folder, write_atomically
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...version import __version__
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core.federation import new_clients
+from ...core.server_view import new_clients
 from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ...models.adapters import merged
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
 from ...setup.assembly import assemble, plain_model
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
-from .runs import array, grouped, require
+from .repetitions import array, grouped, require
 
 WIDTHS = {"float32": 4, "float16": 2}
 MB = 1e6

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...results.new_clients import Simulation
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
 from ...training.loop import predict
 from .registry import NoOptions, Result, analysis
-from .runs import name_of, require
+from .repetitions import name_of, require
 
 
 @analysis("confusion", "Each client's confusion matrix, and its accuracy of each class", computes=True)

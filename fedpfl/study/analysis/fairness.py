@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from ...results.history import History, worst_tenth
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
 from .registry import NoOptions, Result, analysis
-from .runs import bars, grouped, require
+from .repetitions import bars, grouped, require
 
 
 def best_tenth(accuracies: Sequence[float]) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ...core.errors import ConfigError
 from ...results.new_clients import MODES, try_new_clients
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from .registry import NoOptions, Result, analysis
-from .runs import RunGroup, bars, grouped, require
+from .repetitions import RunGroup, bars, grouped, require
 
 # If a method shares everything, local-train is its global model, and fine-tune what FedFac calls FedAvg+.
 HEADS = {"local-train": "LocalTrain, %", "ensemble": "Ensemble, %", "fine-tune": "fine-tuned (+), %"}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ...core.errors import ConfigError, FedpflError
 from ...core.registry import Registry
 from ...core.settings import keys, parse
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Table
 from .figure import Figure
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from ...core.metrics import ACCURACY, LOSS, each_of, is_share, lower_is_better
 from ...core.settings import parse
 from ...data.settings import DataSettings
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
-from .per_client import division
+from .losing_clients import division
 from .registry import NoOptions, Result, analysis
-from .runs import RunGroup, grouped, require
+from .repetitions import RunGroup, grouped, require
 
 LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.

@@ -18,12 +18,12 @@ from ...core.settings import parse
 from ...data import FederatedData, federated_data, partition_counts
 from ...data.datasets.places import no_downloads
 from ...data.settings import DataSettings, in_words
-from ...results.run import FREE_ON_RESUME, RunFolder
+from ...results.run_folder import FREE_ON_RESUME, RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
-from ..analysis.runs import RunGroup, grouped, name_of, other_threads
+from ..analysis.repetitions import RunGroup, grouped, name_of, other_threads
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0

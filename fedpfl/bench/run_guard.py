@@ -1,6 +1,6 @@
 """Ends what a run started, and removes its temporary folder, once the program that started it is done or dead.
 
-Run as a separate process, ``python guard.py FOLDER``: it waits until its standard input is closed, which happens
+Run as a separate process, ``python run_guard.py FOLDER``: it waits until its standard input is closed, which happens
 when its parent closes it, and just as well when its parent is killed. Nobody else would end a detached SuperLink.
 """
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ...results.history import History
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import grouped, require
+from .repetitions import grouped, require
 
 TITLE = "Accuracy by how often a client has trained"
 

@@ -18,9 +18,9 @@ from .folder import read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
 from .places import own_path
-from .series import read_series
 from .table import read_table
 from .text import read_news, read_plays
+from .windows import read_series
 
 # Of the files of clients, as many as are worth reading.
 MAX_REMARKS = 3

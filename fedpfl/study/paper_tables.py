@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..core.errors import FedpflError
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
-from . import metrics
+from . import run_numbers
 from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
@@ -43,11 +43,11 @@ def _table(measured: Measured, metric: str) -> Table:
         for column in at.columns:
             rows[-1].append(_cell(measured, metric, row, column))
             rows[-1] += [experiment.paper_value(metric, row, column)] if published else []
-    what, digits = _heading(experiment, metrics.find(metric))
+    what, digits = _heading(experiment, run_numbers.find(metric))
     return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(measured, metric))
 
 
-def _heading(experiment: Experiment, found: metrics.Metric) -> tuple[str, int]:
+def _heading(experiment: Experiment, found: run_numbers.Metric) -> tuple[str, int]:
     """Return what the numbers of a table are, and their decimal places."""
     if experiment.relative_to:
         return f"{found.heading}, relative to {experiment.relative_to}", 4
@@ -61,7 +61,7 @@ def _cell(measured: Measured, metric: str, row: str, column: str) -> TableCell:
         return None
     if values := measured.values(metric, row, column):
         plain = measured.experiment.fractions or measured.experiment.relative_to
-        return Spread.of(values) if plain else metrics.find(metric).spread(values)
+        return Spread.of(values) if plain else run_numbers.find(metric).spread(values)
     of = measured.pooled(row, column) or [column]
     states = {measured.state(row, other, seed) for seed in measured.seeds for other in of}
     if states == {State.FINISHED}:
@@ -104,7 +104,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
                 below.append(row)
         lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
     lines.sort(key=lambda line: -line[0])
-    heads = ["", *(metrics.find(metric).short_title for metric in experiment.metrics)]
+    heads = ["", *(run_numbers.find(metric).short_title for metric in experiment.metrics)]
     heads += ["chosen"] if measured.trials else []
     if compared:
         heads.insert(2, f"over {ranking.baseline}")
@@ -131,7 +131,7 @@ def _difference(measured: Measured, metric: str, row: str, baseline: str, column
     """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
     pairs = [[measured.value(metric, name, column, seed) for name in (row, baseline)] for seed in measured.seeds]
     differences = [own - other for own, other in pairs if own is not None and other is not None]
-    return metrics.find(metric).spread(differences)
+    return run_numbers.find(metric).spread(differences)
 
 
 def _ranking_figure(
@@ -145,8 +145,10 @@ def _ranking_figure(
               and isinstance(y, Spread)}  # fmt: skip
     if not series:
         return None
-    x_label, _ = _heading(experiment, metrics.find(ranking.over))
-    y_label = metrics.find(experiment.metrics[0]).short_title  # as above the table; the whole is longer than the axis
+    x_label, _ = _heading(experiment, run_numbers.find(ranking.over))
+    y_label = run_numbers.find(
+        experiment.metrics[0]
+    ).short_title  # as above the table; the whole is longer than the axis
     return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
 
 
@@ -205,7 +207,7 @@ def figures(measured: Measured) -> list[Figure]:
             lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
             bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
                      if any(value.std for _, value in of)}  # fmt: skip
-            heading, _ = _heading(experiment, metrics.find(metric))
+            heading, _ = _heading(experiment, run_numbers.find(metric))
             out.append(Lines(f"{experiment.title}: {heading}", experiment.x, heading, lines, bands))
     return out
 
@@ -258,7 +260,7 @@ def _incomplete(measured: Measured, metric: str, only: str | None = None) -> Ite
 
 def _without_number(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield why cells, of all columns or of one, have no number."""
-    found = metrics.find(metric)
+    found = run_numbers.find(metric)
     without: dict[str, list[str]] = {}
     for row, column in measured.cells:
         if only in (None, column) and _cell(measured, metric, row, column) is None:
@@ -275,7 +277,7 @@ def _sentence(text: str) -> str:
 
 def _curves(measured: Measured, name: str) -> Table:
     """Lay out a curve by round, at no more than ``CURVE_ROUNDS`` of them; each cell is a column."""
-    heading, number = metrics.find_curve(name)
+    heading, number = run_numbers.find_curve(name)
     found: dict[str, dict[int, list[float]]] = {}
     for (row, column, _), run in measured.runs.items():
         if measured.store.state(run) is not State.FINISHED:

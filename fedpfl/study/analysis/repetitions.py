@@ -13,7 +13,7 @@ from ...core.errors import StateError
 from ...data import FederatedData, federated_data
 from ...methods import find
 from ...results.history import History
-from ...results.run import FREE_ON_RESUME, RunFolder
+from ...results.run_folder import FREE_ON_RESUME, RunFolder
 from ...results.tables import Cell, Spread
 from ...setup.config import Config
 from .figure import Bars

@@ -20,8 +20,8 @@ from .columns import FileSamples, listed, places, read_frame, require_ignored, t
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .places import PARTS
-from .samples import is_samples, read_samples
-from .series import windows_of
+from .torch_samples import is_samples, read_samples
+from .windows import windows_of
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import FedpflError
-from ..core.federation import new_clients
 from ..core.option import TaskFacts
-from ..results.run import RunFolder
+from ..core.server_view import new_clients
+from ..results.run_folder import RunFolder
 from ..results.summary import summary
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config

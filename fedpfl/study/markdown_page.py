@@ -13,8 +13,8 @@ from ..version import __version__
 from .analysis.figure import file_name
 from .description import Experiment
 from .measured import Measured
+from .paper_tables import RankedColumn
 from .store import State
-from .tables import RankedColumn
 
 _WIDTH = 120  # of a line, in characters
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core import custom
 from ...core.errors import ConfigError
 from ...options.listeners import ListenersSettings
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...setup.config import Config
 from ..listener import Listener
 

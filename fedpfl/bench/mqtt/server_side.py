@@ -19,8 +19,8 @@ from pathlib import Path
 
 from . import frames, topics
 from .account import LinkError
-from .exchange import HttpRequest, Response
 from .frames import Assembler, Frame, FrameError, Kind
+from .http_bytes import HttpRequest, Response
 from .limits import MAX_SENDERS, Budget, Claim, Complaints
 from .parked import Parked
 from .publisher import Message, Publisher

@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from ..core.errors import LayoutError, printable
-from ..core.federation import Client
 from ..core.payload import Payload, probe
+from ..core.server_view import Client
 from ..core.settings import Value
 from ..engine.transport import TRAIN, Fail, Request, Transport, Wait
 from ..options.participation import ParticipationSettings

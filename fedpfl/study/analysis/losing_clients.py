@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ...core.settings import keys
 from ...data.settings import DataSettings
-from ...results.run import RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
-from .runs import RunGroup, grouped, require
+from .repetitions import RunGroup, grouped, require
 
 BASELINES = ("local", "fedavg")
 # Where the data lie, and what is known as the number of clients however it was given.

@@ -11,7 +11,7 @@ from ..core.errors import ConfigError
 from ..core.metrics import lower_is_better
 from ..core.stored import read_json
 from ..results.history import History
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..results.tables import Spread
 
 WINDOW = 10

@@ -1,6 +1,6 @@
 """The device's side of the bridge: SuperNodes' requests go to the broker, responses come back.
 
-`local.py` is the HTTP server that the SuperNodes connect to.
+`http_server.py` is the HTTP server that the SuperNodes connect to.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from . import frames, topics
 from .account import LinkError
-from .exchange import Body, HttpRequest, Response, carried
 from .frames import Assembler, FrameError, Kind
+from .http_bytes import Body, HttpRequest, Response, carried
 from .limits import Complaints
 from .publisher import Message, Publisher
-from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
+from .server_side import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from ..client.engine import Engine, engine_for
 from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError, FedpflError
-from ..core.federation import Client
 from ..core.files import private_folder
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..core.settings import Value
 from ..data import partition_counts
 from ..options.worker_limits import WorkerLimits

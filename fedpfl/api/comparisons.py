@@ -17,15 +17,15 @@ from ..engine.listener import Listener
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
-from ..results.run import RunFolder
+from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from ..setup.objects import as_setting
 from ..study.analysis.registry import NoOptions, NotRecorded
 from ..study.analysis.significance import significance
 from ..study.grid import Grid, Job, Process, Resources
 from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store
-from . import frames
-from .plot import Plot, require_drawing
+from . import dataframes
+from .figures import Plot, require_drawing
 from .runs import Run, functions_as_text, report, require_listeners
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Comparison:
     @property
     def table(self) -> DataFrame:
         """A row for each method or kind of run: accuracies in percent, traffic, seconds; means and std over seeds."""
-        return frames.from_table(self._tables[0])
+        return dataframes.from_table(self._tables[0])
 
     @property
     def pairs(self) -> DataFrame:
@@ -81,10 +81,10 @@ class Comparison:
 
         With several data sets these stand in the first level of the index.
         """
-        found = {table.title: frames.from_table(table) for table in self._tables[1:] if "p, Holm" in table.columns}
+        found = {table.title: dataframes.from_table(table) for table in self._tables[1:] if "p, Holm" in table.columns}
         if not found:
             raise FedpflError("no two of these runs have the same clients, so differences cannot be tested")
-        return next(iter(found.values())) if len(found) == 1 else frames.pandas("pairs").concat(found)
+        return next(iter(found.values())) if len(found) == 1 else dataframes.pandas("pairs").concat(found)
 
     @property
     def conclusion(self) -> str:
@@ -150,12 +150,12 @@ class Sweep:
     @property
     def table(self) -> DataFrame:
         """A row for each point, the best first."""
-        return frames.from_table(self._tables[-1])
+        return dataframes.from_table(self._tables[-1])
 
     @property
     def each(self) -> DataFrame:
         """A row for each run, the best first."""
-        return frames.from_table(self._tables[0])
+        return dataframes.from_table(self._tables[0])
 
     def compare(self) -> Comparison:
         """Put the runs that have finished side by side."""

@@ -24,11 +24,11 @@ from .common import (
     run_folder,
     stdout,
 )
-from .many import store
+from .grid_options import store
 from .program import app
 
 if TYPE_CHECKING:
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
     from ..study.store import Store
 
 ROUNDS_SHOWN, CLIENTS_SHOWN = 20, 200
@@ -130,7 +130,7 @@ def export(
 ) -> None:
     """Write each client's personalised model, as it was tested, from the clients' state on this machine."""
     from ..results.export import FORMS, export_personal
-    from ..results.run import BEST, GLOBAL
+    from ..results.run_folder import BEST, GLOBAL
 
     require_one_of("format", form, FORMS)
     require_one_of("round", which, ("last", BEST))
@@ -184,7 +184,7 @@ def personalise(
         return
     from ..launch import simulation
     from ..launch.progress import display
-    from .plan import prepare
+    from .run_config import prepare
 
     plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))
     with ending_signals():
@@ -238,7 +238,7 @@ def tell_personalised(result: Mapping[str, Any], as_json: bool = False) -> None:
 def _list_runs(root: Path) -> None:
     from rich.table import Table
 
-    from ..results.run import RunFolder
+    from ..results.run_folder import RunFolder
     from ..results.summary import outcome
 
     found = sorted(path.parent for path in root.glob("*/config.toml"))

@@ -35,11 +35,11 @@ import numpy as np
 from ..client.state import ClientState
 from ..core import custom
 from ..core.errors import ConfigError, DamagedFile, DataError, StateError, did_you_mean, printable, uncontrolled
-from ..core.federation import Client
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import other_than
 from ..core.removed import renewed, require_there
+from ..core.server_view import Client
 from ..core.stored import (
     MAX_JSON,
     Stored,

@@ -29,9 +29,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ...flower_private import PUBLIC_KEY_HEADER
-from .device import DeviceBridge
-from .exchange import MAX_HEAD_BYTES, Response, is_held, max_body, may_pass
+from .device_side import DeviceBridge
 from .frames import MAX_MESSAGE_BYTES
+from .http_bytes import MAX_HEAD_BYTES, Response, is_held, max_body, may_pass
 from .limits import Budget, Claim, Complaints
 
 logger = logging.getLogger(__name__)

@@ -37,10 +37,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...bench.mqtt import topics
 from ...bench.mqtt.account import Account, require_tls
-from ...bench.mqtt.watch import Board
+from ...bench.mqtt.status import Board
 from ...core.browsers import refusal
 from ...core.errors import ConfigError, FedpflError
-from .runs import list_runs, read_run
+from .run_data import list_runs, read_run
 
 if TYPE_CHECKING:
     from ...bench.mqtt.link import Link

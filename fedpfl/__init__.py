@@ -43,13 +43,13 @@ _PUBLIC = {
     "run": "api.start", "compare": "api.start", "sweep": "api.start", "load": "api.runs",
     "load_model": "client.device_model",
     # what comes back
-    "Run": "api.runs", "Comparison": "api.many", "Sweep": "api.many", "LoadedModel": "client.device_model",
+    "Run": "api.runs", "Comparison": "api.comparisons", "Sweep": "api.comparisons", "LoadedModel": "client.device_model",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
     # what its messages, its data and the server's rules are made of
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
-    "Client": "core.federation", "Federation": "core.federation", "Mean": "rules.mean",
+    "Client": "core.server_view", "Federation": "core.server_view", "Mean": "rules.mean",
     # what the built-in methods use, too
     "method_class": "methods", "cut": "models", "class_by_width": "methods.bases.prototypes",
     "require_settable_head": "methods.bases.prototypes", "everything": "methods.base",

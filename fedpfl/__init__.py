@@ -43,7 +43,8 @@ _PUBLIC = {
     "run": "api.start", "compare": "api.start", "sweep": "api.start", "load": "api.runs",
     "load_model": "client.device_model",
     # what comes back
-    "Run": "api.runs", "Comparison": "api.comparisons", "Sweep": "api.comparisons", "LoadedModel": "client.device_model",
+    "Run": "api.runs", "Comparison": "api.comparisons", "Sweep": "api.comparisons",
+    "LoadedModel": "client.device_model",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.errors import FedpflError
 from ..core.option import TaskFacts
+from ..core.option import part as imported
 from ..core.server_view import new_clients
 from ..results.run_folder import RunFolder
 from ..results.summary import summary
@@ -25,9 +26,6 @@ from .server import Server
 from .transport import Transport
 
 logger = getLogger("flwr")
-
-# Clients whose numbers of samples a remark tells.
-MAX_NAMED = 5
 
 
 def run_federation(
@@ -82,20 +80,20 @@ def _run(
     else:
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed, transport.real), *remarks, *agreed.remarks]
-        more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
+        more: dict[str, Any] = {"samples": samples, "threads": agreed.threads, **transport.about_data()}
         if agreed.names:
             more["names"] = agreed.names
         if agreed.models:
             more["models"] = agreed.models
         if earlier is not None:
-            earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue", names=agreed.names)
-            remarks.append(_grown(earlier, about, samples))
-            more["continued"] = about
+            carry_over = imported("fedpfl.engine.continued:carry_over")
+            names = more.get("client_names", ())
+            state, more["continued"], remark = carry_over(earlier, folder, config, agreed, names, state or {}, about)
+            remarks.append(remark)
         identities = transport.identities()
         folder.describe(
-            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more,
-            **transport.about_data(),
-        )  # fmt: skip
+            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more
+        )
     task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing)
     attendance.take_rule(rule)
@@ -151,21 +149,6 @@ def _start(
     for remark in remarks:
         logger.log(WARNING, "fedpfl: %s", remark)
     return finished, state, about
-
-
-def _grown(earlier: RunFolder, continued: Mapping[str, Any], samples: Sequence[tuple[int, int]]) -> str:
-    """Tell which run is continued, and whose numbers of training samples are others than in that run."""
-    what = f"continues {earlier.path.name} after its round {continued['round']}"
-    if not earlier.finished:
-        what += f" of {earlier.config()['num-server-rounds']}; it is not finished"
-    before = [train for train, _ in continued["samples"]]
-    if not before:
-        return f"{what}; how many samples its clients had was not stored"
-    now = [train for train, _ in samples]
-    others = [f"client {i} {a} → {b}" for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
-    more = f" and {len(others) - MAX_NAMED} more clients" if len(others) > MAX_NAMED else ""
-    which = f" ({', '.join(others[:MAX_NAMED])}{more})" if others else ""
-    return f"{what}; training samples: {sum(before)} before, {sum(now)} now{which}"
 
 
 def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:

@@ -132,6 +132,13 @@ def test_nodes_keep_their_numbers_and_another_one_does_not_get_a_client_s(tmp_pa
         for folder in (first, second)
     ]
     assert len(stored[0]) == CLIENTS and stored[0] == stored[1]
+    # A fourth device joins; the others keep their arrays.
+    four = {**own, "num_clients": CLIENTS + 1}
+    values = federation(tmp_path, CLIENTS + 1, run_name="grown", continue_from="first", **{**FIRST, **four})
+    paths.append(paths[0])
+    grown = run_federation(grid((0, 1, 2, 3))(CLIENTS + 1, values), values)
+    assert [number for _, number in grown.task()["continued"]["personal"]] == [2, 2, 2, 0]
+    assert any("; new: client 3;" in remark for remark in grown.task()["remarks"])
     # Client 1's node is another machine now, with another secret: it gets nothing, and the others go on.
     (ClientState(tmp_path / "state", first.task()["state_key"], 1).folder / "secret").write_text("0" * 64)
     third = run(tmp_path, "third", grid((0, 1, 2)), continue_from="first", **own)
@@ -175,3 +182,76 @@ def test_the_commands_and_the_python_word(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, command, prog_name="fedpfl")
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "runs").glob("*/summary.md"))) == 3
+
+
+def machines(names, classes=2, shift=0.0):
+    """Return samples of named clients, each client's own."""
+    found = {}
+    for name in names:
+        rng = np.random.default_rng([*name.encode()])
+        x = rng.normal(size=(40, 4)).astype("float32")
+        y = (x[:, 0] > 0).astype("int64")
+        y[: 4 * (classes - 2)] = 2
+        found[name] = (x + np.float32(shift), y)
+    return found
+
+
+def python_run(tmp_path, names, **settings):
+    places = {"output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "quiet": True, "workers": 0}
+    new = {} if "continue_from" in settings else {"model": "mlp", "method": "fedper"}
+    return fedpfl.run(**{"data": machines(names), "num_server_rounds": 1, **new, **settings, **places})
+
+
+@pytest.mark.parametrize("names", [("ann", "ben", "cid", "zoe"), ("zoe", "cid", "ann"), ("ben",)])
+def test_clients_are_the_same_by_name_where_some_are_new_gone_or_in_another_order(tmp_path, names):
+    first = python_run(tmp_path, ("ann", "ben", "cid"), num_server_rounds=2)
+    # Nobody but the first client trains: the others have what they had, or nothing.
+    second = python_run(tmp_path, names, continue_from=first, fraction_train=0.01)
+    third = python_run(tmp_path, names[::-1], continue_from=second, fraction_train=0.01)
+    (trained,) = second._folder.metrics()[0]["clients"]
+    for name in {*names} - {names[trained], "zoe"}:
+        before, after = (run.model(client=name).head.state_dict() for run in (first, second))
+        assert all(np.array_equal(before[key], after[key]) for key in before)
+    (again,) = third._folder.metrics()[0]["clients"]
+    for name in {*names} - {names[::-1][again], "zoe"}:
+        before, after = (run.model(client=name).head.state_dict() for run in (second, third))
+        assert all(np.array_equal(before[key], after[key]) for key in before)
+    assert second._folder.task()["client_names"] == [*names]
+    (remark,) = (line for line in second._folder.task()["remarks"] if line.startswith("continues"))
+    assert ("; new: zoe;" in remark) == ("zoe" in names)
+    assert ("; not there any more: ann, cid;" in remark) == (names == ("ben",))
+
+
+def test_a_method_that_keeps_arrays_of_each_client_has_the_same_clients(tmp_path):
+    first = python_run(tmp_path, ("ann", "ben", "cid"), method="fedamp")
+    for names, what in ((("ann", "ben", "cid", "zoe"), "zoe"), (("ben", "ann", "cid"), "other order"), ("ab", "a, b")):
+        with pytest.raises(ConfigError, match=rf"keeps arrays of each client on the server.*\({what}"):
+            python_run(tmp_path, names, continue_from=first)
+    python_run(tmp_path, ("ann", "ben", "cid"), continue_from=first)
+
+
+def test_private_runs_count_what_each_client_has_released_under_its_name(tmp_path):
+    private = {"dp_noise_multiplier": 1.0, "dp_clip_norm": 1.0}
+    first = python_run(tmp_path, ("ann", "ben"), num_server_rounds=2, **private)
+    second = python_run(tmp_path, ("zoe", "ben", "ann"), continue_from=first)
+    assert second._folder.checkpoint()[1]["releases"].tolist() == [1, 3, 3]
+
+
+def test_new_and_missing_classes_are_refused_with_what_to_do(tmp_path):
+    names = ("ann", "ben")
+    first = python_run(tmp_path, names)
+    with pytest.raises(ConfigError, match=r"num-classes = 3: the run to continue had 2.*start a new run") as refused:
+        python_run(tmp_path, names, continue_from=first, data=machines(names, classes=3))
+    path = str(refused.value).split('initial-weights = "')[1].split('"')[0]
+    new = python_run(tmp_path, names, data=machines(names, classes=3), initial_weights=path, num_server_rounds=1)
+    assert new._folder.task()["num_classes"] == 3
+    one = {name: (x, np.zeros_like(y)) for name, (x, y) in machines(names).items()}
+    with pytest.raises(ConfigError, match=r"num-classes = 1: the run to continue had 2; .*: num-classes = 2$"):
+        python_run(tmp_path, names, continue_from=first, data=one)
+    assert python_run(tmp_path, names, continue_from=first, data=one, num_classes=2)._folder.task()["num_classes"] == 2
+    words = {name: (x, np.array(["fine", "worn"])[y]) for name, (x, y) in machines(names).items()}
+    named = python_run(tmp_path, names, data=words)
+    fine = {name: (x, np.full(len(x), "fine")) for name, (x, _) in words.items()}
+    with pytest.raises(ConfigError, match='class-names = "fine,worn"'):
+        python_run(tmp_path, names, continue_from=named, data=fine)
+    python_run(tmp_path, names, continue_from=named, data=fine, class_names="fine,worn")

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..client.state import ClientState
 from ..core.errors import ConfigError, printable
-from ..core.federation import Client
 from ..core.files import private_folder
-from ..results.run import GLOBAL, RunFolder
+from ..core.server_view import Client
+from ..results.run_folder import GLOBAL, RunFolder
 from ..setup.assembly import make_rule
 from ..setup.config import Config
 from .agreement import Agreement

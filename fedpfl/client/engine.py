@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from functools import partial
 from logging import getLogger
 from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple, TypeVar, cast
 from weakref import ReferenceType, ref
@@ -89,10 +90,11 @@ class Engine:
         self._made: dict[str, tuple[Any, ...]] = {}
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
-        # Samples that stay on a GPU, and the bytes that more of them may take there.
-        self._kept: dict[tuple[str, int], Samples] = {}
-        on_gpu = config.training.device == "cuda"
-        self._room_for_samples = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0]) if on_gpu else 0
+        self._placed: Any = None
+        if config.training.device == "cuda":
+            room = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0])
+            scaling = config.data.normalize if data.is_image else None
+            self._placed = part("fedpfl.client.placed:PlacedSamples")("cuda", room, scaling)
         self.parts: Sequence[ClientPart] = ()
         self.use_model_of(client)
         # What options do here, and what one has in the place of training.
@@ -423,16 +425,9 @@ class Engine:
 
     def _on_device(self, of: str, place: int) -> Samples:
         """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
-        if (of, place) in self._kept:
-            return self._kept[of, place]
-        samples: Samples = getattr(self.data, of)(place)
-        if self.config.training.device != "cuda":
-            return samples
-        moved = Samples(*(tensor.to("cuda") for tensor in samples))
-        self._room_for_samples -= sum(tensor.nbytes for tensor in moved)
-        if self._room_for_samples >= 0:
-            self._kept[of, place] = moved
-        return moved
+        make = partial(getattr(self.data, of), place)
+        samples: Samples = self._placed.get((of, place), make) if self._placed else make()
+        return samples
 
 
 HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {

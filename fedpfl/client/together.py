@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import RAISED
+from ..core.errors import RAISED, FedpflError
+from ..core.forks import in_one_process
 from ..core.payload import Payload
 from ..core.rng import generator, set_torch_state, torch_state
 from ..core.sharing import Sharing
@@ -121,7 +122,9 @@ class Together:
                 while left and len(taken) < self._memory.clients:
                     client, make = left.popleft()
                     try:
-                        found = self._begin(client, make())
+                        message = make()
+                        with in_one_process():
+                            found = self._begin(client, message)
                         batches.setdefault(found.kind, []).append(found)
                     except torch.cuda.OutOfMemoryError as error:
                         if not taken:
@@ -134,7 +137,11 @@ class Together:
                         answers[client] = error
                     taken.append(client)
                 for clients in batches.values():
-                    self._run(clients, answers, rows if stay else None)
+                    try:
+                        with in_one_process():
+                            self._run(clients, answers, rows if stay else None)
+                    except FedpflError as error:  # they ran as one: nobody knows whose it is
+                        answers.update((client.number, error) for client in clients)
             yield from ((client, answers[client], rows.pop(client, None)) for client in taken)
 
     def _begin(self, client: int, message: Payload) -> _Client:

@@ -27,7 +27,8 @@ def scale(pixels: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
     import torch
 
     mean, deviation = (tensor.to(pixels.device) for tensor in _of_channels(normalize))
-    x = pixels.to(torch.float32).div_(255).sub_(mean).div_(deviation)
+    # A tensor: by a number, GPUs multiply with its rounded inverse.
+    x = pixels.to(torch.float32).div_(torch.tensor(255.0, device=pixels.device)).sub_(mean).div_(deviation)
     return x.contiguous(memory_format=torch.channels_last)
 
 

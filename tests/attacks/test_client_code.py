@@ -13,11 +13,13 @@ import pytest
 from support import FEW_SAMPLES, federation, run_federation
 
 from fedpfl.client.engine import HANDLERS
+from fedpfl.client.together import Together
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.forks import in_one_process
 from fedpfl.engine import pool, worker
 from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.setup.config import Config
+from fedpfl.training.batched import run_phase_of_many
 
 CLIENTS, BAD = 4, 2
 
@@ -76,6 +78,32 @@ def test_a_client_that_leaves_a_copy_of_its_process_behind_fails(tmp_path, misbe
     assert "made 1 process by os.fork and did not wait" in run(tmp_path, workers)
     with pytest.raises(ChildProcessError):  # none is left, not even a dead one
         os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_client_of_a_batch_that_leaves_a_copy_behind_fails_alone(tmp_path, monkeypatch):
+    begin = Together._begin
+
+    def forks(together, client, message):
+        if (client, message.config["round"]) == (BAD, 1):
+            os.fork()
+        return begin(together, client, message)
+
+    monkeypatch.setattr(Together, "_begin", forks)
+    assert "made 1 process by os.fork and did not wait" in run(tmp_path, 0, clients_at_once=CLIENTS)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_clients_whose_common_step_leaves_a_copy_behind_fail_together(tmp_path, monkeypatch):
+    def forks(*given):
+        os.fork()
+        return run_phase_of_many(*given)
+
+    monkeypatch.setattr("fedpfl.client.together.run_phase_of_many", forks)
+    given = {"method": "fedavg", "num_clients": CLIENTS, "threads": 1, "clients_at_once": CLIENTS, **FEW_SAMPLES}
+    values = federation(tmp_path, CLIENTS, **given)
+    with LocalTransport(Config.parse(values), 0) as transport, pytest.raises(FedpflError, match="made 1 process"):
+        run_federation(transport, values)
 
 
 def test_a_copy_that_the_code_ends_and_waits_for_is_nobody_s_business(tmp_path, misbehave):

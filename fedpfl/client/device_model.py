@@ -3,7 +3,8 @@
 ``state-dir/KEY/client-00003/model/`` holds two files a round. ``round-000012.json`` is one line that carries its own
 checksum: method, model, classes, shape and scaling of the input, and size and SHA-256 of the other file. That one is
 ``round-000012.safetensors``, what `fedpfl export` writes of the client. If the method predicts with more than a plain
-model, it is ``round-000012.pt``, the forward pass as TorchScript. Nothing of it leaves the machine.
+model, it is ``round-000012.pt``, the forward pass as TorchScript. ``best/`` holds the same of the round that was best
+on the client's validation samples. Nothing of it leaves the machine.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .guard import guard
 
 _jit: Any = torch.jit  # whose functions have no types
 
-FOLDER = "model"
+FOLDER, BEST = "model", "best"
 # What the second file holds, and how its name ends; without one there is no model.
 WEIGHTS, TORCHSCRIPT, NONE = "weights", "torchscript", "none"
 _ENDINGS = {WEIGHTS: ".safetensors", TORCHSCRIPT: ".pt", NONE: ""}
@@ -126,7 +127,7 @@ def load_model(path: str | Path) -> LoadedModel:
     Parameters
     ----------
     path : str or Path
-        One of its two files; or the folder ``model``, or ``client-…`` above it, for the latest one.
+        One of its two files; or the folder ``model``, or ``client-…`` above it, for the latest one; or ``best``.
 
     Raises
     ------
@@ -178,17 +179,13 @@ def kept_model(state: Path, server_round: int) -> dict[str, Tensor] | None:
 
     None if it has written no model then; :class:`NoPlainModel` if what it tested is no plain model.
     """
-    file = _file(state, server_round)
+    file = state / FOLDER / f"round-{server_round:06d}.json"
     if not file.is_file():
         return None
     about, content = _read(file)
     if about["kind"] != WEIGHTS:
         raise NoPlainModel(about["why"])
     return _weights(content)
-
-
-def _file(state: Path, server_round: int) -> Path:
-    return state / FOLDER / f"round-{server_round:06d}.json"
 
 
 def _read(file: Path) -> tuple[Stored, Path]:
@@ -231,14 +228,24 @@ def _rounds(folder: Path) -> Iterator[tuple[int, Path]]:
     return ((int(match[1]), path) for match, path in found if match)
 
 
-def write_model(state: Path, about: Mapping[str, Any], content: Mapping[str, Tensor] | bytes | None, kept: int) -> Path:
-    """Write a model to a client's state folder, and remove all but the latest ``kept``; return the JSON's path.
+def best_score(state: Path) -> float | None:
+    """Return the validation score of the model in ``best/`` of a client's state; None if none can be read there."""
+    try:
+        found = _read_about(newest(state / BEST)).get("validation")
+    except StateError:
+        return None
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+def write_model(
+    folder: Path, about: Mapping[str, Any], content: Mapping[str, Tensor] | bytes | None, kept: int
+) -> Path:
+    """Write a model to a folder, and remove all but the latest ``kept`` there; return the JSON's path.
 
     ``content`` is the state dict of the plain model, or TorchScript, or None where nothing predicts. Raises
     ``PolicyError`` if the device's policy has no room for it, ``OSError`` if it cannot be written.
     """
-    file = _file(state, about["round"])
-    folder = file.parent
+    file = folder / f"round-{about['round']:06d}.json"
     kind = NONE if content is None else TORCHSCRIPT if isinstance(content, bytes) else WEIGHTS
     data = b""
     if isinstance(content, bytes):

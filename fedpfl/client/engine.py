@@ -261,13 +261,15 @@ class Engine:
             self.model.eval()
         score = self.score(personalised, local, samples)
         metrics.update(metrics_of("personalised", score))
-        if len((held := self.validation_samples(client)).y):
-            metrics.update(metrics_of("validation", self.score(personalised, local, held)))
+        held = self.validation_samples(client)
+        validation = self.score(personalised, local, held) if len(held.y) else None
+        if validation is not None:
+            metrics.update(metrics_of("validation", validation))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(metrics_of("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
         for option in self.parts:
-            option.tested(state, local, personalised, score)
+            option.tested(state, local, personalised, score, validation)
         if self._stays and not adaptation:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         return Payload(metrics=metrics)

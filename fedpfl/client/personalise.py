@@ -52,7 +52,7 @@ def personalise(engine: Engine, client: int, message: Payload, mode: str) -> Pay
     personalised = engine.adapted(local, factor=1.0)
     score = engine.score(personalised, local, engine.test_samples(client))
     for part in engine.parts:
-        part.tested(state, local, personalised, score)
+        part.tested(state, local, personalised, score, None)
     trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
     return Payload(metrics={**metrics_of("personalised", score), **trained_on, "train-seconds": seconds})
 

@@ -205,14 +205,15 @@ class RunSettings:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
-        return self._writes_models and (last or self._between(server_round))
+        return self.writes_models and (last or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
         every = self.device_model_every
-        return self._writes_models and every > 0 and server_round % every == 0
+        return self.writes_models and every > 0 and server_round % every == 0
 
     @property
-    def _writes_models(self) -> bool:
+    def writes_models(self) -> bool:
+        """Whether clients that are asked to write their models can: they do so at tests after the training."""
         return self.device_models != "never" and self.test_at == "end"
 
     def check(self, config: Config) -> None:

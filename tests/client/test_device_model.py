@@ -9,15 +9,17 @@ import torch
 from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
 
 import fedpfl
-from fedpfl.client.device_model import load_model, traced, write_model
+from fedpfl.client.device_model import best_score, load_model, traced, write_model
 from fedpfl.client.engine import Engine
 from fedpfl.client.state import ClientState
+from fedpfl.client.tested_model import score_of
 from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from fedpfl.core.stored import from_json_line, json_line
 from fedpfl.data.federation import federated_data
 from fedpfl.methods import methods
 from fedpfl.results.export import personal_models, trained_model
 from fedpfl.setup.config import Config
+from fedpfl.training.loop import Score
 
 CLIENTS = 2
 # The gate computes other weights for each batch, by PyTorch's call with other parameters, which cannot be traced.
@@ -155,7 +157,7 @@ def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
     def full(*arguments):
         raise OSError(28, "No space left on device", "round-000002.json")
 
-    monkeypatch.setattr("fedpfl.client.device_model.write_model", full)
+    monkeypatch.setattr("fedpfl.client.tested_model.write_model", full)
     folder, _ = kept(tmp_path, "fedper")
     assert not folder.metrics()[-1].get("failed")
     assert "client 1: its model was not written: [Errno 28] No space left on device" in caplog.text
@@ -301,3 +303,34 @@ def test_a_model_knows_how_its_pixels_were_normalised(tmp_path):
     samples = federated_data(config.data, CLIENTS, config.run.seed).arrays(0)["x_test"]
     assert not np.allclose(model.predict(samples), model._replace(about=plain).predict(samples))
     assert correct(model, config, 0) == model.about["tested"]["correct"]
+
+
+@pytest.mark.parametrize(("by", "key"), [("accuracy", "each"), ("f1-macro", "each-f1-macro")])
+def test_a_device_keeps_the_model_of_the_round_that_is_best_on_its_own_validation_samples(tmp_path, by, key):
+    settings = {"validation_fraction": 0.4, "choose_by": by, "num_server_rounds": 6, "learning_rate": 0.1}
+    more = {"metrics": "f1-macro"} if by == "f1-macro" else {}
+    folder, devices = kept(tmp_path, "fedper", **settings, **more)
+    for client, device in enumerate(devices):
+        curve = [line["validation"][key][str(client)] for line in folder.metrics()]
+        best = load_model(device / "best")
+        assert best.about["round"] == 1 + curve.index(max(curve))
+        assert best.about["validation"] == pytest.approx(max(curve))
+        assert correct(best, Config.parse(folder.config()), client) == best.about["tested"]["correct"]
+        assert len([*(device / "best").glob("*.json")]) == 1
+        assert load_model(device).about["round"] == 6
+
+
+def test_higher_is_better_of_what_a_round_is_chosen_by():
+    score = Score(3, 2.0, 4, {"f1-macro": (0.6, 2.0), "auroc": (0.0, 0.0), "mae": (6.0, 4.0)})
+    found = [score_of(score, by) for by in ("accuracy", "loss", "f1-macro", "auroc", "mae")]
+    assert found == [0.75, -0.5, 0.3, None, -1.5]
+
+
+def test_a_damaged_best_model_is_replaced_and_without_validation_samples_there_is_none(tmp_path):
+    _, devices = kept(tmp_path / "none", "fedper")
+    assert not (devices[0] / "best").exists()
+    folder = kept(tmp_path / "some", "fedper", validation_fraction=0.3)[1][0]
+    (file,) = (folder / "best").glob("*.json")
+    assert best_score(folder) == load_model(folder / "best").about["validation"]
+    file.write_bytes(b"{")
+    assert best_score(folder) is None

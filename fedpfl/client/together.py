@@ -292,9 +292,9 @@ def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[lis
     shared = [array.reshape(count, -1).float() for array in together(sharing.shared).values()]
     vectors = torch.cat(shared, 1) if shared else torch.zeros(count, 0)
     personal = together(sharing.personal)
-    finite = torch.isfinite(vectors).all(1).cpu()
+    finite = _are_finite(vectors)
     for array in personal.values():
-        finite &= torch.isfinite(array.reshape(count, -1)).all(1).cpu()
+        finite &= _are_finite(array.reshape(count, -1))
     own = {name: array.cpu().numpy() for name, array in personal.items()}
     rows: Sequence[np.ndarray | None] = [None] * count
     if not stay:
@@ -305,6 +305,13 @@ def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[lis
         for at, (row, is_finite) in enumerate(zip(rows, finite.tolist()))
     ]
     return found, vectors
+
+
+def _are_finite(rows: Tensor) -> Tensor:
+    """Tell of each row whether its numbers are finite: by the largest, which needs no memory of the rows' size."""
+    if not rows.is_floating_point() or not rows.shape[1]:
+        return torch.ones(len(rows), dtype=torch.bool)
+    return torch.isfinite(torch.linalg.vector_norm(rows, torch.inf, dim=1)).cpu()
 
 
 class _Client:

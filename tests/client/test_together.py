@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
-from fedpfl.client.together import ClientsAtOnce, Together
+from fedpfl.client.together import ClientsAtOnce, Together, _are_finite
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
 from fedpfl.engine.local_engine import LocalTransport, default_workers
@@ -354,3 +354,15 @@ def test_a_cpu_trains_one_client_after_the_other_unless_told(tmp_path):
     assert default_workers(together) == 0 < default_workers(Config.parse(values))
     with pytest.raises(ConfigError, match="workers = 2: must be 0 with clients-at-once"):
         LocalTransport(together, 2)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_not_finite_is_found_in_the_client_that_has_it(number):
+    rows = torch.full((3, 5), -3.0e38)  # finite, though their sum is not
+    rows[1, 4] = number
+    assert _are_finite(rows).tolist() == [True, False, True]
+    assert (
+        _are_finite(torch.zeros(2, 0)).tolist()
+        == _are_finite(torch.ones(2, 3, dtype=torch.int64)).tolist()
+        == [True, True]
+    )

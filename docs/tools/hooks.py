@@ -45,6 +45,8 @@ MOVED = {
     "contributing": "architecture",
     "notebooks": "first-steps",
 }
+# Pages that are part of another one now.
+MERGED = {"results/comparisons": "results/leaderboard"}
 INDEX = ("methods", "results", "contributing")
 # The place on the page is kept; what has no script goes to its beginning.
 _REDIRECT = """\
@@ -65,6 +67,8 @@ _FILE = re.compile(r"`?[\w./-]+\.(md|ipynb)`?")
 _ROLE = re.compile(r'id="(fedpfl\.\w+)[\w.]*"|:\w+:<code>~?([\w.]+)(?:\(\))?</code>')
 _NAMED = re.compile(r'<h\d id="(fedpfl\.[\w.]+)".*?</h\d>', re.DOTALL)
 _SEARCH = 'data-md-component="search" role="dialog"'
+# Headings of numbers: rows of nothing else are compared with each other, so their table scrolls.
+_NUMBERS = re.compile(r'<th style="text-align: right;">')
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
 # A table of more columns becomes a card for each row on a telephone.
@@ -132,8 +136,9 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 def on_post_build(config: MkDocsConfig) -> None:
     """Write a page at each old address that leads to the new one."""
     moved = {name: f"{folder}/{name}" for folder, names in MOVED.items() for name in names.split()}
-    for old, new in {**moved, **{name: f"{name}/index" for name in INDEX}}.items():
-        Path(config.site_dir, f"{old}.html").write_text(_REDIRECT.format(there=f"{new}.html"), encoding="utf-8")
+    for old, new in {**moved, **MERGED, **{name: f"{name}/index" for name in INDEX}}.items():
+        there = posixpath.relpath(f"{new}.html", posixpath.dirname(old))
+        Path(config.site_dir, f"{old}.html").write_text(_REDIRECT.format(there=there), encoding="utf-8")
 
 
 def references(content: str) -> str:
@@ -172,7 +177,7 @@ def source_link(name: str) -> str:
 def cards(table: str) -> str:
     """Return a table whose cells have their headings if it is wide: a telephone shows each row as a card."""
     heads = [re.sub(r"<[^>]*>", "", head).replace('"', "&quot;") for head in _HEAD.findall(table)]
-    if len(heads) <= MAX_COLUMNS:
+    if len(heads) <= MAX_COLUMNS or len(_NUMBERS.findall(table)) == len(heads) - 1:
         return table
 
     def row(found: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from run_records import LEADERBOARD, leaderboard, one
+from run_records import LEADERBOARD, against_local, leaderboard, one
 from torch import nn
 
 from fedpfl.core.extras import describe
@@ -301,18 +301,6 @@ def drawing(name: str) -> str:
 
 
 @cache
-def significant(data: str) -> dict[str, str]:
-    """Return, by row, whether it differs significantly from Local on a data set, as the leaderboard remarks."""
-    (text,) = (remark for remark in leaderboard()[data]["remarks"] if remark.startswith("Compared with Local"))
-    found = {}
-    for part in text.partition("): ")[2].split("; "):
-        names, _, kind = part.partition(" are " if " are " in part else " is ")
-        if kind.rstrip(".") in ("higher", "lower"):
-            found |= dict.fromkeys(names.split(", "), f"significantly {kind.rstrip('.')}")
-    return found
-
-
-@cache
 def cost(name: str) -> tuple[str, str]:
     """Return computation and traffic of a round relative to FedAvg's; "" where it was not measured."""
     seconds = {of: values["s a round"][0] for of, values in one("figures/methods-cost")["values"].items()}
@@ -331,7 +319,8 @@ def _measured(name: str) -> list[str]:
     for data, (mean, _, worst) in measured()[name].items():
         labels = [row[0] for row in leaderboard()[data]["table"][1:]]
         label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
-        against = "" if name == "local" else significant(data).get(label, "no significant difference")
+        kind = against_local(leaderboard()[data]["remarks"]).get(label)
+        against = "" if name == "local" else f"significantly {kind}" if kind else "no significant difference"
         others = [f"{measured()[of][data][0]}" for of in BASELINES]
         rows.append(
             f"| {' | '.join([data, mean, f'{labels.index(label) + 1} of {len(labels)}', against, *others, worst])} |"

@@ -7,8 +7,9 @@ and seed; ``docs/records/leaderboard/NAME.json`` has a column of the leaderboard
     <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
     <!-- end -->
 
-and between them what the function of that name makes of the records. ``python docs/tools/run_records.py``, which
-``make docs`` runs, writes all of them, and ``tests/docs/test_records.py`` fails where a page differs from its records.
+and between them what the function of that name makes of the records; ``table file`` makes a link to a long table as
+CSV. ``python docs/tools/run_records.py``, which ``make docs`` runs, writes all of them, and
+``tests/docs/test_records.py`` fails where a page or a CSV file differs from its records.
 
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
@@ -20,6 +21,8 @@ and between them what the function of that name makes of the records. ``python d
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import platform
@@ -417,29 +420,97 @@ def rounds(records: Path, words: Sequence[str]) -> str:
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
 
 
-# Columns of the leaderboard that a page leaves out: times of a busy machine, and each row's learning rate.
+# Columns of the leaderboard that nobody needs: times of a busy machine, and each row's learning rate.
 NOT_SHOWN = ("s", "chosen")
+MARKS = {"higher": " ▲", "lower": " ▼"}
 
 
 @table
 def ranking(records: Path, words: Sequence[str]) -> str:
-    """Return a column of the leaderboard: table, remarks and picture: ``COLUMN``."""
-    (column,) = words
-    found = leaderboard(records)[column]
+    """Return the leaderboard: each method's mean on each data set, best mean rank first, and which runs failed."""
+    found = leaderboard(records)
     methods = {label: row.settings["method"] for label, row in load(LEADERBOARD).rows.items()}
-    kept = [at for at, head in enumerate(found["table"][0]) if head not in NOT_SHOWN]
-    head, *rows = [[line[at] for at in kept] for line in found["table"]]
-    linked = [[f"[{row}](../methods/{methods[row]}.md)", *cells] for row, *cells in rows]
-    failed = [of.split(": ")[1].replace(f", {column}", "") for of in found["remarks"] if of.startswith("Failed: ")]
-    # The margin over the baseline shows which rows are below it.
-    remarks = [of for of in found["remarks"] if not of.startswith(("Failed: ", "Below "))]
-    if failed:
-        remarks.append(f"Diverged, or ended by `update-norm-limit`: {'; '.join(failed)}.")
-    said = [wrapped(f"- {remark}", "  ") for remark in remarks]
+    means: dict[str, dict[str, str]] = {}
+    for column, of in found.items():
+        for label, mean, *_ in of["table"][1:]:
+            means.setdefault(label, {})[column] = mean
+    ranks = {column: [row[0] for row in of["table"][1:]] for column, of in found.items()}
+    mean_rank = {label: fmean(ranks[column].index(label) + 1 for column in of) for label, of in means.items()}
+    against = {column: against_local(of["remarks"]) for column, of in found.items()}
+    head, *rows = list(found.values())[-1]["table"]
+    sent = {row[0]: float(_mean(row[head.index("MB")])) for row in rows}
+    lines = [
+        [
+            f"[{label}](../methods/{methods[label]}.md)", f"{rank:.1f}",
+            *(f"{means[label].get(column, '–')}{MARKS.get(against[column].get(label, ''), '')}" for column in found),
+            f"{sent[label] / sent['FedAvg']:.2g}",
+        ]
+        for label, rank in sorted(mean_rank.items(), key=lambda of: of[1])
+    ]  # fmt: skip
+    failed = [
+        f"{column}: {'; '.join(named)}" for column, of in found.items()
+        if (named := [remark.split(": ")[1].replace(f", {column}", "") for remark in of["remarks"]
+                      if remark.startswith("Failed: ")])
+    ]  # fmt: skip
+    said = ["Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local."]
+    said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
+    pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in found]
     return "\n\n".join([
-        markdown(head, linked), "\n".join([*said, f"- Run with: {_ran(found)}"]),
-        f"![{column}: accuracy and traffic of each method]({_picture(column)})",
+        markdown(["method", "mean rank", *found, "traffic"], lines), *(wrapped(text, "") for text in said), *pictures,
     ])  # fmt: skip
+
+
+@table
+def column(records: Path, words: Sequence[str]) -> str:
+    """Return all numbers of a column of the leaderboard: ``COLUMN``."""
+    found = leaderboard(records)[words[0]]["table"]
+    kept = [at for at, head in enumerate(found[0]) if head not in NOT_SHOWN]
+    return markdown(["method", *(found[0][at] for at in kept[1:])], [[line[at] for at in kept] for line in found[1:]])
+
+
+@table
+def ran(records: Path, words: Sequence[str]) -> str:
+    """Return what the leaderboard ran with, a line for each data set."""
+    return "\n".join(f"- {name}: {_ran(of)}" for name, of in leaderboard(records).items())
+
+
+def against_local(remarks: Sequence[str]) -> dict[str, str]:
+    """Return which rows are significantly "higher" or "lower" than Local, as a column of the leaderboard remarks."""
+    found: dict[str, str] = {}
+    for text in (remark for remark in remarks if remark.startswith("Compared with Local")):
+        for part in text.partition("): ")[2].rstrip(".").split("; "):
+            names, _, kind = part.partition(" are " if " are " in part else " is ")
+            if kind in MARKS:
+                found |= dict.fromkeys(names.split(", "), kind)
+    return found
+
+
+@table
+def file(records: Path, words: Sequence[str]) -> str:
+    """Return a link to a table in a CSV file next to the page: ``FILE TITLE TABLE [WORD …]``."""
+    name, title, *_ = words
+    return f"[{title}]({name})"
+
+
+def files() -> dict[Path, str]:
+    """Return the tables that pages link to, by their CSV files."""
+    found = {}
+    for page in pages():
+        for _, text, _ in _BLOCK.findall(page.read_text(encoding="utf-8")):
+            kind, *words = shlex.split(text)
+            if kind == "file":
+                name, _, made, *others = words
+                found[page.parent / name] = _csv(TABLES[made](RECORDS, others))
+    return found
+
+
+def _csv(text: str) -> str:
+    """Return the lines of a table in Markdown as CSV."""
+    made = io.StringIO()
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines if not line.startswith("| --- ")]
+    csv.writer(made, lineterminator="\n").writerows([[cell.strip() for cell in row] for row in rows])
+    return made.getvalue()
 
 
 @table
@@ -606,8 +677,10 @@ def main() -> None:
         return
     texts = {path: filled(path.read_text(encoding="utf-8")) for path in pages()}
     texts |= dict(picture(column, found) for column, found in leaderboard().items())
+    texts |= files()
     for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(exist_ok=True)
             write_atomically(path, text.encode())
             print(f"wrote {path.relative_to(ROOT)}")
 

@@ -7,7 +7,7 @@ a plain model.
 
 The personal head starts as a copy of the generic one, as in other implementations. With a start at zero a client
 predicts as the global model does until it has trained, but it ended lower in all comparisons
-(docs/results/comparisons.md).
+(docs/results/pfllib-fashion-mnist.md).
 """
 
 from __future__ import annotations

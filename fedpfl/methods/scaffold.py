@@ -9,8 +9,8 @@ paper does not have, works on the corrected gradients.
 
 Option I, the gradient at the received model, is left out. It needs few or small steps: far from where a round began its
 correction is out of date, and clients diverge. With momentum option II diverges as well, because momentum makes each
-correction several times as large (``docs/results/comparisons.md``). So clients train without momentum, as in the paper,
-unless ``scaffold-momentum`` is set.
+correction several times as large. So clients train without momentum, as in the paper, unless ``scaffold-momentum`` is
+set.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def test_the_record_of_a_script_names_its_command(path):
 
 # By page: the sections whose tables were measured before there were records, and why they stay.
 BY_HAND = {
-    "results/comparisons.md": {"Compared with PFLlib": "needs its program"},
+    "results/pfllib-fashion-mnist.md": {"Five methods in both programs": "needs its program"},
     "results/feddecomp.md": {
         "FedDecomp's table 1 at the paper's size": "four runs, each hours long",
         "Personalised LoRA": "sizes of arrays, counted", "Images recovered from gradients": "an attack on five runs",
@@ -274,34 +274,58 @@ def test_a_table_of_a_script_s_numbers(tmp_path):
     assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| a | 1.50 ± 0.71 | 3.00 |", "| b | 4.00 | 5.00 |"]
 
 
-def test_a_column_of_the_leaderboard(tmp_path):
-    command = "fedpfl experiment run leaderboard --scale small --column 'HAR by person'"
-    table = [
-        ["", "mean", "MB", "s"], ["Factorized-FL α", "90.0 ± 1.0", "4.0 ± 0.1", "1"], ["Local", "80.0", "0.3", "2"],
-    ]  # fmt: skip
+def test_the_leaderboard(tmp_path):
+    command = "fedpfl experiment run leaderboard --scale small --column"
     about = {"processor": "P", "commit": "c" * 40, "versions": {"torch": "2"}}
-    found = {
-        "command": command,
-        "table": table,
-        "remarks": ["One.", "Failed: Local, HAR by person, seed 2: why: more."],
-        **about,
+    local = "Compared with Local (p): {}; 2 others do not differ significantly."
+    remarks = [local.format("FedPer is lower"), "Failed: Local, HAR by person, seed 2: why: more."]
+    made = {
+        "HAR by person": (["90.0 ± 1.0", "80.0", "85.0"], remarks),
+        "CIFAR-10, Dir(0.5)": (["40.0", "50.0", "60.0"], [local.format("Local, FedPer are higher")]),
     }
-    records.write("leaderboard/n", found, tmp_path)
-    table, remarks, picture = records.ranking(tmp_path, ["HAR by person"]).split("\n\n")
-    assert table.splitlines() == [
-        "|  | mean | MB |",
-        "| --- | ---: | ---: |",
-        "| [Factorized-FL α](../methods/factorized-fl.md) | 90.0 ± 1.0 | 4.0 ± 0.1 |",
-        "| [Local](../methods/local.md) | 80.0 | 0.3 |",
+    for number, (name, (values, said)) in enumerate(made.items()):
+        rows = sorted(zip(("FedAvg", "Local", "FedPer"), values, strict=True), key=lambda of: of[1], reverse=True)
+        table = [["", "mean", "MB", "s"], *([label, value, f"{4 - number}.0 ± 0.1", "1"] for label, value in rows)]
+        found = {"command": f"{command} '{name}'", "table": table, "remarks": said, **about}
+        records.write(f"leaderboard/{number}", found, tmp_path)
+    text = records.ranking(tmp_path, [])
+    assert text.splitlines()[:5] == [
+        "| method | mean rank | HAR by person | CIFAR-10, Dir(0.5) | traffic |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| [FedPer](../methods/fedper.md) | 1.5 | 85.0 ▼ | 60.0 ▲ | 1 |",
+        "| [FedAvg](../methods/fedavg.md) | 2.0 | 90.0 ± 1.0 | 40.0 | 1 |",
+        "| [Local](../methods/local.md) | 2.5 | 80.0 | 50.0 ▲ | 1 |",
     ]
-    assert remarks == (
-        "- One.\n- Diverged, or ended by `update-norm-limit`: Local, seed 2.\n"
-        "- Run with: P, fedpfl of commit ccccccc, torch 2"
-    )
-    assert picture.endswith("(leaderboard-har-by-person.svg)")
-    path, drawn = records.picture("HAR by person", found)
+    assert "\nDiverged, or ended by `update-norm-limit`: HAR by person: Local, seed 2.\n" in text
+    assert "(leaderboard-har-by-person.svg)" in text
+    assert records.column(tmp_path, ["HAR by person"]).splitlines()[2:4] == [
+        "| FedAvg | 90.0 ± 1.0 | 4.0 ± 0.1 |", "| FedPer | 85.0 | 4.0 ± 0.1 |",
+    ]  # fmt: skip
+    assert records.ran(tmp_path, []).startswith("- HAR by person: P, fedpfl of commit ccccccc, torch 2\n- CIFAR-10")
+    path, drawn = records.picture("HAR by person", records.leaderboard(tmp_path)["HAR by person"])
     assert path.name == "leaderboard-har-by-person.svg"
-    assert drawn.index("Factorized-FL α</text>") < drawn.index("Local</text>")
+    assert drawn.index("FedAvg</text>") < drawn.index("Local</text>")
+
+
+def test_a_long_table_is_a_file_next_to_its_page(tmp_path, monkeypatch):
+    for name in ("records", "results"):
+        (tmp_path / name).mkdir()
+    records.write("figures/s", {"values": {"a, b": {"x": [1.0, 2.0]}}}, tmp_path / "records")
+    page = tmp_path / "results" / "p.md"
+    page.write_text(
+        records.filled('<!-- table file t.csv "All of it" measured s -->\n<!-- end -->', tmp_path / "records")
+    )
+    assert page.read_text().splitlines()[2] == "[All of it](t.csv)"
+    monkeypatch.setattr(records, "DOCS", tmp_path)
+    monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
+    assert records.files() == {tmp_path / "results" / "t.csv": ',x\n"a, b",1.50 ± 0.71\n'}
+
+
+def test_files_next_to_pages_say_what_their_records_say():
+    expected = records.files()
+    assert set(expected) == set(records.DOCS.rglob("*.csv"))
+    for path, text in expected.items():
+        assert text_of(path) == text, "python docs/tools/run_records.py writes it"
 
 
 def test_a_record_keeps_what_an_earlier_one_has_more_of():

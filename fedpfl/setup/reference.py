@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
-from ..core.custom import FUNCTIONS
+from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
 from ..core.removed import renewed, require_there
 from ..methods import Method, methods
@@ -31,6 +31,9 @@ CITED_REPOSITORY = re.compile(r"^repository-code: .*\n", re.MULTILINE)
 CLONED = re.compile(r"(?<=^git clone )\S+(?= && cd fedpfl)", re.MULTILINE)
 # In the pages' commands while the repository has no address.
 NO_ADDRESS = "ADDRESS"
+# Groups of settings so small share a table of the page.
+FEW = 2
+METHODS_LINK = f"a [method](../methods/index.md), or {FORM}"
 PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/how-to/install.md", "docs/devices/testbed.md")
 
 
@@ -53,17 +56,26 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Every setting is a key of `[tool.flwr.app.config]` in `pyproject.toml` and can be overridden:",
-        "`fedpfl run --run-config 'method=\"fedavg\" dirichlet-alpha=0.1'`, or with a TOML file such as those in",
-        "`configs/`, or a YAML file with the same keys (`dirichlet-alpha: 0.1`). `flwr run . --run-config …` takes",
-        "pairs and TOML. Written by `fedpfl config --update`.",
+        "Without `-c` a run has the values of `[tool.flwr.app.config]` in `pyproject.toml`, here the defaults. `-c` takes",
+        "pairs, a TOML file such as those in `configs/`, or a YAML file; `flwr run . --run-config` pairs and TOML.",
+        "",
+        "```sh",
+        "fedpfl run -c 'method=\"fedavg\" dirichlet-alpha=0.1'",
+        "```",
+        "",
+        "<!-- no output: tutorial/first-run.md shows it -->",
+        "",
+        "Written by `fedpfl config --update`. An empty cell under *allowed* means any text.",
         "",
     ]
+    others: dict[str, dataclasses.Field[Any]] = {}
     for title, fields in sections().items():
-        if not title.startswith(METHOD):
+        if len(fields) <= FEW:
+            others.update({} if title.startswith(METHOD) else fields)
+        elif not title.startswith(METHOD):
             lines += [f"## {title}", "", *settings_table(fields), ""]
-    pages = ", ".join(f"[{name}](../methods/{name}.md#settings)" for name in methods())
-    return "\n".join([*lines, "## Settings of methods", "", f"Each method's page has them: {pages}.", ""])
+    lines += ["## Other settings", "", *settings_table(others), "", "## Settings of methods", ""]
+    return "\n".join([*lines, "Each [method's page](../methods/index.md) lists them.", ""])
 
 
 def settings_stub() -> str:
@@ -264,7 +276,8 @@ def settings_table(fields: Mapping[str, dataclasses.Field[Any]]) -> list[str]:
     lines = ["| key | default | meaning | allowed |", "|---|---|---|---|"]
     for key, field in fields.items():
         default = json.dumps(field.default, ensure_ascii=False)
-        row = (f"`{key}`", f"`{default}`", field.metadata["doc"], _allowed(field))
+        allowed = METHODS_LINK if key == "method" else _allowed(field).removeprefix("one of ").removeprefix("text")
+        row = (f"`{key}`", f"`{default}`", field.metadata["doc"], allowed)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     return lines
 

@@ -515,11 +515,14 @@ def _csv(text: str) -> str:
 
 @table
 def attacked(records: Path, words: Sequence[str]) -> str:
-    """Return the honest clients' accuracy under attacks with each defence: ``METHOD``, or ``all`` for their mean."""
+    """Return honest clients' accuracy under attacks with each defence or some: ``METHOD``, or ``all``, ``[DEFENCE …]``.
+
+    ``all`` is the mean over the methods.
+    """
     paths = sorted((records / "attacks").glob("*.json" if words[0] == "all" else f"{words[0]}.json"))
     chosen = [json.loads(path.read_text(encoding="utf-8"))["values"] for path in paths]
     first = chosen[0]
-    defences = list(dict.fromkeys(defence for cells in first.values() for defence in cells))
+    defences = words[1:] or list(dict.fromkeys(defence for cells in first.values() for defence in cells))
     rows = []
     for attack in first:
         cells = ([value for of in chosen for value in of[attack].get(defence, [])] for defence in defences)

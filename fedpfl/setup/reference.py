@@ -56,8 +56,8 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Without `-c` a run has the values of `[tool.flwr.app.config]` in `pyproject.toml`, here the defaults. `-c` takes",
-        "pairs, a TOML file such as those in `configs/`, or a YAML file; `flwr run . --run-config` pairs and TOML.",
+        "Without `-c` a run has the values of `[tool.flwr.app.config]` in `pyproject.toml`, here the defaults. `-c`",
+        "takes pairs, a TOML file (see `configs/`) or a YAML file; `flwr run . --run-config` pairs or TOML.",
         "",
         "```sh",
         "fedpfl run -c 'method=\"fedavg\" dirichlet-alpha=0.1'",

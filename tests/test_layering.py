@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.core.device_packages import DEVICE_PACKAGES
+from fedpfl.core.code_hash import DEVICE_PACKAGES
 from fedpfl.methods import Method
 
 PACKAGE = Path(__file__).parents[1] / "fedpfl"
@@ -46,7 +46,7 @@ CORE = {
     "core": "", "rules": "rule mean averages norms", "methods": "base settings",
     "training": "batches device loop losses optim phase schedule settings steps",
     "client": "engine guard part state",
-    "engine": "agreement attendance listener listeners listeners.recorder replies rounds server server_run sums "
+    "engine": "agreement attendance listener listeners listeners.recorder replies rounds server_run sums "
     "transport",
     "setup": "assembly config", "results": "history line record run_folder summary",
     "data": "dataset datasets.places federation partitioners reading registry settings",

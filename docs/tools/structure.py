@@ -22,7 +22,7 @@ from test_layering import (  # noqa: E402
     plain_run,
 )  # fmt: skip
 
-from fedpfl.core.device_packages import DEVICE_PACKAGES  # noqa: E402
+from fedpfl.core.code_hash import DEVICE_PACKAGES  # noqa: E402
 from fedpfl.methods import Method  # noqa: E402
 from fedpfl.setup.config import all_settings  # noqa: E402
 

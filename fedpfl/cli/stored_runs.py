@@ -136,6 +136,8 @@ def export(
     require_one_of("round", which, ("last", BEST))
     folder = run_folder(run)
     folder = folder if which == "last" else folder.best()
+    for change in folder.changes():
+        typer.echo(f"{folder.path.name}: {change}", err=True)
     written = export_personal(folder, client, form)
     if written:
         typer.echo(f"{len(written)} model{'s' * (len(written) != 1)} in {folder.path / 'personal'}")

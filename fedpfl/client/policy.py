@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
 
-from ..core import custom
+from ..core import code_hash, custom
 from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extras import SERVER
 from ..core.files import read_regular
@@ -24,7 +24,6 @@ from ..core.settings import Value
 from ..core.stored import MAX_TOML, parse_toml
 from ..options.evaluate_global import EvaluateGlobalSettings
 from ..options.privacy import PrivacySettings
-from . import protocol
 from .guard import VARIABLE
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Policy:
     state_folders: Names = ("~/.fedpfl/state",)  # clients store their arrays only below these
     methods: Names | None = None  # None: all that are installed here
     parts: Names = ()  # custom methods, models and data sets, as MODULE:NAME
-    # allowed results of protocol.code_hash, and hashes of apps with custom code; None: fedpfl's may be any
+    # allowed results of code_hash.of_package, and hashes of apps with custom code; None: fedpfl's may be any
     code_hashes: Names | None = None
     personal_arrays: bool = False  # whether personal arrays may leave the device
     least_dp_noise_multiplier: float = 0.0  # the least noise that clients add themselves
@@ -90,7 +89,7 @@ class Policy:
             raise PolicyError(f"{_device()} refuses {size} more bytes of state: {words}")
 
     def _check_code(self, run_config: Mapping[str, Value]) -> None:
-        mine, allowed = protocol.code_hash(), self.code_hashes
+        mine, allowed = code_hash.of_package(), self.code_hashes
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
         for kind, text in custom.references(run_config):
@@ -105,7 +104,7 @@ class Policy:
         if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
             return
         # The server's app brings this code.
-        theirs = protocol.folder_hash(folder)
+        theirs = code_hash.of_folder(folder)
         if theirs not in (self.code_hashes or ()):
             raise _refused(f"the code of {text}", theirs, "it is not in code-hashes")
 

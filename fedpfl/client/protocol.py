@@ -6,22 +6,19 @@ Both are bounded and neither can carry code; numbers come back as they went, to 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import socket
 import struct
-from functools import lru_cache
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..core.device_packages import DEVICE_PACKAGES
 from ..core.errors import ConfigError, FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -64,22 +61,6 @@ def socket_path() -> Path:
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise ConfigError(SOCKET_VARIABLE, str(path), f"a socket's path has at most {MAX_SOCKET_PATH} bytes")
     return path
-
-
-@lru_cache(maxsize=None)
-def code_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """Return a hash of the source that trains: the same for a checkout, an installed wheel and an unpacked app."""
-    return folder_hash(package, DEVICE_PACKAGES)
-
-
-def folder_hash(folder: Path, within: Sequence[str] = ("",)) -> str:
-    """Return a hash of the Python files of a folder, or of some folders in it."""
-    digest = hashlib.sha256()
-    files = [path for name in within for path in (folder / name).rglob("*.py") if path.name[0] != "."]
-    for path in sorted(path for path in files if path.is_file()):
-        source = path.read_bytes().replace(b"\r\n", b"\n")
-        digest.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
-    return digest.hexdigest()[:16]
 
 
 def require_own_peer(connection: socket.socket) -> None:

@@ -25,8 +25,8 @@ from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
 from ..training.losses import MSE
 from .agreement import Agreement, agree_with
+from .listener import Server
 from .rounds import RoundLoop
-from .server import Server
 from .transport import EVALUATE, TRAIN, Transport, Wait
 
 logger = getLogger("flwr")

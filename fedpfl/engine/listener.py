@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.errors import require_hooks
+from ..core.extras import Extras
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..results.record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
+from ..setup.config import Config
+from .agreement import Agreement
+
+
+class Server(NamedTuple):
+    """What the server of a run has once the task is agreed: what listeners are made of."""
+
+    config: Config
+    folder: RunFolder
+    agreed: Agreement
+    rule: Rule
+    extras: Extras
+
 
 # Is called with a client's shared vector and what it started from; returns numbers, or raises ``LayoutError``.
 SumCheck = Callable[[np.ndarray, np.ndarray], Mapping[str, float]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..client.own_settings import WEIGHT, refused, tables
 from ..rules.mean import Mean
-from .server import Server
+from .listener import Server
 
 
 def own_weights(server: Server) -> None:

@@ -19,10 +19,9 @@ from ..setup.config import Config
 from ..training.losses import MSE
 from .agreement import Agreement, agree
 from .attendance import Attendance
-from .listener import Listener
+from .listener import Listener, Server
 from .listeners.recorder import Recorder
 from .rounds import RoundLoop
-from .server import Server
 from .transport import Transport
 
 logger = getLogger("flwr")
@@ -146,7 +145,7 @@ def _start(
             state, about, remarks = source.to_continue(config.run.state_dir)
     else:
         finished, state, remarks = source.last_intact(config.run.state_dir)
-    for remark in remarks:
+    for remark in [*(f"{source.path.name}: {change}" for change in source.changes()), *remarks]:
         logger.log(WARNING, "fedpfl: %s", remark)
     return finished, state, about
 

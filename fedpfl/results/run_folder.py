@@ -33,12 +33,21 @@ from typing import Any
 import numpy as np
 
 from ..client.state import ClientState
-from ..core import custom
-from ..core.errors import ConfigError, DamagedFile, DataError, StateError, did_you_mean, printable, uncontrolled
+from ..core import code_hash, custom
+from ..core.errors import (
+    ConfigError,
+    DamagedFile,
+    DataError,
+    FedpflError,
+    StateError,
+    did_you_mean,
+    printable,
+    uncontrolled,
+)
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import other_than
-from ..core.removed import renewed, require_there
+from ..core.removed import REMOVED, renewed, require_there
 from ..core.server_view import Client
 from ..core.stored import (
     MAX_JSON,
@@ -53,6 +62,7 @@ from ..core.stored import (
 )
 from ..rules import Rule
 from ..setup.config import Config
+from ..version import __version__
 from .history import History
 from .line import curves, summarise
 from .record import Round
@@ -60,6 +70,7 @@ from .record import Round
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
 GLOBAL, PERSONALISED, BEST = "global.safetensors", "personalised.jsonl", "best"
+_NEWER = f"it was written by fedpfl {{}}, which is newer than this one ({__version__})"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -107,7 +118,7 @@ class RunFolder:
         folder = cls(path)
         folder._write_config(config)
         # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
-        folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}"})
+        folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}", "written_by": _writer(config)})
         private_folder(path / "checkpoint")
         return folder
 
@@ -118,6 +129,10 @@ class RunFolder:
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
+        if is_newer(theirs := str(folder.task().get("written_by", {}).get("fedpfl", ""))):
+            raise StateError(f"{folder.path}: {_NEWER.format(theirs)}: resume it with that version")
+        for key in sorted(stored.keys() - same.keys() - REMOVED.keys()):
+            raise ConfigError(key, stored[key], f"{folder.path / 'config.toml'} has it, and there is no such setting")
         joined = more_clients and same["num-clients"] > stored["num-clients"]
         if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
             del same["num-clients"]
@@ -278,7 +293,7 @@ class RunFolder:
     def mark_resumed(self, config: Config) -> None:
         """Record that the run is resumed with these settings; its earlier outcome no longer holds."""
         self._write_config(config)
-        self._write_task(self.task())  # from now on with a checksum
+        self._write_task({**self.task(), "written_by": _writer(config)})  # from now on with a checksum
         for name in ("summary.md", "failed.txt"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -341,6 +356,23 @@ class RunFolder:
         config = Config.parse(values)
         require_there({key: value for key, value in values.items() if key.startswith(f"{config.method.name}-")})
         return config
+
+    def changes(self) -> list[str]:
+        """Tell in what this program differs from the one that wrote the run: settings, version, code."""
+        values, by = self.config(), self.task().get("written_by", {})
+        version, code, own_code = (str(by.get(key, "")) for key in ("fedpfl", "code", "own_code"))
+        found = [_NEWER.format(version)] if is_newer(version) else []
+        if not found and code not in ("", code_hash.of_package()):
+            found = [f"fedpfl's code has changed since (it was {version}, this is {__version__}): results may differ"]
+        try:
+            known = Config.parse(values).flat()
+            if own_code and custom.fingerprint(known) not in ("", own_code):
+                found.append("the code of your own that it uses has changed since")
+        except FedpflError as error:
+            return [*found, f"its settings cannot be checked here: {error}"]
+        for key in sorted(values.keys() - known.keys() - REMOVED.keys()):
+            found.append(f"config.toml has {key} = {values[key]!r:.100}, and there is no such setting")
+        return found
 
     def described(self) -> Stored:
         """Return :meth:`task` of a run whose clients are found."""
@@ -502,6 +534,18 @@ class RunFolder:
         for name, value in curves(line).items():
             self._events.add_scalar(name, value, step=line["round"])
         self._events.flush()
+
+
+def _writer(config: Config) -> dict[str, str]:
+    """Return what :meth:`RunFolder.changes` compares."""
+    own = custom.fingerprint(config.flat())
+    return {"fedpfl": __version__, "code": code_hash.of_package(), "own_code": own}
+
+
+def is_newer(version: str) -> bool:
+    """Return whether a version is newer than this one."""
+    theirs, ours = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, __version__))
+    return theirs > ours
 
 
 def find_run(run: str, root: Path, key: str = "run") -> RunFolder:

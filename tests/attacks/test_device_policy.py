@@ -23,7 +23,7 @@ from fedpfl.client import policy, protocol
 from fedpfl.client.answer import handle
 from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
-from fedpfl.core import custom, stored
+from fedpfl.core import code_hash, custom, stored
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
@@ -140,10 +140,10 @@ def test_methods_are_allowed_by_name_or_by_another_of_their_names(values, allow)
 
 
 def test_fedpfl_s_own_code_must_have_a_known_hash(values, allow):
-    allow(code_hashes=["0" * 16, protocol.code_hash()])
+    allow(code_hashes=["0" * 16, code_hash.of_package()])
     ask(values)
     allow(code_hashes=["0" * 16])
-    with refuses(f"fedpfl's code = '{protocol.code_hash()}': it is not in code-hashes"):
+    with refuses(f"fedpfl's code = '{code_hash.of_package()}': it is not in code-hashes"):
         ask(values)
 
 
@@ -165,18 +165,18 @@ def app(tmp_path):
 
 def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow, app):
     mine = "policy_parts:Mine"
-    allow(code_hashes=[protocol.code_hash(), protocol.folder_hash(app)])
+    allow(code_hashes=[code_hash.of_package(), code_hash.of_folder(app)])
     with refuses(f"method = '{mine}': it is not in parts"):
         ask(values, method=mine)
-    allow(parts=[mine], code_hashes=[protocol.code_hash()])
-    with refuses(f"the code of {mine} = '{protocol.folder_hash(app)}': it is not in code-hashes"):
+    allow(parts=[mine], code_hashes=[code_hash.of_package()])
+    with refuses(f"the code of {mine} = '{code_hash.of_folder(app)}': it is not in code-hashes"):
         ask(values, method=mine)
     # Without code-hashes, too: a name alone says nothing of the code.
     allow(parts=[mine])
     with refuses(f"the code of {mine} = "):
         ask(values, method=mine)
     assert not (app / "imported").exists()
-    allow(parts=[mine], methods=["fedprox"], code_hashes=[protocol.code_hash(), protocol.folder_hash(app)])
+    allow(parts=[mine], methods=["fedprox"], code_hashes=[code_hash.of_package(), code_hash.of_folder(app)])
     ask(values, method=mine)
     assert (app / "imported").exists()
     (app / "helper.py").write_text("changed = True\n")
@@ -186,7 +186,7 @@ def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow
 
 @pytest.mark.parametrize("named", ["{}", "1:{}", "0:mlp,2-3:{}"])
 def test_models_of_clients_are_refused_as_the_model_is(values, allow, app, named):
-    allow(code_hashes=[protocol.code_hash()])
+    allow(code_hashes=[code_hash.of_package()])
     with refuses("client-models = 'policy_parts:Mine': it is not in parts"):
         ask(values, client_models=named.format("policy_parts:Mine"))
     assert not (app / "imported").exists()
@@ -194,7 +194,7 @@ def test_models_of_clients_are_refused_as_the_model_is(values, allow, app, named
 
 def test_what_a_function_of_the_client_names_is_refused_before_it_is_built(values, allow, app):
     (app / "policy_parts.py").write_text("def chosen(client):\n    return ['mlp', 'hf:/etc', 'other:Net'][client]\n")
-    hashes = [protocol.code_hash(), protocol.folder_hash(app)]
+    hashes = [code_hash.of_package(), code_hash.of_folder(app)]
     allow(parts=["policy_parts:chosen"], code_hashes=hashes)
     with refuses("model = '/etc': it is not below data-folders"):
         ask(values, client_models="policy_parts:chosen")
@@ -216,7 +216,7 @@ def test_a_package_whose_code_has_no_hash_is_refused(values, allow, app):
     with refuses(f"method = '{mine}': there is no file of this module"):
         ask(values, method=mine)
     (app / "policy_package" / "__init__.py").touch()
-    with refuses(f"the code of {mine} = '{protocol.folder_hash(app)}'"):
+    with refuses(f"the code of {mine} = '{code_hash.of_folder(app)}'"):
         ask(values, method=mine)
     assert not (app / "policy_package" / "imported").exists()
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from fedpfl.client import protocol
+from fedpfl.core import code_hash
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
 
@@ -153,7 +154,7 @@ def test_the_hash_is_of_the_source_that_trains_and_of_nothing_else(tmp_path):
     def copied(name):
         return shutil.copytree(PACKAGE, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
 
-    here, same, edited, more = protocol.code_hash(), copied("same"), copied("edited"), copied("more")
+    here, same, edited, more = code_hash.of_package(), copied("same"), copied("edited"), copied("more")
     # What a wheel, an app's bundle, another system or an older command line may differ in.
     (same / "methods" / "__pycache__").mkdir()
     (same / "methods" / "__pycache__" / "fedavg.cpython-38.pyc").write_bytes(b"compiled")
@@ -162,8 +163,8 @@ def test_the_hash_is_of_the_source_that_trains_and_of_nothing_else(tmp_path):
     )
     shutil.rmtree(same / "study")
     (same / "cli" / "run.py").write_text("changed")
-    assert protocol.code_hash(same) == here
+    assert code_hash.of_package(same) == here
     with (edited / "training" / "loop.py").open("a") as file:
         file.write("\n")
     (more / "methods" / "mine.py").touch()
-    assert len({here, protocol.code_hash(edited), protocol.code_hash(more)}) == 3
+    assert len({here, code_hash.of_package(edited), code_hash.of_package(more)}) == 3

@@ -13,7 +13,7 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
 from ...client import protocol
-from ...core import custom
+from ...core import code_hash, custom
 from ...core.errors import FedpflError
 from ...core.payload import Payload
 from ...core.settings import Value
@@ -45,7 +45,7 @@ def forward(
         logger.log(INFO, "fedpfl: no worker at %s; this process handles the request", path)
         return None
     header = {
-        "version": __version__, "code": protocol.code_hash(), "kind": kind,
+        "version": __version__, "code": code_hash.of_package(), "kind": kind,
         "run-config": dict(run_config), "node-config": dict(node_config),
         # Where Flower has unpacked custom code, if a setting names some.
         "app": str(custom.app_folder(run_config) or ""),

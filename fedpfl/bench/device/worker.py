@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Iterator
 
 from ...client import protocol
 from ...client.guard import VARIABLE, guard
-from ...core import custom
+from ...core import code_hash, custom
 from ...core.errors import RAISED, FedpflError, in_one_line
 from ...core.payload import Payload
 from ...version import __version__
@@ -48,7 +48,7 @@ def serve(path: Path) -> None:
         logger.info("the policy is %s", os.environ[VARIABLE])
     with listening(path) as listener:
         end_at_signals(path)
-        protocol.code_hash()  # of what is imported now, whatever becomes of the files
+        code_hash.of_package()  # of what is imported now, whatever becomes of the files
         # Requests may queue from here on: importing torch takes seconds.
         from ...client.answer import handle
 
@@ -92,7 +92,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
 
 def _require_same_code(header: protocol.Header) -> None:
     """Refuse an app of other code: this process would train with its own, unnoticed."""
-    mine, theirs = protocol.code_hash(), header.get("code")
+    mine, theirs = code_hash.of_package(), header.get("code")
     if mine != theirs:
         raise FedpflError(
             f"this device's worker runs other code (fedpfl {__version__}, {mine}) than the app (fedpfl "

@@ -16,8 +16,7 @@ from ...core.server_view import Client
 from ...core.sharing import is_parameter
 from ...results.record import Round
 from ...rules import Rule
-from ..listener import Listener
-from ..server import Server
+from ..listener import Listener, Server
 
 STATE = "diagnostics"
 

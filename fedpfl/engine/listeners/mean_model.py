@@ -17,8 +17,7 @@ from ...core.server_view import Client
 from ...results.record import Round
 from ...rules import Rule
 from ...setup.mean_model import mean_model_layout
-from ..listener import Listener
-from ..server import Server
+from ..listener import Listener, Server
 
 STATE = "mean-model"
 

@@ -18,8 +18,7 @@ from ...results.record import Round
 from ...rules import Rule
 from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance, fresh_norm, length, require_norm
 from ...setup.config import Config
-from ..listener import Listener
-from ..server import Server
+from ..listener import Listener, Server
 
 # So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
 SPREAD = 5.0

@@ -20,8 +20,7 @@ from ...options.privacy import PrivacySettings
 from ...results.record import Round
 from ...rules import Rule
 from ...setup.config import Config
-from ..listener import Listener
-from ..server import Server
+from ..listener import Listener, Server
 
 
 class ServerPrivacy(Listener):

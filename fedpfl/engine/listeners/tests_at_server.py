@@ -18,8 +18,7 @@ from ...results.record import Round
 from ...rules import Rule
 from ...training.loop import evaluate
 from ...training.measure import find
-from ..listener import Listener
-from ..server import Server
+from ..listener import Listener, Server
 
 
 class ServerTest(Listener):

@@ -155,7 +155,7 @@ def _state(run: RunFolder) -> Iterator[str]:
         yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still running, or was stopped."
     if history.lines and not history.tests():
         yield f"{name} has no evaluated round so far, hence no accuracies."
-    for remark in run.task().get("remarks", []):
+    for remark in [*run.task().get("remarks", []), *run.changes()]:
         yield f"{name}: {remark}"
 
 

@@ -1,0 +1,118 @@
+"""What differs between the program that wrote a run and the one that reads it is said, or refused where it counts."""
+
+import pytest
+from support import FEW_SAMPLES, federation, run_federation
+from typer.testing import CliRunner
+
+from fedpfl.cli import load
+from fedpfl.core import code_hash
+from fedpfl.core.errors import ConfigError, StateError
+from fedpfl.core.stored import from_json_line, json_line, read_toml, to_toml, write_toml
+from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.results.run_folder import RunFolder, is_newer
+from fedpfl.setup.config import Config
+from fedpfl.study.report.sections import _state
+from fedpfl.version import __version__
+
+
+@pytest.fixture
+def values(tmp_path):
+    return federation(tmp_path, 2, num_clients=2, num_server_rounds=1, threads=1, run_name="one", **FEW_SAMPLES)
+
+
+@pytest.fixture
+def folder(values):
+    with LocalTransport(Config.parse(values), 0) as transport:
+        return run_federation(transport, values)
+
+
+def written_by(folder, **changed):
+    """Write into a run that another program has written it."""
+    path = folder.path / "task.json"
+    task = from_json_line(path.read_bytes(), path, "state_key")
+    path.write_bytes(json_line({**task, "written_by": {**task["written_by"], **changed}}).encode())
+
+
+def resume(values, **changed):
+    again = {**values, "resume": True, "num-server-rounds": 2, **changed}
+    with LocalTransport(Config.parse(again), 0) as transport:
+        return run_federation(transport, again)
+
+
+def with_setting(folder, **more):
+    path = folder.path / "config.toml"
+    write_toml(path, to_toml({**read_toml(path), **more}))
+
+
+def test_the_same_program_has_nothing_to_say(folder, values, caplog):
+    assert folder.changes() == []
+    resume(values)
+    assert RunFolder(folder.path).changes() == []
+    assert "one:" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "newer"),
+    [("", False), (__version__, False), ("0.0.9", False), ("0.1.1", True), ("1", True), ("x", False)],
+)
+def test_versions_are_compared_by_their_numbers(theirs, newer):
+    assert is_newer(theirs) == newer
+
+
+def test_a_run_of_a_newer_version_is_not_resumed_and_the_rest_says_so(folder, values):
+    written_by(folder, fedpfl="99.1.0", code="other")
+    words = f"it was written by fedpfl 99.1.0, which is newer than this one ({__version__})"
+    assert folder.changes() == [words]
+    assert f"one: {words}" in list(_state(folder))
+    done = CliRunner().invoke(load("export"), ["export", str(folder.path)])
+    assert done.exit_code == 0 and f"one: {words}" in done.stderr
+    with pytest.raises(StateError, match=r"newer than this one .*: resume it with that version"):
+        resume(values)
+
+
+def test_an_unknown_setting_ends_a_resume_and_is_said_elsewhere(folder, values):
+    with_setting(folder, **{"magic-rate": 0.5})
+    assert folder.changes() == ["config.toml has magic-rate = 0.5, and there is no such setting"]
+    with pytest.raises(ConfigError, match=r"^magic-rate = 0.5: .*config.toml has it, and there is no such setting"):
+        resume(values)
+
+
+def test_other_code_is_said_once_when_the_run_is_resumed(folder, values, monkeypatch, caplog):
+    monkeypatch.setattr(code_hash, "of_package", lambda: "other")
+    words = f"fedpfl's code has changed since (it was {__version__}, this is {__version__}): results may differ"
+    assert folder.changes() == [words]
+    resume(values)
+    assert caplog.text.count(f"one: {words}") == 1
+    assert RunFolder(folder.path).changes() == []
+
+
+def test_a_run_of_a_version_that_did_not_write_this_is_read_without_a_word(folder, values):
+    path = folder.path / "task.json"
+    task = dict(from_json_line(path.read_bytes(), path, "state_key"))
+    del task["written_by"]
+    path.write_bytes(json_line(task).encode())
+    assert folder.changes() == []
+    resume(values)
+    assert RunFolder(folder.path).task()["written_by"]["fedpfl"] == __version__
+
+
+def test_changed_code_of_one_s_own_is_said(tmp_path, values):
+    from fedpfl.core import custom
+
+    code = tmp_path / "mine.py"
+    text = "from torch import nn\n\n\ndef net(input_shape, num_classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
+    code.write_text(text)
+    custom.set_folder(tmp_path)
+    try:
+        values = {**values, "model": "mine:net"}
+        with LocalTransport(Config.parse(values), 0) as transport:
+            folder = run_federation(transport, values)
+        assert folder.changes() == []
+        code.write_text(text + "# changed\n")
+        custom.set_folder(tmp_path)
+        assert folder.changes() == ["the code of your own that it uses has changed since"]
+        code.unlink()
+        custom.set_folder(tmp_path)
+        assert folder.changes()[0].startswith("its settings cannot be checked here: model = 'mine:net'")
+    finally:
+        custom.set_folder(None)

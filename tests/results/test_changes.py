@@ -100,7 +100,10 @@ def test_changed_code_of_one_s_own_is_said(tmp_path, values):
     from fedpfl.core import custom
 
     code = tmp_path / "mine.py"
-    text = "from torch import nn\n\n\ndef net(input_shape, num_classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
+    text = (
+        "from torch import nn\n\n\ndef net(input_shape, num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
+    )
     code.write_text(text)
     custom.set_folder(tmp_path)
     try:

@@ -94,9 +94,9 @@ class DataSettings:
     )
     standardize: str = setting(
         "none",
-        "Scale each feature or channel to mean 0 and standard deviation 1. client: with the statistics of the "
-        "client's own training samples. all: with those of all clients' training samples; in a real federation, two "
-        "numbers per feature would leave each client. Not for images and texts.",
+        "Scale each feature or channel to mean 0 and standard deviation 1, with the statistics of the client's own "
+        "training samples (client), or of all clients' (all: two numbers per feature would leave each client). Not "
+        "for images and texts.",
         choices=("none", "client", "all"),
     )
     impute: str = setting(
@@ -195,10 +195,10 @@ class DataSettings:
     test_samples: int = setting(100, 'Test samples per client, for partitioner = "dirichlet-client".', minimum=1)
     split: str = setting(
         "mixed",
-        "Choice of test samples. mixed: pool the training and test sets, divide the pool among clients, and split "
-        "each client's samples by test-fraction. given: divide the training set, and give each client samples of "
-        "the same classes from the test set. stratified: as mixed, with a client's share of each class. time: train on "
-        "the first of each client's samples, test on its last ones, in the order of time-column or of the data.",
+        "Choice of test samples. mixed: pool training and test sets, divide the pool, and split each client's "
+        "samples by test-fraction. given: divide the training set; test samples are of the same classes, from the "
+        "test set. stratified: as mixed, with a client's share of each class. time: train on a client's first "
+        "samples, test on its last ones (time-column, or the order of the data).",
         choices=("mixed", "given", "stratified", "time"),
     )
     test_fraction: float = setting(
@@ -206,10 +206,9 @@ class DataSettings:
     )
     test_on: str = setting(
         "own",
-        "Samples on which a client is tested. own: its own test samples. all: the test samples of all clients with "
-        "the same classes, in the client's own numbering, as in Factorized-FL; not for devices that hold their own "
-        "data. server: the test set of the data stays at the server, which tests the global model on it; clients are "
-        "tested with samples of the training set.",
+        "Samples on which a client is tested. own: its test samples. all: those of all clients with the same "
+        "classes, as in Factorized-FL; not for devices that hold their own data. server: the test set stays at the "
+        "server, which tests the global model on it; clients are tested with samples of the training set.",
         choices=("own", "all", "server"),
     )
     validation_fraction: float = setting(

@@ -16,10 +16,9 @@ class PersonaliseSettings:
 
     personalise: str = setting(
         "none",
-        "What to do with resume instead of more rounds. Clients that were not in the run make a model from its "
-        "final shared arrays, by one round of training of their personal part (local-train) or of everything "
-        "(fine-tune). Clients that missed the last test are tested and get their model. `fedpfl personalise` sets "
-        "this.",
+        "What `fedpfl personalise` does with resume. Clients that were not in the run make a model from its final "
+        "shared arrays, by one round of training of their personal part (local-train) or of everything (fine-tune). "
+        "Clients that missed the last test are tested.",
         choices=("none", "local-train", "fine-tune"),
     )
 
@@ -78,9 +77,8 @@ class MissedSettings:
 
     missed_timeout: float = setting(
         0.0,
-        "Over Flower, seconds to wait after the last round for clients that missed its test. Each of them gets the "
-        "final shared arrays when it returns, is tested and writes its model. The run's results are written before. "
-        "0: do not wait; `fedpfl personalise` serves them later.",
+        "Over Flower, seconds to wait after the last round for clients that missed its test. They get the final "
+        "shared arrays when they return. 0: do not wait; `fedpfl personalise` serves them later.",
         minimum=0,
     )
 

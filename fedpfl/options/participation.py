@@ -37,8 +37,8 @@ class ParticipationSettings:
     )
     drop_rate: float = setting(
         0.0,
-        "Probability that a client which is asked drops out of the round, drawn from the seed for each client and "
-        "round; at least min-replies stay. It gets no message and is tested as others are.",
+        "Probability that an asked client drops out of the round; at least min-replies stay. It gets no message and "
+        "is tested as others are.",
         minimum=0,
         maximum=0.99,
     )

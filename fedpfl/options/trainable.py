@@ -17,9 +17,9 @@ class TrainableSettings:
 
     trainable: str = setting(
         ALL,
-        "Parameters to train: everything (all), the head (head), adapters and the head (lora), or the head and the "
-        "base arrays whose names match a pattern (base.blocks.block6.*; several separated by commas). The others "
-        "are frozen: they are neither sent nor stored, and a hash checks that they are equal everywhere.",
+        "Parameters to train: all; head; lora: adapters and the head; or the head and the base arrays whose names "
+        "match a pattern (base.blocks.block6.*; several separated by commas). The others are frozen: neither sent "
+        "nor stored, and checked to be equal everywhere.",
     )
     lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
     lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)

@@ -53,9 +53,9 @@ class RunSettings:
     )
     client_models: str = setting(
         "",
-        "Models for some of the clients, as client numbers (from 0) with a model, separated by commas: "
-        "0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function that takes a client number and returns a model's name. "
-        "The arrays that the method shares must have the same shapes in all models.",
+        "Models for some of the clients: client numbers (from 0) with a model, separated by commas: "
+        "0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function from a client number to a model's name. Shared arrays "
+        "must have the same shapes in all models.",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)
     fraction_train: float = setting(
@@ -88,9 +88,8 @@ class RunSettings:
     )
     test_at: str = setting(
         "end",
-        "When clients are tested. end: after a round, with the new shared arrays. start: before clients train in a "
-        "round, with the shared arrays of the previous round, as on FedReG's testbed. With start the last round's "
-        "result is not tested and devices write no models; `fedpfl personalise` does both afterwards.",
+        "When clients are tested. end: after a round, with the new shared arrays. start: before they train, with "
+        "those of the round before, as on FedReG's testbed; `fedpfl personalise` tests the last round's result.",
         choices=("end", "start"),
     )
     early_stop: int = setting(
@@ -115,9 +114,8 @@ class RunSettings:
     state_dir: str = setting("~/.fedpfl/state", "Folder for a client's personal arrays, on the client's machine.")
     device_models: str = setting(
         "auto",
-        "Whether a client writes its whole personalised model below state-dir on its own machine after the last "
-        "round. auto: devices do; clients of a simulation do if they adapt it to the test, since `fedpfl export` finds "
-        "it nowhere else.",
+        "Whether a client writes its whole personalised model below state-dir after the last round. auto: devices "
+        "do; clients of a simulation do if they adapt it to the test.",
         choices=("auto", "always", "never"),
     )
     device_model_every: int = setting(
@@ -153,9 +151,9 @@ class RunSettings:
     )
     min_clients: int = setting(
         0,
-        "Over Flower, minimum number of clients at the start. Nodes that give impossible answers are left out and "
-        "named. 0: more than half; the start fails if a node is missing or silent after node-timeout. Other values: "
-        "after node-timeout the run also starts without the missing nodes.",
+        "Over Flower, minimum number of clients at the start. 0: more than half; the start fails if a node is "
+        "missing or silent after node-timeout. Other values: the run then starts without the missing nodes. Nodes "
+        "that give impossible answers are left out and named.",
         minimum=0,
     )
     max_client_samples: int = setting(

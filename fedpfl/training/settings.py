@@ -43,17 +43,15 @@ class TrainingSettings:
     batch_size: int = setting(10, "Batch size B.", minimum=1)
     last_batch: str = setting(
         "drop",
-        "Samples of an epoch that do not fill a batch. drop: they are left out of this epoch, if there is at least "
-        "one full batch. keep: they form a smaller batch. even: all batches of the epoch get nearly the same size, "
-        "about B. Every epoch draws a new order.",
+        "Samples of an epoch that do not fill a batch. drop: left out, if there is at least one full batch. keep: a "
+        "smaller batch. even: all batches get nearly the same size, about B.",
         choices=LAST_BATCH,
     )
     loss: str = setting(
         CLASSES,
-        "Loss. cross-entropy: classification. mse: regression, with the mean squared error. multi-label: several "
-        "labels per sample, with binary cross-entropy. The reported accuracy is R² with mse, and the share of "
-        "correct labels with multi-label. Or a function of your own in training: MODULE:NAME for classes, "
-        "mse:MODULE:NAME and multi-label:MODULE:NAME; tests report the loss of that kind.",
+        "Loss. cross-entropy: classification. mse: regression; the accuracy is R². multi-label: several labels per "
+        "sample, with binary cross-entropy; the accuracy is the share of correct labels. Or a function of your own: "
+        "MODULE:NAME for classes, mse:MODULE:NAME and multi-label:MODULE:NAME; tests report the loss of that kind.",
         choices=(CLASSES, TARGETS, LABELS),
         open_to={custom.FORM: custom.is_own},
     )
@@ -66,18 +64,17 @@ class TrainingSettings:
     class_weights: str = setting(
         "none",
         "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
-        "samples in C classes, which gives all classes the same total weight. 1,5: the weight of each class, the same "
-        "for all clients. The recorded training loss includes the weights; test losses do not.",
+        "samples in C classes. 1,5: the weight of each class, the same for all clients. The recorded training loss "
+        "includes them; test losses do not.",
         choices=("none", "balanced"),
         open_to={"a weight for each class, such as 1,5": lambda text: listed_weights(text) is not None},
     )
     augmentation: str = setting(
         "none",
-        "Augmentation of training samples. flip-crop: flip each image with probability 1/2, and shift it by up to 4 "
-        "pixels with reflection padding. The others need torchvision. randaugment: two operations of RandAugment at "
-        "magnitude 9. flip-rotate: flip, and rotate by up to 15°. crop-flip-rotate: shift with black padding before "
-        "these two. zoom-flip-colour: crop to 8 to 100 % of the area, flip, change colours with probability 0.8 and "
-        "make grey with 0.2. Or a function of your own that takes a batch and a random generator.",
+        "Augmentation of training samples. flip-crop: flip an image with probability 1/2, and shift it by up to 4 "
+        "pixels. The others need torchvision. randaugment: two operations of RandAugment. flip-rotate: flip, and "
+        "rotate by up to 15°. crop-flip-rotate: shift before these two. zoom-flip-colour: crop, flip, change colours "
+        "or make grey. Or a function of a batch and a random generator.",
         choices=AUGMENTATIONS,
         open_to={custom.FORM: custom.is_reference},
     )
@@ -115,17 +112,17 @@ class TrainingSettings:
     weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
-        "Epochs for which each client fine-tunes a copy of its whole model before a test (with FedAvg this is known "
-        "as FedAvg+). 0: none. Arrays that are sent or trained on, and the global model, are not fine-tuned. "
-        "Methods that adapt models to a test in their own way ignore it.",
+        "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). 0: none. The arrays "
+        "that are sent, and the global model, are not fine-tuned. Methods that adapt models to a test in their own "
+        "way ignore it.",
         minimum=0,
     )
     device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"))
     precision: str = setting(
         "float32",
-        "Number type of the forward and backward pass in training. float32; tf32: on a GPU, products of float32 "
-        "numbers with 10 bits of their fractions, in tests as well; bf16: bfloat16 where PyTorch's autocast allows "
-        "it. Weights, gradients, optimiser state and the server's sums stay float32.",
+        "Number type of the forward and backward pass in training. tf32: on a GPU, products with 10 bits of the "
+        "fraction, in tests as well. bf16: bfloat16 where PyTorch's autocast allows it. Weights, optimiser state and "
+        "the server's sums stay float32.",
         choices=("float32", "tf32", "bf16"),
     )
     clients_at_once: int = setting(

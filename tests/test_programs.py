@@ -71,3 +71,41 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     assert len(rounds) >= 3 and all(seconds > 0 for seconds in rounds)
     methods = [part for name, part in parts.items() if name.startswith("method | ")]
     assert methods and all(part["batch"]["distance"] < 1e-2 for part in methods)
+
+
+@pytest.fixture
+def long_life(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return import_module("long_life")
+
+
+def test_the_faults_of_a_long_life_follow_from_the_seed_and_are_of_every_kind(long_life):
+    faults = [long_life.fault_of(1, number) for number in range(1, 301)]
+    assert faults == [long_life.fault_of(1, number) for number in range(1, 301)]
+    assert {fault.kind for fault in faults if fault} == set(long_life.FAULTS)
+    assert 90 <= sum(fault is not None for fault in faults) <= 150
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, []),
+        ({"same_bits": False}, ["run 19 (fedavg, no fault) has other bits than a simulation"]),
+        ({"same_bits": False, "failed": {"2": {"1": "lost"}}}, []),
+        ({"threads": 1}, ["worker: 17 threads grew to 27 in 15 runs"]),
+        ({"files": 1}, ["worker: 17 open files grew to 27 in 15 runs"]),
+        ({"memory": 0.5}, ["worker: its memory grows by 0.50 MiB a run, from 102.5 to 109.5"]),
+        ({"memory": 0.3}, []),
+        ({"left": 1}, ["files of bench: 15 grew to 29 in 15 runs"]),
+    ],
+)
+def test_a_long_life_s_growth_is_found(long_life, change, told):
+    outcomes = []
+    for number in range(20):
+        memory, threads, opened, left = (number * change.get(at, 0) for at in ("memory", "threads", "files", "left"))
+        sizes = {"worker": (7, 100.0 + memory, 10 + threads, 10 + opened)}
+        files = {"bench": (10 + left, 1.0), "shared memory": (0, 0.0)}
+        outcomes.append(long_life.Outcome(number, "fedavg", "", 20.0, {}, True, sizes, files))
+    outcomes[-1].same_bits = change.get("same_bits", True)
+    outcomes[-1].failed = change.get("failed", {})
+    assert long_life.judge(outcomes) == told

@@ -106,9 +106,10 @@ class SuperLink:
                 process.wait()
 
     def submit(self, app: Path | None, run_config: Mapping[str, Any]) -> str:
-        """Submit a run."""
+        """Submit a run, the first or another one after it."""
         self._wait_until_ready()
         copy = self.folder / "app"
+        shutil.rmtree(copy, ignore_errors=True)
         copy_app(app, copy)
         settings = self.folder / "run-config.toml"
         settings.write_text(to_toml(dict(run_config)), encoding="utf-8")
@@ -130,6 +131,11 @@ class SuperLink:
             except FedpflError as error:  # the rest is still of use, and how the run ended is known without
                 parts.append(str(error))
         return _COLOUR.sub("", "\n".join(parts))
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """The process ids of all parts, by their names."""
+        return {name: process.pid for name, process in self._processes.items()}
 
     def ended(self) -> str | None:
         """Return which of the required processes has ended; None while all are running."""

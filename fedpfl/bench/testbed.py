@@ -35,6 +35,8 @@ CLIENTS_PER_DEVICE = 3
 # A SuperNode that was killed is refused until the SuperLink has missed its heartbeats for a minute.
 MAX_RESTARTS = 12
 MAX_RESTART_SECONDS = 10.0
+# Restarts longer ago do not count: a testbed may run for weeks.
+FORGET_RESTARTS_SECONDS = 600.0
 # How often it is looked for what has ended.
 RESTART_SECONDS = 0.2
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
@@ -123,7 +125,9 @@ class Testbed(SuperLink):
                 continue
             if name == SUPERLINK and self._database is None:
                 return f"{name} ended, and with it the run: its state was in memory (--state)"
-            now, times = time.monotonic(), self._restarts.setdefault(name, [])
+            now = time.monotonic()
+            times = [at for at in self._restarts.get(name, ()) if now - at < FORGET_RESTARTS_SECONDS]
+            self._restarts[name] = times
             if len(times) >= MAX_RESTARTS:
                 return f"{name} ended {MAX_RESTARTS + 1} times: {last_line(self._log_of(name))}"
             if not times or now - times[-1] > min(2.0 ** len(times), MAX_RESTART_SECONDS):
@@ -136,7 +140,7 @@ class Testbed(SuperLink):
 
         In its Flower configuration this SuperLink is called ``fedpfl``.
         """
-        self._wait_for("the SuperNodes", lambda: self._online() >= clients)
+        self._wait_for("the SuperNodes", lambda: self.online() >= clients)
         try:
             # Not in this program's group, so that it ends with the testbed when this program is killed.
             process = subprocess.Popen(command, env=self._environment, start_new_session=True)
@@ -189,7 +193,8 @@ class Testbed(SuperLink):
         public = self._keys.node_keys[client].with_suffix(".pub")
         self._flwr("supernode", "register", str(public), "--name", f"client-{client}", "--format", "json")
 
-    def _online(self) -> int:
+    def online(self) -> int:
+        """Return how many SuperNodes are there, in the SuperLink's word."""
         nodes = self._flwr("supernode", "list", "--format", "json")["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 

@@ -1,0 +1,347 @@
+"""A bench's long life, compressed: many short runs on one testbed, and in some of them a fault drawn by chance.
+
+SuperLink, SuperNodes, workers, broker and bridge run all the time, as on a laptop and its boards. A run has one of a
+few methods and three rounds. In two of five a SuperNode or the SuperLink is killed, the broker is restarted, or the
+broker's queue for the server is filled with 560 MB that nobody can use; which and when follows from the seed. After
+each run the memory, threads and open files of every part are written down, and the files that lie around.
+
+The program fails if a run does not end, if its model is not to the bit that of a simulation although all clients took
+part, or if something grows: threads and open files of a process from its 5th run to its last, its memory by more than
+:data:`GROWTH_MIB` over 100 runs, the number of files of the bench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shlex
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+from common import MIB, BenchmarkError, count, footer, machine, main, note, simulate, table
+from paho.mqtt.enums import CallbackAPIVersion
+from safetensors.torch import load_file
+
+from fedpfl.bench.mqtt import topics
+from fedpfl.bench.mqtt.account import read_password
+from fedpfl.bench.testbed import Testbed
+from fedpfl.core.errors import FedpflError
+from fedpfl.setup.config import Config
+
+CLIENTS, DEVICES, ROUNDS = 3, 2, 3
+METHODS = ("fedavg", "fedper", "ditto", "fedreg")
+# What happens, and how often in comparison with the others; in how many of the runs something does.
+FAULTS = {"SuperNode killed": 3, "broker restarted": 3, "SuperLink killed": 2, "queue full": 1}
+FAULTY = 0.4
+QUEUE_MIB = 560
+RUN_SECONDS = 420.0
+# A process is compared with itself after so many runs, when what it needs is there; one that lived for less is not.
+WARM_RUNS, LONG_LIFE = 5, 12
+GROWTH_MIB = 40.0
+SLACK = 2
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens in a run, to which of several, after how many rounds and seconds."""
+
+    kind: str
+    which: int
+    after: int
+    delay: float
+
+
+def fault_of(seed: int, number: int) -> Fault | None:
+    """Return what happens in a run."""
+    rng = random.Random(f"long life {seed} {number}")
+    if rng.random() >= FAULTY:
+        return None
+    (kind,) = rng.choices(list(FAULTS), list(FAULTS.values()))
+    return Fault(kind, rng.randrange(CLIENTS), rng.randrange(ROUNDS), round(rng.uniform(0, 2), 2))
+
+
+@dataclass
+class Outcome:
+    """What became of a run; ``sizes`` has each part's memory in MiB, threads and open files after it."""
+
+    number: int
+    method: str
+    fault: str
+    seconds: float
+    failed: dict[str, Any] = field(default_factory=dict)
+    same_bits: bool = False
+    sizes: dict[str, tuple[int, float, int, int]] = field(default_factory=dict)
+    files: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+
+class Rehearsal:
+    """A testbed and its runs."""
+
+    def __init__(self, bed: Testbed, folder: Path, seed: int) -> None:
+        self._bed, self._folder, self._seed = bed, folder, seed
+        self._references: dict[str, Any] = {}
+
+    def run(self, number: int) -> Outcome:
+        """Carry out a run, with its fault, and look at the testbed afterwards."""
+        method = random.Random(f"method {self._seed} {number}").choice(METHODS)
+        if method not in self._references:
+            self._references[method] = simulate(settings(method, self._seed)).arrays
+        fault, name = fault_of(self._seed, number), f"run-{number:04d}"
+        places = {"output-dir": str(self._folder / "runs"), "state-dir": str(self._folder / "state"), "run-name": name}
+        begun = time.monotonic()
+        config = Config.parse({**settings(method, self._seed), **places, "check-after": 20.0, "round-timeout": 300.0})
+        run_id = self._bed.submit(None, config.flat())
+        result = self._folder / "runs" / name
+        waiting = fault
+        ask_at = begun
+        while True:
+            self._require_alive(begun, name)
+            if waiting is not None and rounds(result) >= waiting.after and (result / "task.json").exists():
+                time.sleep(waiting.delay)
+                self._strike(waiting)
+                waiting = None
+            if time.monotonic() >= ask_at and (self._bed.logged_end() or (result / "summary.md").exists()):
+                ask_at = time.monotonic() + 2
+                with suppress(FedpflError):  # the SuperLink may just be started again
+                    status, details = self._bed.status(run_id)
+                    if status == "finished:completed":
+                        break
+                    if status.startswith("finished"):
+                        log = self._bed.log(run_id)
+                        raise BenchmarkError(f"{name} ({fault}) ended as {status}, {details}: {log[-3000:]}")
+            time.sleep(0.2)
+        lines = [json.loads(line) for line in (result / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        failed = {str(line["round"]): line["failed"] for line in lines if line.get("failed")}
+        arrays, wanted = load_file(result / "global.safetensors"), self._references[method]
+        same = arrays.keys() == wanted.keys() and all(arrays[key].equal(wanted[key]) for key in arrays)
+        kind = fault.kind if fault and waiting is None else ""  # or the run had ended before
+        outcome = Outcome(number, method, kind, round(time.monotonic() - begun, 1), failed, same)
+        self._wait_until_whole()
+        outcome.sizes = {part: size for part, pid in self._bed.processes.items() if (size := size_of(pid))}
+        outcome.files = files_of(self._bed.folder, self._folder)
+        return outcome
+
+    def _strike(self, fault: Fault) -> None:
+        processes = self._bed.processes
+        if fault.kind == "queue full":
+            self._fill_queue(processes["bridge server"])
+            return
+        part = {
+            "SuperNode killed": f"SuperNode {fault.which}", "broker restarted": "broker",
+            "SuperLink killed": "Flower's SuperLink",
+        }[fault.kind]  # fmt: skip
+        os.kill(processes[part], signal.SIGTERM if part == "broker" else signal.SIGKILL)
+
+    def _fill_queue(self, server: int) -> None:
+        """Send, as a device would, more than the broker keeps for a server that does not read."""
+        assert self._bed.watcher is not None
+        password = read_password(self._folder / "keys" / "passwords" / "device-0")
+        account = replace(self._bed.watcher, username="device-0", password=password)
+        # Its own client takes part under the same name, and the broker lets in the one that came last.
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=account.username, protocol=paho.MQTTv5)
+        client.username_pw_set(account.username, account.password)
+        context = account.tls()
+        if context is not None:
+            client.tls_set_context(context)
+        client.max_inflight_messages_set(8)
+        os.kill(server, signal.SIGSTOP)
+        try:
+            client.connect(account.host, account.port)
+            client.loop_start()
+            sent = [client.publish(topics.request("device-0"), bytes(MIB), 1) for _ in range(QUEUE_MIB)]
+            deadline = time.monotonic() + 60
+            while not all(message.is_published() for message in sent) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            client.disconnect()
+            client.loop_stop()
+        finally:
+            os.kill(server, signal.SIGCONT)
+
+    def _require_alive(self, begun: float, name: str) -> None:
+        if ended := self._bed.ended():
+            raise BenchmarkError(f"{name}: {ended}")
+        if time.monotonic() - begun > RUN_SECONDS:
+            raise BenchmarkError(f"{name} has not ended within {RUN_SECONDS:g} s: {self._bed.log(None)[-3000:]}")
+
+    def _wait_until_whole(self) -> None:
+        """Wait until what ended is there again, and all SuperNodes are online."""
+        begun = time.monotonic()
+        while True:
+            self._require_alive(begun, "after a run, the testbed")
+            with suppress(FedpflError):
+                if self._bed.online() >= CLIENTS:
+                    return
+            time.sleep(1)
+
+
+def settings(method: str, seed: int) -> dict[str, Any]:
+    """Return the settings of a run."""
+    return {
+        "dataset": "digits", "method": method, "model": "small-cnn", "num-clients": CLIENTS, "local-epochs": 1,
+        "num-server-rounds": ROUNDS, "batch-size": 32, "threads": 1, "seed": seed,
+    }  # fmt: skip
+
+
+def rounds(result: Path) -> int:
+    """Return how many rounds a run has recorded."""
+    metrics = result / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def size_of(pid: int) -> tuple[int, float, int, int] | None:
+    """Return a process's id, memory in MiB, threads and open files; None if it has ended."""
+    process = Path(f"/proc/{pid}")
+    try:
+        status = dict(line.split(":", 1) for line in (process / "status").read_text(encoding="utf-8").splitlines())
+        files = len(list((process / "fd").iterdir()))
+    except OSError:
+        return None
+    memory = int(status.get("VmRSS", "0 kB").split()[0]) / 1024
+    return pid, round(memory, 1), int(status["Threads"]), files
+
+
+def files_of(bench: Path, own: Path) -> dict[str, tuple[int, float]]:
+    """Return how many files there are and their MiB: of the bench, its logs, the devices' states, shared memory."""
+    everything = [path for path in bench.rglob("*") if path.is_file()]
+    logs = [path for path in everything if path.suffix == ".log"]
+    database = [path for path in everything if path.name.startswith("superlink.db")]
+    rest = set(everything) - set(logs) - set(database)
+    groups: dict[str, Sequence[Path]] = {
+        "bench": [*rest], "logs": logs, "SuperLink's database": database,
+        "states": [path for path in (own / "state").rglob("*") if path.is_file()],
+        "shared memory": [*Path("/dev/shm").glob("fedpfl*")],
+    }  # fmt: skip
+    return {name: (len(paths), round(sum(map(_bytes, paths)) / MIB, 2)) for name, paths in groups.items()}
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def lives(outcomes: Sequence[Outcome]) -> dict[str, list[list[tuple[int, float, int, int]]]]:
+    """Return, for each part, its processes one after the other, each with its sizes run by run."""
+    found: dict[str, list[list[tuple[int, float, int, int]]]] = {}
+    for outcome in outcomes:
+        for part, size in outcome.sizes.items():
+            of = found.setdefault(part, [])
+            if not of or of[-1][-1][0] != size[0]:
+                of.append([])
+            of[-1].append(size)
+    return found
+
+
+def growth(values: Sequence[float]) -> float:
+    """Return by how much a value grows from one to the next: the median of all slopes, which no single one moves."""
+    pairs = [(j - i, values[j] - values[i]) for i in range(len(values)) for j in range(i + 1, len(values))]
+    return statistics.median(by / steps for steps, by in pairs) if pairs else 0.0
+
+
+def judge(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what is not as it should be, a line each."""
+    wrong = [
+        f"run {outcome.number} ({outcome.method}, {outcome.fault or 'no fault'}) has other bits than a simulation"
+        for outcome in outcomes
+        if not outcome.same_bits and not outcome.failed
+    ]
+    for part, of in lives(outcomes).items():
+        for life in of:
+            warm = life[WARM_RUNS:]
+            if len(life) < LONG_LIFE:
+                continue
+            for at, what in ((2, "threads"), (3, "open files")):
+                begin, end = (statistics.median(size[at] for size in some) for some in (warm[:5], warm[-5:]))
+                if end > begin + SLACK:
+                    wrong.append(f"{part}: {begin:g} {what} grew to {end:g} in {len(warm)} runs")
+            a_run = growth([size[1] for size in warm])
+            if a_run * 100 > GROWTH_MIB:
+                wrong.append(f"{part}: its memory grows by {a_run:.2f} MiB a run, from {warm[0][1]} to {warm[-1][1]}")
+    if len(outcomes) >= LONG_LIFE:
+        # Results and clients' arrays are kept until somebody asks for `fedpfl clean`.
+        for name in ("bench", "shared memory"):
+            counts = [outcome.files[name][0] for outcome in outcomes[WARM_RUNS:]]
+            if growth(counts) > 0:
+                wrong.append(f"files of {name}: {counts[0]} grew to {counts[-1]} in {len(counts)} runs")
+    return wrong
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    """Print the tables."""
+    rows = []
+    for part, of in lives(outcomes).items():
+        longest = max(of, key=len)
+        first, last = longest[min(WARM_RUNS, len(longest) - 1)], longest[-1]
+        a_run = growth([size[1] for size in longest[WARM_RUNS:]])
+        cells = [f"{first[at]:g} → {last[at]:g}" for at in (1, 2, 3)]
+        rows.append([part, str(len(of)), str(len(longest)), cells[0], f"{100 * a_run:.1f}", *cells[1:]])
+    header = ["part", "processes", "runs of the longest", "MiB", "MiB more in 100 runs", "threads", "open files"]
+    print(table(header, rows))
+    ends = outcomes[min(WARM_RUNS, len(outcomes) - 1)], outcomes[-1]
+    print()
+    rows = [[name, *(f"{run.files[name][at]:g}" for at in (0, 1) for run in ends)] for name in outcomes[0].files]
+    names = [f"{what}, run {run.number}" for what in ("files", "MiB") for run in ends]
+    print(table(["", *names], rows))
+    kinds: Mapping[str, list[float]] = {
+        kind: [of.seconds for of in outcomes if of.fault == kind] for kind in ("", *FAULTS)
+    }
+    print()
+    told = [
+        [kind or "none", str(len(took)), f"{statistics.median(took):.0f}", f"{max(took):.0f}"]
+        for kind, took in kinds.items()
+        if took
+    ]
+    print(table(["fault", "runs", "s (median)", "s (most)"], told))
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Run as often as the time allows, and judge."""
+    outcomes: list[Outcome] = []
+    until = time.monotonic() + 60 * options.minutes
+    with tempfile.TemporaryDirectory(prefix="fedpfl-long-life-") as name:
+        bed = Testbed(Path(name) / "keys", mqtt=True)
+        with bed:
+            bed.start_nodes(CLIENTS, DEVICES, runs=Path(name) / "runs")
+            rehearsal = Rehearsal(bed, Path(name), options.seed)
+            for number in range(1, options.runs + 1):
+                outcomes.append(outcome := rehearsal.run(number))
+                told = f"{outcome.method}, {outcome.fault or 'no fault'}, {outcome.seconds:.0f} s"
+                note(f"run {number}: {told}, {'same bits' if outcome.same_bits else f'failed: {outcome.failed}'}")
+                if options.record:
+                    write(options, outcomes)
+                if time.monotonic() > until:
+                    break
+    show(outcomes)
+    print(footer(options.seed))
+    if wrong := judge(outcomes):
+        raise BenchmarkError("; ".join(wrong))
+
+
+def write(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    """Write the record: all runs, and what they left, a line each."""
+    about = {"command": shlex.join(["python", *sys.argv]), "commit": options.commit, "machine": machine()}
+    runs = ",\n".join(f"  {json.dumps(asdict(outcome))}" for outcome in outcomes)
+    text = json.dumps({**about, "seed": options.seed})[:-1] + f', "runs": [\n{runs}\n]}}\n'
+    options.record.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="long_life.py", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--runs", type=count, default=300, help="how many runs (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so many minutes")
+    parser.add_argument("--seed", type=int, default=1, help="faults and methods follow from it (%(default)s)")
+    parser.add_argument("--record", type=Path, help="the JSON file to write")
+    parser.add_argument("--commit", default="", help="what is measured, for the record")
+    main(measure, parser)

@@ -19,9 +19,10 @@ from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.device import model_server
 from fedpfl.bench.device.model_server import ModelServer
-from fedpfl.bench.device.predict import main, read_samples
+from fedpfl.bench.device.predict import answers, main, read_samples
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import DataError, FedpflError
+from fedpfl.core.files import write_atomically
 from fedpfl.data.federation import federated_data
 from fedpfl.setup.config import Config
 
@@ -317,6 +318,42 @@ def test_a_new_model_is_used_and_a_damaged_one_is_not(digits, tmp_path):
         arrive(3)
         status, health = ask("GET", "/health")
         assert (status, health["round"], "error" in health) == (200, 3, False)
+
+
+def test_while_models_come_each_answer_is_one_model_s_whole(digits, tmp_path):
+    model, arrays = digits
+    samples = arrays["x_test"][:20]
+    expected = {number: answers(load_model(model / f"round-00000{number}.json"), samples) for number in (2, 3)}
+    assert expected[2] != expected[3]
+    folder, stop, seen = tmp_path / "model", threading.Event(), {2: 0, 3: 0}
+    folder.mkdir()
+
+    def arrive(number):
+        # As a client writes: the arrays first, each file whole, and the older model goes.
+        for ending in ("safetensors", "json"):
+            name = f"round-00000{number}.{ending}"
+            write_atomically(folder / name, (model / name).read_bytes())
+
+    def swap():
+        while not stop.is_set():
+            arrive(3)
+            for ending in ("json", "safetensors"):
+                (folder / f"round-000003.{ending}").unlink()
+
+    arrive(2)
+    body = json.dumps({"inputs": samples.tolist()})
+    with serving(folder, 10_000_000) as ask:
+        swapping = InThread(swap)
+        try:
+            while min(seen.values()) < 5:
+                for status, answer in [
+                    asked.result() for asked in [InThread(ask, "POST", "/predict", body) for _ in range(4)]
+                ]:
+                    assert (status, answer["predictions"]) == (200, expected[answer["round"]])
+                    seen[answer["round"]] += 1
+        finally:
+            stop.set()
+            swapping.result()
 
 
 def test_a_taken_port_is_told(digits):

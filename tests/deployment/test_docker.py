@@ -128,3 +128,10 @@ def test_the_compose_file_fits_the_scripts():
     assert "${FEDPFL_SUPERLINK:-" + services["server"]["environment"]["FEDPFL_SERVER"] + ":9092}" in (
         FOLDER / "device.sh"
     ).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_the_logs_of_a_container_rotate(name):
+    logging = COMPOSE["services"][name]["logging"]
+    assert logging["driver"] == "json-file"
+    assert re.fullmatch(r"\d+m", logging["options"]["max-size"]) and int(logging["options"]["max-file"]) > 1

@@ -220,3 +220,17 @@ def test_the_proxy_passes_on_what_supernodes_say_and_nothing_else(proxy):
         connection = proxy()
         connection.request("POST", path, b"", {"flwr-signature": "signed"})
         assert connection.getresponse().status in (400, 404), path
+
+
+def test_no_unit_keeps_its_output_from_the_journal_which_rotates_on_a_device():
+    words = {"StandardOutput", "StandardError", "LogNamespace"}
+    assert not [(path.name, key) for path in UNITS for _, key, _ in directives(path) if key in words]
+    limits = {key: value for _, key, value in directives(UNITS[0].with_name("fedpfl-journal.conf"))}
+    assert limits == {"SystemMaxUse": "200M", "RuntimeMaxUse": "50M"}  # systemd 237 knows both
+
+
+def test_the_limit_of_the_journal_is_put_there_and_taken_away_again():
+    target, playbooks = "/etc/systemd/journald.conf.d/fedpfl.conf", ROOT / "deploy" / "ansible"
+    assert f"dest: {target}" in (playbooks / "roles" / "device" / "tasks" / "main.yml").read_text()
+    assert f"path: {target}\n        state: absent" in (playbooks / "teardown.yml").read_text()
+    assert f"fedpfl-journal.conf {target}" in (ROOT / "deploy" / "systemd" / "README.md").read_text()

@@ -49,11 +49,12 @@ WIDTH = "document.documentElement.scrollWidth"
 # Its menus have the same name at two widths, its buttons for code have none, and where there is no mouse, as here, code
 # is not scrolled by keys.
 THEMES_OWN = re.compile(r"landmark-unique|scrollable-region-focusable \(\d+\): <code")
-# One of each kind: pictures, tables with long words, equations, code, signatures, a diagram, a notebook.
+# One of each kind: pictures, numbers, tables with long words, equations, code, signatures, a diagram, a notebook.
 SHOWN = (
     "index",
     "methods/index",
     "methods/fedfac",
+    "results/leaderboard",
     "reference/commands",
     "reference/api",
     "contributing/architecture",

@@ -41,36 +41,48 @@ def free_port():
         return s.getsockname()[1]
 
 
-def certificates(folder):
-    """Write ca.pem, server.pem and server.key for this machine's loopback address."""
-    folder.mkdir(parents=True, exist_ok=True)
+PEM = serialization.Encoding.PEM
+
+
+def _signed(name, key, issuer, issuer_key, authority, days=1):
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer or subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=3))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(authority, None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
 
-    def certificate(name, key, issuer, issuer_key, authority):
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer or subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(authority, None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
-            .sign(issuer_key, hashes.SHA256())
-        )
 
+def certificates(folder):
+    """Write ca.pem, server.pem, and their keys for this machine's loopback address."""
+    folder.mkdir(parents=True, exist_ok=True)
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca = certificate("test authority", ca_key, None, ca_key, True)
-    server = certificate("127.0.0.1", key, ca.subject, ca_key, False)
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(ca.public_bytes(pem))
-    (folder / "server.pem").write_bytes(server.public_bytes(pem))
+    ca = _signed("test authority", ca_key, None, ca_key, True)
+    server = _signed("127.0.0.1", key, ca.subject, ca_key, False)
     form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "server.key").write_bytes(key.private_bytes(pem, form, plain))
+    for name, made in (("ca", ca), ("server", server)):
+        (folder / f"{name}.pem").write_bytes(made.public_bytes(PEM))
+    for name, made in (("ca", ca_key), ("server", key)):
+        (folder / f"{name}.key").write_bytes(made.private_bytes(PEM, form, plain))
     return folder
+
+
+def end_certificate(folder):
+    """Put one that ended yesterday in the place of server.pem."""
+    ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    ca_key, key = (
+        serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None) for name in ("ca", "server")
+    )
+    (folder / "server.pem").write_bytes(_signed("127.0.0.1", key, ca.subject, ca_key, False, -1).public_bytes(PEM))
 
 
 class Process:
@@ -149,12 +161,12 @@ class Broker(Process):
         return client
 
 
-def publish(client, topic, payload, **properties):
+def publish(client, topic, payload, retain=False, **properties):
     """Publish and return the broker's reason."""
     p = Properties(PacketTypes.PUBLISH)
     for name, value in properties.items():
         setattr(p, name, value)
-    client.publish(topic, payload, 1, False, p)
+    client.publish(topic, payload, 1, retain, p)
     return client.reasons.get(timeout=HANG_SECONDS)
 
 
@@ -189,6 +201,7 @@ class SuperLink:
     def __init__(self, tls=None):
         self.messages: dict[bytes, list[bytes]] = {}
         self.seen, self.pulls, self.statuses = [], Counter(), {}
+        self.lengths: dict[str, int] = {}  # that the head of an answer gives, in place of its own
         self.goes_on = threading.Event()  # while it is not set, nothing but pull-messages is answered
         self.goes_on.set()
         self.lock = threading.Lock()
@@ -203,7 +216,7 @@ class SuperLink:
                 status, answer = outer.answer(self.path, list(self.headers.items()), body)
                 self.wfile.write(
                     f"HTTP/1.1 {status} X\r\ncontent-type: application/protobuf\r\nflwr-answer: yes\r\n"
-                    f"content-length: {len(answer)}\r\n\r\n".encode()
+                    f"content-length: {outer.lengths.get(self.path, len(answer))}\r\n\r\n".encode()
                     + answer
                 )
 

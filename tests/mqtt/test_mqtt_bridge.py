@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from mqtt_parts import (
     Side,
     SuperLink,
     certificates,
+    end_certificate,
     fedpfl_bridge,
     folder_text,
     free_port,
@@ -30,7 +32,7 @@ from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.mqtt import frames
 from fedpfl.bench.mqtt.frames import Kind
-from fedpfl.bench.mqtt.http_bytes import HttpRequest
+from fedpfl.bench.mqtt.http_bytes import MAX_BODY_BYTES, HttpRequest
 
 pytestmark = [
     pytest.mark.xdist_group("mqtt"),
@@ -207,6 +209,39 @@ def test_the_broker_is_restarted_in_the_middle(testbed, client, number):
         testbed.broker.restart(number)
 
 
+def test_the_broker_is_restarted_five_times_in_the_middle(testbed, client):
+    with in_the_middle(testbed, b"broker five times", client.post):
+        for number in [signal.SIGKILL, signal.SIGTERM] * 2 + [signal.SIGKILL]:
+            testbed.broker.restart(number)
+
+
+def test_the_account_is_taken_over_in_the_middle(testbed, client):
+    with in_the_middle(testbed, b"taken over", client.post):
+        at = len(testbed.device.text())
+        other = testbed.broker.client("nano-1")  # the broker lets in the one that came last
+        testbed.device.wait_for("lost broker", at)
+        other.disconnect()
+        other.loop_stop()
+
+
+def test_the_broker_s_certificate_ends_and_another_one_takes_its_place(testbed, client):
+    with in_the_middle(testbed, b"certificate", client.post):
+        place, logs = testbed.broker.certificates, (testbed.device, testbed.server)
+        good = {name: (place / name).read_bytes() for name in ("server.pem", "server.key")}
+        end_certificate(place)
+        at = [len(side.text()) for side in logs]
+        testbed.broker.restart()
+        for side, since in zip(logs, at, strict=True):
+            side.wait_for("its certificate is not accepted: certificate has expired); trying again", since)
+        testbed.broker.end()
+        for name, content in good.items():
+            (place / name).write_bytes(content)
+        testbed.broker.start()
+        for side, since in zip(logs, at, strict=True):
+            side.wait_for("connected to broker", since)
+            assert side.text(since).count("certificate has expired") == 1
+
+
 def test_the_server_side_is_killed_in_the_middle(testbed, client):
     with in_the_middle(testbed, b"server killed", client.post):
         testbed.server.restart()
@@ -286,7 +321,13 @@ def test_an_unreachable_superlink_gives_503(testbed, tmp_path):
 # -- security --------------------------------------------------------------------------------------------------------
 
 
-def send_request(client, name, content, response_topic=None, message_id=None, expires=30):
+def peak(side):
+    """Return the most memory that a process has had, in bytes."""
+    status = Path(f"/proc/{side.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
+def send_request(client, name, content, response_topic=None, message_id=None, expires=30, retain=False):
     for frame in frames.split(Kind.REQUEST, content, CHUNK):
         return publish(
             client,
@@ -294,6 +335,7 @@ def send_request(client, name, content, response_topic=None, message_id=None, ex
             frame,
             CorrelationData=message_id or random.Random(time.time()).randbytes(16),
             ResponseTopic=response_topic or f"fedpfl/response/{name}",
+            retain=retain,
             **({"MessageExpiryInterval": expires} if expires else {}),
         )
 
@@ -436,6 +478,50 @@ def test_malformed_and_oversize_frames_disturb_nobody(testbed):
         node.loop_stop()
     assert testbed.server.process.poll() is None
     assert works(testbed)
+
+
+@pytest.mark.parametrize("length", [2**28 - 64, 2**27])
+def test_a_payload_of_256_mb_ends_its_connection_before_it_is_stored(testbed, length):
+    topic = b"fedpfl/request/nano-2"
+    lengths = [left := length + len(topic) + 2 + 3, *(left >> 7 * i for i in (1, 2, 3))]
+    head = b"\x32" + bytes([part & 127 | (128 if at < 3 else 0) for at, part in enumerate(lengths)])
+    node, at = testbed.broker.client("nano-2"), len(testbed.broker.text())
+    try:
+        before = peak(testbed.broker)
+        # What follows is not even read: nothing but the head says how long it is.
+        with contextlib.suppress(OSError):  # the broker may hang up within it
+            node.socket().sendall(head + len(topic).to_bytes(2, "big") + topic + b"\0\1\0" + bytes(100_000))
+        testbed.broker.wait_for("oversize packet", at)
+        assert peak(testbed.broker) - before < 2**24
+    finally:
+        node.disconnect()
+        node.loop_stop()
+    assert works(testbed)
+
+
+def test_a_response_of_256_mb_is_refused_before_it_is_read(testbed, client):
+    testbed.superlink.lengths[PUSH + "-long"] = 2**28
+    before = peak(testbed.server)
+    assert client.post(PUSH + "-long", content=b"x").status_code == 503
+    assert peak(testbed.server) - before < 2 * frames.MAX_MESSAGE_BYTES
+    assert testbed.server.text().count(f"the response is longer than {MAX_BODY_BYTES} bytes") == 1
+
+
+def test_retained_and_doubled_requests_are_carried_out_once(testbed):
+    node = testbed.broker.client("nano-2")
+    try:
+        body = b"retained request"
+        content = HttpRequest(PUSH, (), body, time.time()).encode()
+        for _ in range(3):
+            send_request(node, "nano-2", content, message_id=b"retained".ljust(16), retain=True)
+        wait_until(lambda: any(seen == body for _, _, seen in testbed.superlink.seen))
+        testbed.server.restart()  # it gets what is retained once more
+        testbed.broker.restart(signal.SIGTERM)
+        assert works(testbed)
+        assert [seen for _, _, seen in testbed.superlink.seen].count(body) == 1
+    finally:
+        node.disconnect()
+        node.loop_stop()
 
 
 def test_two_processes_with_the_same_account_are_told(testbed, tmp_path):

@@ -26,6 +26,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from . import topics
 from .account import Account, LinkError
 from .frames import DEFAULT_CHUNK, MAX_CHUNK
 from .publisher import Message
@@ -267,7 +268,7 @@ class Link:
         if not flags.session_present or not self._session:
             self._session = secrets.token_hex(8)
         if self._subscriptions:
-            client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._subscriptions])
+            client.subscribe([(topic, _how(topic)) for topic in self._subscriptions])
         if self._presence is not None:
             client.publish(self._presence, _presence("online", self._session), 1, True)
         self._was_online, self._complained, self._connected_at = True, False, time.monotonic()
@@ -332,6 +333,12 @@ class Link:
         if not self._complained:
             logger.warning("%s", words)
         self._complained = True
+
+
+def _how(topic: str) -> SubscribeOptions:
+    """Return how to subscribe: a request or response that somebody has retained would come at every connection."""
+    carries = topic.startswith(topics.CARRYING)
+    return SubscribeOptions(qos=1, retainHandling=2 if carries else 0)  # 2: nothing that is retained
 
 
 def _presence(state: str, session: str) -> bytes:

@@ -26,6 +26,8 @@ from ...core.errors import ConfigError
 
 ROOT = "fedpfl"
 REQUESTS = f"{ROOT}/request/+"
+# What the topics of requests and responses begin with.
+CARRYING = (f"{ROOT}/request/", f"{ROOT}/response/")
 BRIDGE_PRESENCE = f"{ROOT}/bridge/presence"
 RUN_STATE = f"{ROOT}/run/state"
 RUN_ROUNDS = f"{ROOT}/run/rounds"

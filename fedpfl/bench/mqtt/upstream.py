@@ -83,12 +83,14 @@ class Connection:
             self._connection.endheaders(request.body)
             answer = self._connection.getresponse()
             length = MAX_BODY_BYTES if answer.length is None else answer.length
-            if length <= MAX_BODY_BYTES and not room(length):
-                raise UpstreamError(f"{self._where}: no room for a response of {length} bytes")
-            body = answer.read(MAX_BODY_BYTES + 1)
+            body = b""
+            if length <= MAX_BODY_BYTES:
+                if not room(length):
+                    raise UpstreamError(f"{self._where}: no room for a response of {length} bytes")
+                body = answer.read(MAX_BODY_BYTES + 1)
         except (OSError, HTTPException) as error:
             raise UpstreamError(f"{self._where}: {error or type(error).__name__}") from error
-        if len(body) > MAX_BODY_BYTES:
+        if max(length, len(body)) > MAX_BODY_BYTES:
             raise UpstreamError(f"{self._where}: the response is longer than {MAX_BODY_BYTES} bytes")
         return Response(answer.status, carried(answer.getheaders()), body)
 

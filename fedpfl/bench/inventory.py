@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FedpflError, did_you_mean
+from ..core.errors import DamagedFile, FedpflError, did_you_mean
+from ..core.files import read_regular
 from .mqtt.topics import checked_name, is_name
 
 # Whether a value can be a variable's, and the words for one that cannot.
@@ -69,7 +71,7 @@ OPTIONAL: Mapping[str, _Must] = {
 }  # fmt: skip
 # Keys of each device.
 CLIENTS = "fedpfl_clients"
-MAX_BYTES = 1_000_000
+MAX_BYTES, MAX_NODES = 1_000_000, 100_000
 
 
 class InventoryError(FedpflError):
@@ -131,15 +133,36 @@ def _load(path: Path) -> object:
     except ImportError:
         raise InventoryError("--inventory needs PyYAML: pip install pyyaml") from None
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InventoryError(f"{path}: longer than an inventory")
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        loader = yaml.SafeLoader(read_regular(path, MAX_BYTES).decode())
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _check_nodes(path, root)
+        return loader.construct_document(root)
+    except DamagedFile as error:
+        raise InventoryError(f"--inventory {path}: {error.more}") from error
     except OSError as error:
         raise InventoryError(f"--inventory {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise InventoryError(f"{path}: {where}{getattr(error, 'problem', None) or 'not YAML'}") from error
+
+
+def _check_nodes(path: Path, root: Any) -> None:
+    """Refuse a key that is there twice, of which YAML takes the last, and aliases that multiply what is there."""
+    left, count = [root], 0
+    while left:
+        node, count = left.pop(), count + 1
+        if count > MAX_NODES:
+            raise InventoryError(f"{path}: has more than {MAX_NODES} values, or an alias within itself")
+        if isinstance(node.value, str):
+            continue
+        pairs = [child for child in node.value if isinstance(child, tuple)]
+        for key, times in Counter(str(key.value) for key, _ in pairs).items():
+            if times > 1 and key != "<<":
+                raise InventoryError(f"{path}: line {node.start_mark.line + 1}: {key:.60} is there {times} times")
+        left += [one for child in node.value for one in (child if isinstance(child, tuple) else [child])]
 
 
 def _mapping(found: object, what: str, path: Path) -> dict[Any, Any]:

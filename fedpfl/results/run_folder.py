@@ -147,10 +147,7 @@ class RunFolder:
 
     @classmethod
     def continued(cls, config: Config) -> RunFolder | None:
-        """Return the folder of the run that a new run continues, None if it continues none.
-
-        A run with other settings of its arrays, or without a finished round, is refused.
-        """
+        """Return the run that a new one continues, if any; refuse other settings of its arrays, or no finished round."""
         if not config.run.continue_from:
             return None
         folder = find_run(config.run.continue_from, Path(config.run.output_dir))
@@ -207,11 +204,9 @@ class RunFolder:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
-        ``identities`` has a hash of the secret of each client's node, by client. ``more`` is ``samples``, each client's
-        numbers of training and test samples; ``threads``, with how many each computes; and ``continued``, what
-        :meth:`to_continue` of an earlier run has said; ``client_names`` and ``class_names``, in their order, where the
-        data have names for them and all clients are on this machine; and ``class_counts``, each client's training
-        samples by class in its own numbering, where all clients are on this machine.
+        ``identities`` has a hash of the secret of each client's node. ``more`` is ``samples``, each client's numbers of
+        training and test samples; ``threads`` of each; ``continued``, of :meth:`to_continue`; and, if all clients are
+        on this machine, ``client_names``, ``class_names`` and ``class_counts``, the training samples by class.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
@@ -280,9 +275,8 @@ class RunFolder:
     def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
         """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
 
-        ``personal_round`` is negative for clients with personal arrays: they are of a round before the new run's first.
-        Recorded are this run, its round, each client's ``samples`` (none if they were not stored) and, as ``personal``,
-        key and round of its personal arrays.
+        ``personal_round`` is negative for clients with personal arrays, which are older than the new run's first round.
+        Recorded are this run, its round, each client's ``samples``, and key and round of its ``personal`` arrays.
         """
         last, stored, remarks = self.last_intact(state_dir)
         task, rounds = self.task(), stored["personal_round"]
@@ -384,9 +378,8 @@ class RunFolder:
     def task(self) -> Stored:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
-        That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
-        ``division``, ``samples``, ``threads`` and ``continued`` (see :meth:`describe`) and, if the clients have
-        different numbers of classes (the largest is ``num_classes`` then), ``classes_of_clients``.
+        See :meth:`describe`. ``vocabulary`` is 0 unless the inputs are texts. If clients have different numbers of
+        classes, these are ``classes_of_clients`` and the largest is ``num_classes``.
         """
         path = self.path / "task.json"
         try:
@@ -444,8 +437,8 @@ class RunFolder:
     def last_intact(self, state_dir: str) -> tuple[int, Stored, list[str]]:
         """Return (round, state after it, remarks) of the newest checkpoint from which the run can be resumed.
 
-        It is intact, as are the lines of all rounds up to it, and of the clients' arrays that belong to it those in
-        ``state_dir`` on this machine. The clients keep the arrays of two checkpoints, so no older ones are tried.
+        It is intact, as are all lines up to it and the clients' arrays of it that are in ``state_dir``. Clients keep
+        the arrays of two checkpoints, so no older ones are tried.
         """
         task, found = self.task(), dict[str, int]()
         for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
@@ -558,10 +551,7 @@ def find_run(run: str, root: Path, key: str = "run") -> RunFolder:
 
 
 def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:
-    """Return the key and the round under which a client has its personal arrays, as the run's ``personal_round`` is.
-
-    Below 0 they are still those that it brought from the run that this one continues.
-    """
+    """Return key and round of a client's personal arrays; below 0 they are of the run that this one continues."""
     if number >= 0:
         return task["state_key"], number
     key, earlier = task["continued"]["personal"][client]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 
 import pytest
@@ -163,16 +164,31 @@ def test_there_is_a_mistake_in_each_field():
     assert {path[-1] for path, *_ in MISTAKES} >= {*REQUIRED, *OPTIONAL, "fedpfl_clients", "ansible_host"}
 
 
+# Ten aliases in each of ten lists: 10¹⁰ values.
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11))
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ("a: [1\nb: 2", "line 2: "), ("- a", "the file must be a mapping"), ("", "the group server must have one host"),
     ("a: !!python/object:os.system {}", "could not determine a constructor"), ("[" * 3000, "not YAML"),
-    ("x" * 2_000_000, "longer than an inventory"),
+    ("x" * 2_000_000, "it has more than 1,000,000 bytes"),
+    ("all: {hosts: {a: {}}}\nall: {}", "line 1: all is there 2 times"),
+    ("server:\n  hosts:\n    nano: {}\n    nano: {}", "line 3: nano is there 2 times"),
+    ("all: &a {children: {b: *a}}", "more than 100000 values, or an alias within itself"),
+    (BOMB, "more than 100000 values, or an alias within itself"),
+    ("[" * 100_000, "not YAML"),
 ])  # fmt: skip
 def test_what_is_no_inventory_is_refused(tmp_path, text, words):
     with pytest.raises(FedpflError) as refused:
         read_inventory(write(tmp_path, text))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yml")
+    with pytest.raises(FedpflError, match="it is no regular file"):
+        read_inventory(tmp_path / "pipe.yml")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

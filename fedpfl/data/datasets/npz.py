@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import struct
-import tokenize
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Iterator
 
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.npy import UNREADABLE, header
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..registry import dataset
 from ..settings import DataSettings
@@ -102,7 +100,7 @@ def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
             if key in known or key in ("classes", "vocabulary") or f"{key}.npy" not in archive.zip.namelist():
                 continue
             with archive.zip.open(f"{key}.npy") as file:
-                shape = _header(file)[0]
+                shape = header(file)[0]
             if key.split("_")[0] in ("x", "y", "client") or (shape and shape[0] in lengths):
                 allowed = ", ".join([*sorted(known), "classes", "vocabulary"])
                 raise DataError(
@@ -111,11 +109,6 @@ def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
                 )
 
 
-# What zipfile and NumPy raise for a file that is damaged, encrypted or compressed in a way that they do not know.
-UNREADABLE = (
-    ValueError, OSError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, TypeError, OverflowError,
-    struct.error, zlib.error, LZMAError, zipfile.BadZipFile, tokenize.TokenError,
-)  # fmt: skip
 _SPARSE = {"data", "format", "shape"}
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
@@ -145,7 +138,7 @@ def _require_room(archive: zipfile.ZipFile, names: set[str], path: Path) -> None
         if not member.filename.endswith(".npy"):
             continue
         with archive.open(member) as file:
-            shape, _, kind = _header(file)
+            shape, _, kind = header(file)
             if not kind.hasobject and file.tell() + math.prod(shape) * kind.itemsize != member.file_size:
                 raise DataError(f"{path}: {member.filename[:-4]} has another size than its header says")
     needed, memory = sum(member.file_size for member in members), _memory()
@@ -158,12 +151,6 @@ def _memory() -> float:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows does not tell
         return math.inf
-
-
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)
 
 
 @contextlib.contextmanager

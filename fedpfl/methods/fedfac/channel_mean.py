@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Mapping
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ...core.errors import ConfigError, DamagedFile, words_of
-from ...core.files import open_regular
+from ...core.npy import read_npy
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.server_view import Client, Federation
@@ -85,13 +84,11 @@ class ChannelMean(PartialMean):
 def _read(path: str, channels: int) -> np.ndarray:
     allowed = f"must be random or a NumPy file with a 0 or 1 for each of the {channels} channels"
     try:
-        with open_regular(Path(path).expanduser()) as file:
-            found = np.load(file, allow_pickle=False)
+        found = read_npy(Path(path).expanduser())
     except DamagedFile as error:
         raise ConfigError("fedsplit-split", path, f"{allowed} ({error.more})") from error
-    except (OSError, ValueError, EOFError, SyntaxError, MemoryError, NotImplementedError, BadZipFile) as error:
+    except OSError as error:
         raise ConfigError("fedsplit-split", path, f"{allowed} ({words_of(error)})") from error
-    if not isinstance(found, np.ndarray) or found.shape != (channels,) or not np.isin(found, (0, 1)).all():
-        shape = found.shape if isinstance(found, np.ndarray) else "several arrays"
-        raise ConfigError("fedsplit-split", path, f"{allowed}; it has {shape}")
+    if found.shape != (channels,) or not np.isin(found, (0, 1)).all():
+        raise ConfigError("fedsplit-split", path, f"{allowed}; it has {found.shape}")
     return found.astype(np.uint8)

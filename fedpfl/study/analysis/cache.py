@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ...core.files import private_folder, write_atomically
+from ...core.npy import UNREADABLE
 from ...results.run_folder import RunFolder
 from ...version import __version__
 
@@ -35,7 +35,7 @@ def cached(
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, EOFError, BadZipFile):  # not there, or damaged
+    except UNREADABLE:  # not there, or damaged
         pass
     found = compute()
     content = io.BytesIO()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import StateError
+from ...core.npy import read_npy
 from ...data import FederatedData, federated_data
 from ...methods import find
 from ...results.history import History
@@ -128,13 +129,11 @@ def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
 
 def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
     """Return the arrays that a run stored under ``arrays/NAME``, by round."""
-    found = {}
-    for path in sorted((run.path / "arrays" / name).glob("round-*.npy")):
-        try:
-            found[int(path.stem.removeprefix("round-"))] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise StateError(f"{path}: cannot be read ({error})") from error
-    return found
+    paths = sorted((run.path / "arrays" / name).glob("round-*.npy"))
+    try:
+        return {int(path.stem.removeprefix("round-")): read_npy(path) for path in paths}
+    except (OSError, ValueError) as error:
+        raise StateError(f"{run.path / 'arrays' / name}: cannot be read ({error})") from error
 
 
 def bars(title: str, y_label: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Bars:

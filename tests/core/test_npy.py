@@ -1,0 +1,66 @@
+"""Files of one array: what is read is what was written, and a header alone allocates nothing."""
+
+import contextlib
+import io
+import os
+
+import numpy as np
+import pytest
+
+from fedpfl.core.errors import DamagedFile
+from fedpfl.core.npy import read_npy
+
+
+def packed(array, **given):
+    content = io.BytesIO()
+    np.save(content, array, **given)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(6.0).reshape(2, 3), np.array(7), np.zeros((0, 4), "u1"), np.array(["a", "bc"])]
+)
+def test_an_array_comes_back(tmp_path, array):
+    path = tmp_path / "a.npy"
+    path.write_bytes(packed(array))
+    found = read_npy(path)
+    assert found.dtype == array.dtype and np.array_equal(found, array)
+
+
+WHOLE = packed(np.arange(100.0))
+LYING = WHOLE.replace(b"(100,)", b"(999,)")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", ""),
+        (b"no array", "magic"),
+        (WHOLE[:-1], "another size"),
+        (WHOLE + b"x", "another size"),
+        (WHOLE[:40], ""),
+        (LYING, "another size"),
+        (packed(np.array([{}], object), allow_pickle=True), "Python objects"),
+    ],
+)
+def test_any_other_file_is_damaged(tmp_path, content, words):
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=words):
+        read_npy(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(DamagedFile, match="no regular file"):
+        read_npy(tmp_path / "a.npy")
+
+
+def test_every_single_wrong_byte_of_a_header_is_refused_or_read(tmp_path):
+    path, array = tmp_path / "a.npy", np.arange(100.0)
+    for place in range(128):
+        changed = bytearray(WHOLE)
+        changed[place] ^= 0x15
+        path.write_bytes(changed)
+        with contextlib.suppress(DamagedFile):
+            assert read_npy(path).nbytes == array.nbytes

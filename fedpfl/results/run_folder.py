@@ -147,7 +147,7 @@ class RunFolder:
 
     @classmethod
     def continued(cls, config: Config) -> RunFolder | None:
-        """Return the run that a new one continues, if any; refuse other settings of its arrays, or no finished round."""
+        """Return the run that a new one continues, if any; refuse one of other arrays, or without a finished round."""
         if not config.run.continue_from:
             return None
         folder = find_run(config.run.continue_from, Path(config.run.output_dir))

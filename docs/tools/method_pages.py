@@ -56,7 +56,13 @@ explains the families; [Add a method](../how-to/adding-a-method.md) shows how to
 
 In the equations client i has n_i samples and the loss f_i; θ is the base of a model, φ its head, w both. E, B and η are
 `local-epochs`, `batch-size` and `learning-rate`. *Traffic* and *computation* are those of a round with default settings,
-relative to FedAvg's ([how they were measured](../results/performance.md#cost-of-each-method)); accuracies are the leaderboard's.
+relative to FedAvg's ([how they were measured](../results/performance.md#cost-of-each-method)).
+
+Accuracies are the [leaderboard](../results/leaderboard.md)'s: mean over clients in percent, ± standard deviation over three
+seeds, learning rate tuned for each method. *worst tenth* is the mean of the
+tenth of clients with the lowest accuracy. In a page's picture the grey ticks are the other methods.
+
+To cite a method: [references.bib](references.bib) has all papers in BibTeX.
 
 With `tune-epochs` each client fine-tunes a copy before evaluation (FedAvg+, FedProx+), except with {own}, which adapt in
 their own way. Where the rule is a mean, [`server-optimizer`](../reference/configuration.md#servers-step) gives FedAvgM, FedAdam and
@@ -80,9 +86,10 @@ def title_of(method: type[Method]) -> str:
 def pages() -> dict[Path, str]:
     """Return the overview, the methods' pages and the pictures, by their files."""
     made = {DOCS / "methods" / "index.md": overview(), DOCS / "learn" / "shared.svg": sharing_drawing()}
-    for group, texts in groups().items():
+    for texts in groups().values():
         for name in texts.keys() - {"about"}:
-            made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], group, texts[name])
+            made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], texts[name])
+    made[DOCS / "methods" / "references.bib"] = bibliography()
     return made | {DOCS / "methods" / f"{name}.svg": drawing(name) for name in measured()}
 
 
@@ -114,7 +121,7 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
+def page(method: type[Method], texts: dict[str, Any]) -> str:
     """Return the page of a method."""
     first, about = _about(method)
     name = method.name
@@ -154,7 +161,7 @@ def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
             "",
         ]
         lines += [f"**Not if:** {texts['avoid']}", "", f"**Tuning:** {texts['tune']}", ""]
-        lines += [f"**Compare with** {like}; all of [{group}](index.md#{_anchor(group)})."]
+        lines += [f"**Compare with** {like}."]
     lines += ["", "## Algorithm", "", words_beside_equations(method)]
     if method.equations:
         lines += ["", "```math", *method.equations.split("\n"), "```"]
@@ -166,7 +173,16 @@ def page(method: type[Method], group: str, texts: dict[str, Any]) -> str:
         lines += ["It has no settings besides those of [local training](../reference/configuration.md#local-training)."]
     lines += _measured(name)
     if about:
-        lines += ["", "## The paper, and where this differs", "", about]
+        _, _, _, followed = citation(method)
+        rest = about.partition("\n\n")[2]
+        followed = f"the paper, {followed}" if followed[:1].islower() else followed
+        lines += [
+            "",
+            "## The paper, and where this differs",
+            "",
+            f"It follows {followed}",
+            *(["", rest] if rest else []),
+        ]
     return re.sub(r"(?<!`)``(?!`)", "`", re.sub(r"\n{3,}", "\n\n", "\n".join([*lines, ""])))
 
 
@@ -197,8 +213,37 @@ def _about(method: type[Method]) -> tuple[str, str]:
     return first, rest.strip()
 
 
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+def citation(method: type[Method]) -> tuple[list[str], str, str, str]:
+    """Return authors, title, and venue with year of a method's paper, and what its file says of it besides."""
+    authors, _, rest = " ".join(_about(method)[1].partition("\n\n")[0].split()).partition(": ")
+    found = re.match(
+        r"(?P<title>.+?)(?:, (?P<when>(?:IEEE [^,]*, |[A-Z][A-Za-z ]* )?20\d\d)(?: \([^)]*\))?)?, "
+        "(?P<rest>(?:Sect|Algo|Equa|with ).*)",
+        rest,
+    )
+    if not found:
+        raise ValueError(f"{method.name}: its file begins with no citation: {rest!r}")
+    return authors.split(", "), found["title"], found["when"] or "", found["rest"]
+
+
+def bibliography() -> str:
+    """Return the methods' papers in BibTeX; a field that is not known is left out, as authors' first names are."""
+    lines = ["% written by docs/tools/method_pages.py from the methods' files and docs/tools/methods.toml"]
+    for texts in groups().values():
+        for name, of in texts.items():
+            if name == "about" or not _about(methods()[name])[1]:
+                continue
+            authors, title, when, _ = citation(methods()[name])
+            venue, year = when[:-4].rstrip(", "), when[-4:]
+            journal = re.fullmatch(r"(.*) (\d+)\((\d+)\)", venue)
+            where = dict(zip(("journal", "volume", "number"), journal.groups(), strict=True)) if journal else {}
+            where = where or ({"booktitle": venue} if venue else {})
+            kind = "article" if journal else "inproceedings" if venue else "misc"
+            names = " and ".join(f"{{{author}}}" if " " in author else author for author in authors)
+            fields = {"author": names, "title": f"{{{title}}}", **where, "year": year, "url": of.get("link", "")}
+            entry = [f"  {key} = {{{value}}}," for key, value in fields.items() if value]
+            lines += ["", f"@{kind}{{{name},", *entry, "}"]
+    return "\n".join([*lines, ""]).replace("&", r"\&")
 
 
 # -- what is shared ----------------------------------------------------------------------------------------------------
@@ -315,27 +360,19 @@ def cost(name: str) -> tuple[str, str]:
 def _measured(name: str) -> list[str]:
     if name not in measured():
         return []
-    title, rows = title_of(methods()[name]), []
+    lines = []
     for data, (mean, _, worst) in measured()[name].items():
         labels = [row[0] for row in leaderboard()[data]["table"][1:]]
         label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
         kind = against_local(leaderboard()[data]["remarks"]).get(label)
-        against = "" if name == "local" else f"significantly {kind}" if kind else "no significant difference"
-        others = [f"{measured()[of][data][0]}" for of in BASELINES]
-        rows.append(
-            f"| {' | '.join([data, mean, f'{labels.index(label) + 1} of {len(labels)}', against, *others, worst])} |"
-        )
-    head = [
-        f"| data | {title} | rank | against Local | Local | FedAvg | worst tenth |",
-        "|---|---:|---:|---|---:|---:|---:|",
-    ]
-    picture = "Accuracy on three data sets, with Local, FedAvg and all other methods"
+        against = f"significantly {kind} than" if kind else "not significantly different from"
+        against = "" if name == "local" else f", {against} Local"
+        others = ", ".join(f"{heading} {measured()[of][data][0]}" for of, heading in BASELINES.items() if of != name)
+        rank = f"rank {labels.index(label) + 1} of {len(labels)}"
+        lines.append(f"- **{data}: {mean}**, {rank}{against} ({others}); worst tenth {worst}.")
+    picture = "Accuracy, with Local, FedAvg and the others"
     notes = [LIKE_FEDAVG[name], ""] if name in LIKE_FEDAVG else []
-    return [
-        "", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "", *head, *rows, "",
-        "Mean over clients in percent, ± standard deviation over three seeds, learning rate tuned for each method; "
-        "grey ticks are the other methods ([leaderboard](../results/leaderboard.md)).",
-    ]  # fmt: skip
+    return ["", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "", *lines]
 
 
 def main() -> None:

@@ -56,7 +56,9 @@ def test_every_picture_and_table_has_local_and_fedavg_beside_the_method():
     for name, of in method_pages.measured().items():
         text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
         assert f"]({name}.svg)" in text
-        assert re.search(r"^\| data \| .* \| Local \| FedAvg \|", text, re.MULTILINE)
+        others = [label for other, label in method_pages.BASELINES.items() if other != name]
+        lines = re.findall(r"^- \*\*.*, rank \d+ of \d+.*$", text, re.MULTILINE)
+        assert len(lines) == len(of) and all(re.search(rf"{label} \d", line) for line in lines for label in others)
         drawn = (ROOT / "docs" / "methods" / f"{name}.svg").read_text(encoding="utf-8")
         for label in ("Local", "FedAvg"):
             assert len(re.findall(rf">{label} \d+\.\d<", drawn)) == len(of)
@@ -90,3 +92,16 @@ def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
         assert f"| `{key}` | `" in text
     (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
     assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name
+
+
+def test_the_bibliography_has_every_paper_and_nothing_that_is_not_known():
+    text = (ROOT / "docs" / "methods" / "references.bib").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^@\w+\{([\w-]+),\n(.*?)^\}$", text, re.MULTILINE | re.DOTALL))
+    assert entries.keys() == methods().keys() - {"local"}
+    for name, entry in entries.items():
+        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},$", entry, re.MULTILINE))
+        assert fields["author"] and fields["title"].count("{") == 1
+        first = re.split(r",? et al|, | and ", methods()[name].paper)[0]
+        assert first.removeprefix("T ") in fields["author"].partition(" and ")[0]
+        year = re.search(r" (20\d\d)$", methods()[name].paper)
+        assert fields.get("year") == (year and year[1])

@@ -150,7 +150,7 @@ def attempts_of(run: RunFolder, options: AttackOptions) -> list[Attempt]:
 def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
     """Attack images of a finished run's clients; the run must have images and send something that it trains."""
     if find_spec("torchmetrics") is None:
-        raise FedpflError("the attack needs torchmetrics: pip install torchmetrics")
+        raise FedpflError("the attack needs torchmetrics: pip install 'fedpfl[analysis]'")
     stored = Simulation.of(run)
     if stored.engine.data.vocabulary or len(stored.engine.data.input_shape) != 3:
         raise ConfigError("dataset", stored.engine.config.data.dataset, "holds no images, so there are none to recover")

@@ -8,10 +8,10 @@ from ..core.errors import ConfigError, StateError
 from ..core.forks import in_one_process
 from ..core.payload import Payload
 from ..core.settings import Value
-from ..setup.config import Config
 from .engine import HANDLERS, engine_for
 from .guard import guard
 from .number import clients_of, own_data_path, stored_number, unnumbered
+from .run_settings import parse_once
 
 Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
 
@@ -41,7 +41,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = engine_for(Config.parse(run_config), nodes, path, client, str(node_config.get("model", "")))
+    engine = engine_for(parse_once(run_config), nodes, path, client, str(node_config.get("model", "")))
     with in_one_process():
         return HANDLERS[kind](engine, client, message)
 

@@ -168,9 +168,7 @@ class Engine:
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
 
-    def begin_training(
-        self, client: int, message: Payload, method: Method, later: bool = False
-    ) -> Training:  # fmt: skip
+    def begin_training(self, client: int, message: Payload, method: Method, later: bool = False) -> Training:
         """Load a client's model and have its method prepare the phases of a round.
 
         With ``later`` the model is loaded when the method asks for it, if nothing else needs it.

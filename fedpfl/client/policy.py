@@ -57,11 +57,11 @@ class Policy:
 
     def check(self, run_config: Mapping[str, Value], own_data: str) -> None:
         """Raise :class:`PolicyError` for a run that the policy refuses."""
-        from ..setup.config import Config  # imports torch; a worker listens before that
+        from .run_settings import parse_once  # imports torch; a worker listens before that
 
         # First, because checking the settings imports a custom method.
         self._check_code(run_config)
-        config = Config.parse(run_config)
+        config = parse_once(run_config)
         self._check_method(config)
         self._check_privacy(config)
         for key, place in _read_places(config, own_data):

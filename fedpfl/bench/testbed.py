@@ -35,8 +35,8 @@ CLIENTS_PER_DEVICE = 3
 # A SuperNode that was killed is refused until the SuperLink has missed its heartbeats for a minute.
 MAX_RESTARTS = 12
 MAX_RESTART_SECONDS = 10.0
-# Restarts longer ago do not count: a testbed may run for weeks.
-FORGET_RESTARTS_SECONDS = 600.0
+# What then runs for so long is whole again: a testbed may run for weeks, and parts may end more than once.
+WHOLE_SECONDS = 60.0
 # How often it is looked for what has ended.
 RESTART_SECONDS = 0.2
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
@@ -125,9 +125,9 @@ class Testbed(SuperLink):
                 continue
             if name == SUPERLINK and self._database is None:
                 return f"{name} ended, and with it the run: its state was in memory (--state)"
-            now = time.monotonic()
-            times = [at for at in self._restarts.get(name, ()) if now - at < FORGET_RESTARTS_SECONDS]
-            self._restarts[name] = times
+            now, times = time.monotonic(), self._restarts.setdefault(name, [])
+            if times and now - times[-1] > WHOLE_SECONDS:
+                times.clear()
             if len(times) >= MAX_RESTARTS:
                 return f"{name} ended {MAX_RESTARTS + 1} times: {last_line(self._log_of(name))}"
             if not times or now - times[-1] > min(2.0 ** len(times), MAX_RESTART_SECONDS):

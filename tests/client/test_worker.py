@@ -120,7 +120,7 @@ def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_pat
 
 @pytest.mark.parametrize("version", ["0.0.1", "99.0"])
 def test_an_app_of_older_or_newer_code_is_refused(running, tmp_path, monkeypatch, version):
-    monkeypatch.setattr(protocol, "code_hash", lambda: "feed")
+    monkeypatch.setattr(forwarding.code_hash, "of_package", lambda: "feed")
     monkeypatch.setattr(forwarding, "__version__", version)
     words = rf"worker runs other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
     with pytest.raises(FedpflError, match=rf"{words}\(fedpfl {re.escape(version)}, feed\): install the app's code"):

@@ -5,7 +5,7 @@ few methods and three rounds. In two of five a SuperNode or the SuperLink is kil
 broker's queue for the server is filled with 560 MB that nobody can use; which and when follows from the seed. After
 each run the memory, threads and open files of every part are written down, and the files that lie around.
 
-The program fails if a run does not end, if its model is not to the bit that of a simulation although all clients took
+The program fails if a run does not end, or ends without a result (but for one whose SuperLink was killed), if its model is not to the bit that of a simulation although all clients took
 part, or if something grows: threads and open files of a process from its 5th run to its last, its memory by more than
 :data:`GROWTH_MIB` over 100 runs, the number of files of the bench.
 """
@@ -103,8 +103,7 @@ class Rehearsal:
         config = Config.parse({**settings(method, self._seed), **places, "check-after": 20.0, "round-timeout": 300.0})
         run_id = self._bed.submit(None, config.flat())
         result = self._folder / "runs" / name
-        waiting = fault
-        ask_at = begun
+        waiting, ask_at, reason = fault, begun, ""
         while True:
             self._require_alive(begun, name)
             if waiting is not None and rounds(result) >= waiting.after and (result / "task.json").exists():
@@ -117,16 +116,25 @@ class Rehearsal:
                     status, details = self._bed.status(run_id)
                     if status == "finished:completed":
                         break
+                    if status.startswith("finished") and fault and fault.kind == "SuperLink killed":
+                        reason = details  # Flower forgets what is just being sent; the run can be resumed
+                        break
                     if status.startswith("finished"):
                         log = self._bed.log(run_id)
                         raise BenchmarkError(f"{name} ({fault}) ended as {status}, {details}: {log[-3000:]}")
             time.sleep(0.2)
+        if reason:
+            return self._look(Outcome(number, method, "SuperLink killed", 0.0, {"run": reason}), begun)
         lines = [json.loads(line) for line in (result / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         failed = {str(line["round"]): line["failed"] for line in lines if line.get("failed")}
         arrays, wanted = load_file(result / "global.safetensors"), self._references[method]
         same = arrays.keys() == wanted.keys() and all(arrays[key].equal(wanted[key]) for key in arrays)
         kind = fault.kind if fault and waiting is None else ""  # or the run had ended before
-        outcome = Outcome(number, method, kind, round(time.monotonic() - begun, 1), failed, same)
+        return self._look(Outcome(number, method, kind, 0.0, failed, same), begun)
+
+    def _look(self, outcome: Outcome, begun: float) -> Outcome:
+        """Add how long the run took, and what is there after it."""
+        outcome.seconds = round(time.monotonic() - begun, 1)
         self._wait_until_whole()
         outcome.sizes = {part: size for part, pid in self._bed.processes.items() if (size := size_of(pid))}
         outcome.files = files_of(self._bed.folder, self._folder)

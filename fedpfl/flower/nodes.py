@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from ..client.protocol import OTHER_CODE
 from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
 from ..core.payload import UNNUMBERED, Payload
@@ -250,12 +251,15 @@ class Nodes:
         count, least = len(answers), self._settings.enough_clients(expected)
         # A node that is silent or not there may be on its way: only the user can say that the run need not wait for it.
         missing = count + len(self._left_out) < expected and not self._settings.min_clients
-        if count == expected or (count >= least and not missing):
+        old = [reason for reason in self._left_out.values() if OTHER_CODE in reason and not self._settings.min_clients]
+        if count == expected or (count >= least and not missing and not old):
             return
         clients = sorted(int(answer.config["client"]) for answer in answers.values() if "client" in answer.config)
         what = f"{count} of {expected} clients connected within node-timeout = {self._settings.node_timeout:g} s"
         if self._left_out:
             what = f"{count} of {expected} clients can take part, at least {least} are needed (min-clients)"
+        if old:
+            what = f"{count} of {expected} clients have the app's code; update the others, or set min-clients"
         refused = f"; {reasons(self._left_out, 'node')}" if self._left_out else ""
         raise FedpflError(f"{what}: {clients}{refused}")
 

@@ -13,6 +13,7 @@ import pytest
 from support import LocalGrid, federation, run_federation
 from waiting import HANG_SECONDS
 
+from fedpfl.bench.device import worker
 from fedpfl.core.claims import DESCRIPTION, REPLY, require_description, require_metrics
 from fedpfl.core.errors import FedpflError, LayoutError, printable
 
@@ -164,6 +165,27 @@ def test_a_run_whose_nodes_answer_wrongly_ends_at_once_with_each_reason_once(tmp
 def test_too_few_clients_end_the_start_by_the_setting(tmp_path):
     with pytest.raises(FedpflError, match=r"3 of 4 clients can take part, at least 4 are needed \(min-clients\)"):
         run(tmp_path, lying("query", config(num_clients=7)), min_clients=4)
+
+
+def half_updated(tmp_path, monkeypatch, **settings):
+    """Run on a bench whose server and first devices have a new version, and whose last device has not yet."""
+    values = federation(tmp_path, 3, num_server_rounds=1, **settings)
+    monkeypatch.setattr(worker, "__version__", "0.0.9")
+
+    def intercept(kind, client, payload):
+        if client == 2:
+            worker._require_same_code({"code": "feed", "version": "0.1.0"})
+
+    return run_federation(LocalGrid(3, values, intercept), values)
+
+
+def test_a_run_between_the_updates_of_two_devices_is_refused_in_a_line_that_says_what_to_do(tmp_path, monkeypatch):
+    words = r"2 of 3 clients have the app's code; update the others, or set min-clients: \[0, 1\]; node 102: "
+    words += r"this device's worker runs other code \(fedpfl 0.0.9, \w+\) than the app \(fedpfl 0.1.0, feed\): install"
+    with pytest.raises(FedpflError, match=words) as found:
+        half_updated(tmp_path, monkeypatch)
+    assert "\n" not in str(found.value)
+    assert half_updated(tmp_path / "two", monkeypatch, min_clients=2).finished
 
 
 FALSE_REPLIES = {

@@ -56,6 +56,28 @@ def test_passwords_are_kept_and_two_testbeds_share_nothing_else(commands, tmp_pa
     assert first.folder != second.folder
 
 
+class Ended:
+    """A process that has ended."""
+
+    def poll(self):
+        return 1
+
+
+@pytest.mark.parametrize(("pause", "told"), [(20.0, "SuperNode 0 ended 13 times: it printed nothing"), (90.0, None)])
+def test_a_part_that_ends_at_once_again_and_again_ends_the_testbed_and_one_that_ran_in_between_does_not(
+    monkeypatch, tmp_path, pause, told
+):
+    bed, clock = testbed.Testbed(tmp_path / "keys"), iter(range(1000))
+    monkeypatch.setattr(testbed.time, "monotonic", lambda: pause * next(clock))
+    monkeypatch.setattr(bed, "_spawn", lambda *_: None)
+    bed._complete, bed._commands = True, {"SuperNode 0": ([], {})}
+    bed._processes = {"SuperNode 0": Ended()}
+    answers = [bed.ended() for _ in range(30)]
+    shutil.rmtree(bed.folder)
+    assert answers[12] == answers[-1] == told
+    assert answers[:12] == [None] * 12
+
+
 @pytest.mark.parametrize("mqtt", [False, True])
 def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeypatch, mqtt):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

@@ -95,7 +95,7 @@ def _require_same_code(header: protocol.Header) -> None:
     mine, theirs = code_hash.of_package(), header.get("code")
     if mine != theirs:
         raise FedpflError(
-            f"this device's worker runs other code (fedpfl {__version__}, {mine}) than the app (fedpfl "
+            f"this device's worker {protocol.OTHER_CODE} (fedpfl {__version__}, {mine}) than the app (fedpfl "
             f"{header.get('version')}, {theirs}): install the app's code there and start the worker again, or stop it"
         )
 

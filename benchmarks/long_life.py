@@ -5,9 +5,10 @@ few methods and three rounds. In two of five a SuperNode or the SuperLink is kil
 broker's queue for the server is filled with 560 MB that nobody can use; which and when follows from the seed. After
 each run the memory, threads and open files of every part are written down, and the files that lie around.
 
-The program fails if a run does not end, or ends without a result (but for one whose SuperLink was killed), if its model is not to the bit that of a simulation although all clients took
-part, or if something grows: threads and open files of a process from its 5th run to its last, its memory by more than
-:data:`GROWTH_MIB` over 100 runs, the number of files of the bench.
+The program fails if a run does not end, or ends without a result (but for one whose SuperLink was killed), if its model
+is not to the bit that of a simulation although all clients took part, or if something grows: threads and open files of
+a process from its 5th run to its last, its memory by more than :data:`GROWTH_MIB` over 100 runs, the number of files of
+the bench.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ MAX_HEADER_BYTES = 4_000_000
 MAX_ARRAYS_BYTES = 2**30
 # Larger ones make no float.
 MAX_INTEGER = 2**63
-OTHER_CODE = "runs other code"  # in a worker's refusal, by which the server knows a bench that is being updated
 SOCKET_VARIABLE = "FEDPFL_WORKER_SOCKET"
 # sockaddr_un holds 108 bytes on Linux, 104 elsewhere, with a zero at the end.
 MAX_SOCKET_PATH = 103

@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from ..client.protocol import OTHER_CODE
+from ..bench.device.worker import OTHER_CODE
 from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
 from ..core.payload import UNNUMBERED, Payload

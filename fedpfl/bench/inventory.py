@@ -143,7 +143,8 @@ def _load(path: Path) -> object:
         raise InventoryError(f"--inventory {path}: {error.more}") from error
     except OSError as error:
         raise InventoryError(f"--inventory {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    # PyYAML's builders of numbers and dates raise the others, as for !!bool x.
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise InventoryError(f"{path}: {where}{getattr(error, 'problem', None) or 'not YAML'}") from error

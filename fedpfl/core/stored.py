@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .errors import DamagedFile, StateError
-from .files import read_regular, write_atomically
+from .files import open_regular, read_regular, write_atomically
 
 # Of a file of settings, and of a JSON file.
 MAX_TOML, MAX_JSON = 2**20, 2**26
@@ -59,7 +59,7 @@ def read_arrays(path: Path) -> Stored:
     Raises ``DamagedFile`` if it is not as it was written, ``StateError`` if it is missing or unreadable.
     """
     try:
-        path.open("rb").close()  # safetensors gives one reason for whatever keeps it from opening a file
+        open_regular(path).close()  # safetensors gives one reason for whatever keeps it from opening a file
         with safe_open(path, framework="np") as file:
             noted, names = file.metadata(), file.keys()
             arrays = {name: file.get_tensor(name) for name in names}

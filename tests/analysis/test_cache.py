@@ -31,7 +31,7 @@ def test_numbers_are_computed_once_for_each_run_and_options(tmp_path: Path) -> N
     assert number(run) == 1.5
     (run.path / "metrics.jsonl").write_text("run again")
     assert number(run) == 3.5
-    for file in (tmp_path / "beside").glob("*.npz"):
+    for file in (tmp_path / "beside").glob("*.safetensors"):
         file.write_bytes(b"damaged")
     assert [number(run), number(run)] == [4.5, 4.5]
     assert [number(RunFolder(run.path)), number(RunFolder(run.path))] == [5.5, 6.5], "nowhere to keep it"

@@ -9,14 +9,18 @@ import os
 import random
 import struct
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save
 
+from fedpfl.bench.inventory import InventoryError, read_inventory
 from fedpfl.cli.yaml_settings import read_yaml
-from fedpfl.core.errors import ConfigError, DataError, FedpflError
+from fedpfl.core.errors import ConfigError, DamagedFile, DataError, FedpflError
+from fedpfl.core.stored import packed_arrays
+from fedpfl.core.stored import read_arrays as read_stored
 from fedpfl.data import DataSettings
 from fedpfl.data.datasets import npz
 from fedpfl.data.datasets.benchmarks import reader_of
@@ -27,8 +31,11 @@ from fedpfl.data.division_file import read_division
 from fedpfl.launch.shipped import read_toml
 from fedpfl.methods.fedfac.channel_mean import _read as read_split
 from fedpfl.models.weight_files import _read as read_weights
+from fedpfl.results.run_folder import RunFolder
+from fedpfl.study.analysis.repetitions import array as array_of
 
 TRIES = 25
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "ansible" / "inventory" / "example.yml"
 
 
 def packed(**arrays):
@@ -58,7 +65,24 @@ X, Y = np.arange(24, dtype=np.float32).reshape(8, 3), np.array([0, 1] * 4)
 LEAF = {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}}}
 PFLLIB = packed(data=np.array({"x": X, "y": Y}, dtype=object))
 DIVISION = packed(client=np.array([0, 1] * 4, np.int8), test=np.array([0, 0, 1, 1] * 2, bool))
+
+
+def parquet():
+    pyarrow = pytest.importorskip("pyarrow")
+    content = io.BytesIO()
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"a": X[:, 0], "b": X[:, 1], "label": Y}), content)
+    return content.getvalue()
+
+
+def recorded(path):
+    return array_of(RunFolder(path.parent.parent.parent), path.parent.name)
+
+
 READERS = {
+    "x.parquet": (parquet, functools.partial(read_table, settings=DataSettings())),
+    "arrays/split/round-000001.npy": (array(np.ones(8)), recorded),
+    "checkpoint.safetensors": (packed_arrays({"a": X}), read_stored),
+    "testbed.yml": (EXAMPLE.read_bytes(), read_inventory),
     "x.npz": (packed(x=X, y=Y), npz.read_arrays),
     "x.csv": (b"a,b,label\n1,2,0\n3,4,1\n5,6,0\n", functools.partial(read_table, settings=DataSettings())),
     "x-ubyte": (b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6), _read_idx),
@@ -76,7 +100,7 @@ READERS = {
 
 def place(folder, name):
     path = folder / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if name.startswith("train/"):  # a benchmark's folder, whose other half is whole
         (folder / "test").mkdir()
         (folder / "test" / path.name).write_bytes(READERS[name][0])
@@ -98,9 +122,10 @@ def damaged(content, rng):
 @pytest.mark.parametrize("name", READERS)
 def test_a_damaged_file_is_read_or_is_one_line(tmp_path, name):
     content, read = READERS[name]
+    content = content() if callable(content) else content
     path, rng = place(tmp_path, name), random.Random(name)
     path.write_bytes(content)
-    if name != "split.npz":
+    if name != "split.npz":  # several arrays are no split
         read(path)
     for _ in range(TRIES):
         path.write_bytes(damaged(content, rng))
@@ -119,11 +144,13 @@ def test_no_reader_waits_for_a_pipe(tmp_path, name):
         READERS[name][1](path)
 
 
-@pytest.mark.parametrize("name", ["x.toml", "x.yaml", "train/x.json"])
+@pytest.mark.parametrize("name", ["x.toml", "x.yaml", "testbed.yml", "train/x.json"])
 def test_deep_nesting_is_one_line(tmp_path, name):
     path = place(tmp_path, name)
-    path.write_bytes((b"a = " if name == "x.toml" else b"a: " if name == "x.yaml" else b"") + b"[" * 100_000)
-    with pytest.raises((ConfigError, DataError)):
+    path.write_bytes(
+        (b"a = " if name == "x.toml" else b"a: " if name[-4:] in ("yaml", ".yml") else b"") + b"[" * 100_000
+    )
+    with pytest.raises((ConfigError, DataError, InventoryError)):
         READERS[name][1](path)
 
 
@@ -137,3 +164,26 @@ def test_an_array_is_read_only_if_its_header_and_the_memory_fit(tmp_path, monkey
     monkeypatch.setattr(npz, "_memory", lambda: 10**6)
     with pytest.raises(DataError, match="its arrays have 8,000,128 bytes, and this machine's memory 1,000,000"):
         npz.read_arrays(path)
+
+
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "-" * 5000 + "1"])
+def test_a_stored_array_s_header_that_lies_is_one_line(tmp_path, shape):
+    path = tmp_path / "arrays" / "split" / "round-000001.npy"
+    path.parent.mkdir(parents=True)
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".encode()
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64))
+    with pytest.raises(DamagedFile) as error:
+        recorded(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["!!bool x", "!!int ''", "!!timestamp x", "2020-13-45", "9" * 5000, "!!python/object/apply:os.getpid []", "[\0]"],
+)
+def test_an_inventory_s_odd_values_are_one_line(tmp_path, value):
+    path = tmp_path / "testbed.yml"
+    path.write_text(f"testbed:\n  vars:\n    fedpfl_keys: {value}\n")
+    with pytest.raises(InventoryError) as error:
+        read_inventory(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600

@@ -16,7 +16,8 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoRet
 
 import numpy as np
 
-from ...core.errors import DataError, words_of
+from ...core.errors import DamagedFile, DataError, words_of
+from ...core.files import open_regular
 from ...core.names import MAX_NAMED, difference, in_short
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..settings import DataSettings
@@ -113,7 +114,10 @@ def words_in(files: Iterable[Path], column: str) -> Iterator[str]:
         if not _is_csv(file):
             table = _parquet(file)
             if column in table.schema_arrow.names:
-                cells = table.read(columns=[column]).column(0).unique().to_pylist()
+                try:
+                    cells = table.read(columns=[column]).column(0).unique().to_pylist()
+                except _PARQUET as error:
+                    raise DataError(f"{file}: not a readable parquet file: {words_of(error)}") from error
                 yield from (cell_text(cell) for cell in cells if cell is not None)
             continue
         lines = lines_of(file)
@@ -339,11 +343,18 @@ def _is_number(cell: str) -> bool:
 # -- parquet -----------------------------------------------------------------------------------------------------------
 
 
+# What pyarrow raises for a damaged file: its own errors are kinds of these.
+_PARQUET = (OSError, ValueError, TypeError, KeyError, IndexError, MemoryError, NotImplementedError, OverflowError)
+
+
 def _parquet(path: Path) -> Any:
     module = need("pyarrow.parquet", "pyarrow", str(path))
     try:
+        open_regular(path).close()
         return module.ParquetFile(str(path))
-    except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+    except DamagedFile as error:
+        raise DataError(f"{path}: {error.more}") from error
+    except _PARQUET as error:
         raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
 
 
@@ -378,7 +389,7 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
                 for row, cell in enumerate(cells.to_pylist(), at + 1):
                     coders[role].add("" if cell is None else cell_text(cell), row)
             at += batch.num_rows
-    except (OSError, ValueError) as error:
+    except _PARQUET as error:
         raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
     if not _allowed(table, settings).all():
         row, place = np.argwhere(~_allowed(table, settings))[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.files import private_folder, write_atomically
-from ...core.npy import UNREADABLE
+from ...core.errors import StateError
+from ...core.files import private_folder
+from ...core.stored import read_arrays, write_arrays
 from ...results.run_folder import RunFolder
 from ...version import __version__
 
@@ -31,15 +31,12 @@ def cached(
     for file in ("config.toml", "task.json", "metrics.jsonl"):  # the last has the times of each round
         path = run.path / file
         digest.update(path.read_bytes() if path.is_file() else b"")
-    path = run.cache / f"{name}-{digest.hexdigest()[:16]}.npz"
+    path = run.cache / f"{name}-{digest.hexdigest()[:16]}.safetensors"
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
-    except UNREADABLE:  # not there, or damaged
+        return read_arrays(path)
+    except StateError:  # not there, or damaged
         pass
     found = compute()
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **found)
     private_folder(path.parent)
-    write_atomically(path, content.getvalue())
+    write_arrays(path, found)
     return found

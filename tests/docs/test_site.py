@@ -29,15 +29,15 @@ from mkdocs.config.defaults import MkDocsConfig
 from fedpfl.setup import reference
 
 pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("chromium")]
-# Asks the search for a method, and returns the links that it shows by now.
+# Asks the search for WORDS, and returns the links that it shows by now.
 SEARCH = """
 (() => {
   const field = document.querySelector("[data-md-component=search-query]");
   if (!field) return [];
-  if (field.value !== "factorized") {
+  if (field.value !== "WORDS") {
     document.querySelector("#__search").click();  // with which a page that is opened as a file loads the index
     field.focus();
-    field.value = "factorized";
+    field.value = "WORDS";
   }
   field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
   return [...document.querySelectorAll(".md-search-result__link")].map((link) => link.href);
@@ -306,8 +306,26 @@ def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, na
 
 def test_the_search_works_from_a_file(browser, site):
     browser.open(site / "index.html")
-    found = wait_until(lambda: browser.evaluate(SEARCH))
+    found = wait_until(lambda: browser.evaluate(SEARCH.replace("WORDS", "factorized")))
     assert any("methods/" in link for link in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    {
+        "cite": "methods/index",
+        "BibTeX": "methods/index",
+        "convergence": "learn/",
+        "hyperparameter": "learn/",
+        "non-IID": "learn/",
+        "Byzantine": "learn/glossary",
+        "Docker": "how-to/install",
+    }.items(),
+)
+def test_the_field_s_words_find_the_right_page_first(browser, site, words, page):
+    browser.open(site / "index.html")
+    found = wait_until(lambda: browser.evaluate(SEARCH.replace("WORDS", words)))
+    assert page in found[0], found[:4]
 
 
 def test_the_search_finds_a_method(browser, site):
@@ -315,6 +333,6 @@ def test_the_search_finds_a_method(browser, site):
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/index.html")
-        found = wait_until(lambda: browser.evaluate(SEARCH))
+        found = wait_until(lambda: browser.evaluate(SEARCH.replace("WORDS", "factorized")))
         server.shutdown()
     assert any("methods/factorized-fl" in link for link in found)

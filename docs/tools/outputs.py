@@ -51,7 +51,18 @@ SESSIONS = {
     "tutorial": [f"docs/tutorial/{name}.md" for name in ("first-run", "own-data", "own-model", "compare")],
     **{
         name: [f"docs/how-to/{name}.md"]
-        for name in ("analyses", "callbacks", "data", "experiments", "flower", "live", "models", "privacy", "python")
+        for name in (
+            "analyses",
+            "callbacks",
+            "data",
+            "experiments",
+            "flower",
+            "live",
+            "models",
+            "privacy",
+            "python",
+            "twelve-machines",
+        )
     },
     **{name: [f"docs/devices/{name}.md"] for name in ("deployment", "device-models", "mqtt")},
 }

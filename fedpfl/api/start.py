@@ -168,6 +168,7 @@ def compare(
     methods: str | type[Any] | Run | Sequence[str | type[Any] | Run] = (),
     *others: str | type[Any] | Run,
     tune: Mapping[str, Sequence[Any]] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 3,
     on: Sequence[Mapping[str, Any]] = (),
     jobs: int = 1,
@@ -191,6 +192,9 @@ def compare(
         Settings and the values among which each method's are chosen: ``{"learning_rate": [0.003, 0.01, 0.03]}``. A
         setting of one method is chosen for it alone. Needs validation samples: ``validation_fraction`` is 0.2
         unless given.
+    vary : mapping of str to sequence, optional
+        Settings of which each value makes a row of its own, for an ablation: ``{"ditto_pull": [0.1, 1, 10]}``. A
+        setting of one method is varied for it alone.
     seeds : int
         Each method is run with the seeds 1 … n.
     on : sequence of mapping, optional
@@ -237,7 +241,7 @@ def compare(
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
     chosen_from = [{"method": method} for method in methods]
-    _require_allowed(methods, settings, *on, *chosen_from, *_each("tune", tune or {}))
+    _require_allowed(methods, settings, *on, *chosen_from, *_each("tune", tune or {}), *_each("vary", vary or {}))
     from ..methods import find
     from ..study.comparison import comparison, tables
     from ..study.measured import in_words
@@ -249,7 +253,7 @@ def compare(
     require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
     made = [run for run in methods if isinstance(run, Run)]
     if made:
-        if len(made) < len(methods) or settings or tune or on:
+        if len(made) < len(methods) or settings or tune or vary or on:
             raise ConfigError("methods", [*methods], "must be methods alone, or runs alone without settings")
         return Comparison(made)
     with ExitStack() as stack:
@@ -262,10 +266,11 @@ def compare(
         data_sets = {}
         for own in map(runs.texts, on or [{}]):
             data_sets[in_words(own)] = {**own, "num-clients": number_of_clients({**base, **own})}
-        tried = {
-            key_of(key): [runs.text_of(key_of(key), value) for value in values] for key, values in (tune or {}).items()
-        }
-        planned = comparison(named, base, tried, seeds, data_sets, runs.store)
+        tried, varied = (
+            {key_of(key): [runs.text_of(key_of(key), value) for value in values] for key, values in (of or {}).items()}
+            for of in (tune, vary)
+        )
+        planned = comparison(named, base, tried, seeds, data_sets, runs.store, varied)
         runs.run(planned.wanted())
         planned.choose()
         states = runs.run(planned.wanted())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,7 +80,7 @@ def compare_command(
         list[str],
         typer.Argument(
             metavar="METHOD...",
-            help="Two or more methods (`fedpfl methods` lists them).",
+            help="Two or more methods (`fedpfl methods` lists them); or the file of an earlier comparison.",
             autocompletion=complete_methods,
         ),
     ],
@@ -88,7 +89,13 @@ def compare_command(
         list[str] | None,
         typer.Option(metavar="KEY=A,B,…", help="Values of a setting that is tuned for each method; repeatable."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method: 1 … N.")] = 3,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,…", help="Values of a setting, each in a row of its own (ablation); repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds per method: 1 … N.", show_default="3")
+    ] = None,
     on: Annotated[
         list[str] | None,
         typer.Option(metavar="SETTINGS", help="Settings of one data set, as with -c; repeat it for several data sets."),
@@ -119,10 +126,19 @@ def compare_command(
 
     Without --tune all methods have the settings that are given. Finished runs are skipped.
     """
+    file: dict[str, Any] = {}
+    if names[0].endswith(".toml"):
+        from ..study.comparison import from_file
+
+        require_allowed(run_config)
+        file = from_file(Path(names[0]).expanduser())
+        names = [*file.get("methods", ()), *names[1:]]
     names = [name for text in names for name in text.split(",")]
-    require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=tune or ())
+    require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=[*(tune or ()), *(vary or ())])
     from ..core.custom import as_named, is_custom, short_name
+    from ..core.files import write_atomically
     from ..core.metrics import ACCURACY, words
+    from ..core.settings import absolute_places
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
     from ..methods import find
@@ -138,20 +154,22 @@ def compare_command(
     methods = ", ".join(named)
     if len(named) < 2:
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
-    base = {key: value for key, value in overrides(run_config).items() if key != "method"}
+    base = {**file.get("settings", {}), **{k: v for k, v in overrides(run_config).items() if k != "method"}}
+    tuned = {**file.get("tune", {}), **listed(tune or (), "tune")}
+    varied = {**file.get("vary", {}), **listed(vary or (), "vary")}
+    seeds, target = seeds or file.get("seeds", 3), file.get("target") if target is None else target
     if by:
         asked = words(str(base.get("metrics", "")))
         base.update(
             {"choose-by": short_name(by), "metrics": ",".join(asked if by in (*asked, ACCURACY) else [*asked, by])}
         )
     data_sets = {}
-    for text in on or [""]:
-        own = overrides([text]) if text else {}
+    for own in map(overrides, ([text] for text in on)) if on else file.get("on") or [{}]:
         clients = _with_clients({**base, **own})["num-clients"]
         data_sets[chosen_in_words(own)] = {**own, "num-clients": clients}
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     require_used(run_config, [*named])
-    planned = comparison.comparison(named, base, listed(tune or (), "tune"), seeds, data_sets, runner.store)
+    planned = comparison.comparison(named, base, tuned, seeds, data_sets, runner.store, varied)
     if not name:
         # More seeds of the same comparison keep its name.
         first = "".join(sorted(run.name for run in comparison.first_runs(planned)))
@@ -160,6 +178,11 @@ def compare_command(
     require_same_sweep(folder, name, planned.planned())  # before anything is run
     first_runs = planned.wanted()
     write_run_names(folder, first_runs)  # so that the runs of a comparison that is interrupted are found by its name
+    alone = next(iter(data_sets.values())) if len(data_sets) == 1 else {}
+    given = {"settings": absolute_places({**base, **alone}), "tune": tuned, "vary": varied}
+    places = [absolute_places(own) for own in data_sets.values()] if len(data_sets) > 1 else []
+    text = comparison.to_file([*named.values()], seeds, places, target, given)
+    write_atomically(folder / "comparison.toml", text.encode())
     states = runner.run(first_runs)
     planned.choose()
     if more := [run for run in planned.wanted() if run not in first_runs]:  # with the chosen settings

@@ -27,7 +27,7 @@ from .partitioners import (
     partition,
     task_of,
 )
-from .reading import entry, load_once, owners
+from .reading import entry, load_once, owners, state_of_files
 from .registry import AUTO
 from .settings import DataSettings
 
@@ -521,11 +521,11 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
 
 
 def federated_data(settings: DataSettings, num_clients: int, seed: int) -> FederatedData:
-    """Return the federation with these settings; a process decodes and divides it only once.
+    """Return the federation with these settings; a process decodes and divides it only once while files are the same.
 
     See :class:`FederatedData` for the parameters and errors.
     """
-    return _federated_data(settings, num_clients, seed, _source(settings))
+    return _federated_data(settings, num_clients, seed, (_source(settings), state_of_files(settings)))
 
 
 @lru_cache(maxsize=2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -48,12 +50,27 @@ def load_once(settings: DataSettings, seed: int = 0) -> Dataset:
     """Return what :func:`load` reads, read once in a process, however it is divided."""
     if custom.is_custom("dataset", settings.dataset):
         return load(settings, seed)  # which keeps it: a user's function may look at any setting
-    return _load_once(s.parse(type(settings), {key: value for key, value in s.items(settings) if key in READING}))
+    read = s.parse(type(settings), {key: value for key, value in s.items(settings) if key in READING})
+    return _load_once(read, state_of_files(settings))
 
 
 @lru_cache(maxsize=2)
-def _load_once(settings: DataSettings) -> Dataset:
+def _load_once(settings: DataSettings, files: int) -> Dataset:
     return load(settings)
+
+
+def state_of_files(settings: DataSettings) -> int:
+    """Return a number of the names, sizes and times of a user's files: another one once they have changed."""
+    found = 0
+    for place in filter(None, (settings.data, settings.division_file)):
+        root = Path(place).expanduser()
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            try:
+                about = path.stat()
+            except OSError:  # what reads it tells
+                continue
+            found = zlib.crc32(f"{path}/{about.st_size}/{about.st_mtime_ns}".encode(errors="replace"), found)
+    return found
 
 
 def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None] | None:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
+from ..core.stored import to_toml
+from ..launch.shipped import read_toml
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import owners
+from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
 from .analysis.repetitions import other_threads
@@ -25,9 +29,15 @@ from .store import NOT_IDENTIFYING, PlannedRun, Store
 
 # Of each client's training samples, where settings are chosen and the user has not said how many.
 VALIDATION_FRACTION = 0.2
+_TRIED = {"tune": "tuned", "vary": "varied"}
 SCALE = "paper"  # the name of an experiment's whole size, which a comparison always has
 NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
 NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
+# What the file of a comparison has.
+_FILE: dict[str, Any] = {
+    "methods": list, "seeds": int, "target": (int, float), "settings": dict, "tune": dict, "vary": dict, "on": list,
+}  # fmt: skip
+_OF = {"methods": "methods", "on": "tables of settings"}
 # For people a column is in the largest of these units that its largest value reaches.
 UNITS = {"megabytes": {"kB": 1e-3, "MB": 1.0, "GB": 1e3}, "seconds": {"s": 1.0, "min": 60.0, "h": 3600.0}}
 
@@ -39,29 +49,39 @@ def comparison(
     seeds: int,
     on: Mapping[str, Mapping[str, Any]],
     store: Store,
+    vary: Mapping[str, Sequence[Any]] | None = None,
 ) -> Measured:
     """Plan a comparison, whose runs are in ``store``.
 
     ``methods`` has the text that the setting ``method`` has for each, by its name, and ``on`` the settings of each data
     set, by its name. ``tune`` has the values that are tried, every one with every other one, for the methods that have
-    these settings. Each method is run with the seeds 1 … ``seeds``.
+    these settings, and ``vary`` those of which each makes a row of its own. Each row is run with the seeds 1 …
+    ``seeds``.
     """
-    owned = owners()
-    for key, values in tune.items():
+    owned, vary = owners(), dict(vary or {})
+    for option, key, values in [
+        *(("tune", *pair) for pair in tune.items()),
+        *(("vary", *pair) for pair in vary.items()),
+    ]:
         if key in owned and not methods.keys() & {*owned[key]}:
             owner = ", ".join(owned[key])
-            raise ConfigError("tune", key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
+            raise ConfigError(option, key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
         if key in NOT_IDENTIFYING or key in ("method", "seed"):
-            raise ConfigError("tune", key, "is the same for all methods and cannot be tuned")
+            raise ConfigError(option, key, f"is the same for all methods and cannot be {_TRIED[option]}")
         if not values:
-            raise ConfigError("tune", key, "needs at least one value")
+            raise ConfigError(option, key, "needs at least one value")
+    if both := tune.keys() & vary.keys():
+        raise ConfigError("vary", min(both), "is tuned; a setting is tuned or varied")
     if tune and not base.get("validation-fraction", VALIDATION_FRACTION):
         raise ConfigError("tune", ", ".join(tune), "needs validation-fraction above 0")
     base = {"validation-fraction": VALIDATION_FRACTION, **base} if tune else base
-    rows = {
-        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if name in owned.get(key, (name,))}}
-        for name, text in methods.items()
-    }
+    rows: dict[str, dict[str, Any]] = {}
+    for name, text in methods.items():
+        choose = {key: [*of] for key, of in tune.items() if name in owned.get(key, (name,))}
+        own = {key: of for key, of in vary.items() if name in owned.get(key, (name,))}
+        for values in product(*own.values()):
+            given = dict(zip(own, values, strict=True))
+            rows[f"{name} {in_words(given)}".strip()] = {"method": text, **given, "choose": choose}
     described = {
         "title": "Comparison", "paper": "", "metrics": ["personalised-last"], "seeds": seeds, "settings": dict(base),
         "rows": rows, "columns": {name: {**settings} for name, settings in on.items()},
@@ -69,6 +89,35 @@ def comparison(
         "scale": {SCALE: {"rows": [*rows], "columns": [*on]}},
     }  # fmt: skip
     return Measured(Experiment.model_validate(described, context=Path("compare")), SCALE, store, seeds)
+
+
+def to_file(
+    methods: Sequence[str], seeds: int, on: Sequence[Mapping[str, Any]], target: float | None,
+    tables: Mapping[str, Mapping[str, Any]],
+) -> str:  # fmt: skip
+    """Return a comparison as a TOML file; ``tables`` are the settings that are given, tuned and varied."""
+    last = {} if target is None else {"target": target}
+    parts = [to_toml({"methods": [*methods], "seeds": seeds, **last})]
+    parts += [f"\n[{name}]\n{to_toml(values)}" for name, values in tables.items() if values]
+    parts += [f"\n[[on]]\n{to_toml(own)}" for own in on if own]
+    return f"# fedpfl {__version__}: `fedpfl compare FILE` runs this comparison again.\n{''.join(parts)}"
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """Read what :func:`to_file` has written; ``ConfigError`` for anything else."""
+    found = read_toml(path, "METHOD...")
+    for key, value in found.items():
+        if key not in _FILE or not isinstance(value, _FILE[key]) or isinstance(value, bool):
+            raise ConfigError(key, value, f"{path.name}: a comparison has {', '.join(_FILE)}")
+    for key in ("methods", "on"):
+        if not all(isinstance(one, str if key == "methods" else dict) for one in found.get(key, ())):
+            raise ConfigError(key, found[key], f"{path.name}: must be a list of {_OF[key]}")
+    for key in ("tune", "vary"):
+        if wrong := [name for name, values in found.get(key, {}).items() if not isinstance(values, list)]:
+            raise ConfigError(wrong[0], found[key][wrong[0]], f"{path.name}: {key}: must be a list of values")
+    if found.get("seeds", 1) < 1:
+        raise ConfigError("seeds", found["seeds"], f"{path.name}: must be at least 1")
+    return found
 
 
 def first_runs(measured: Measured) -> list[PlannedRun]:

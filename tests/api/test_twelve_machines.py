@@ -1,59 +1,115 @@
-"""Twelve machines from their CSV files to a decision, to models for them, and on with the data of the next month."""
+"""Twelve machines from their CSV files to a decision, to ONNX, and on a month later: docs/how-to/twelve-machines.md."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
-import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import fedpfl
+from fedpfl.cli import app
+from fedpfl.core.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import outputs  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-SETTINGS = {
-    "dataset": "clients", "model": "mlp", "loss": "cross-entropy", "label_column": "fault", "time_column": "time",
-    "category_columns": "mode=auto|manual", "split": "time", "impute": "mean", "standardize": "client",
-    "class_weights": "balanced", "metrics": "auroc,f1-macro", "min_samples": 8, "num_server_rounds": 3,
-    "local_epochs": 2, "quiet": True, "workers": 0,
-}  # fmt: skip
+BLOCKS = [*outputs.blocks((ROOT / "docs/how-to/twelve-machines.md").read_text(encoding="utf-8"))]
+# As the page's commands, with fewer rounds and seeds; in this process.
+SMALLER = {
+    "compare": ["--seeds", "2", "-c", "num-server-rounds=2", "--format", "csv"],
+    "run": ["-c", "num-server-rounds=2", "--workers", "0"],
+}
 
 
-def month(folder, number, machines=range(12)):
-    """Write a file for each machine: three sensors with gaps, a mode in words, 3 to 12 % faults."""
-    folder.mkdir()
-    for machine in machines:
-        rng = np.random.default_rng([number, machine])
-        rows = 8 if machine == 11 else 300
-        fault = np.zeros(rows, int) if machine == 10 else (rng.random(rows) < 0.03 + 0.008 * machine).astype(int)
-        sensors = rng.normal(size=(rows, 3)) + machine * 0.3
-        sensors[:, machine % 3] += 3 * fault
-        frame = pd.DataFrame(sensors, columns=["temperature", "current", "vibration"])
-        frame = frame.mask(rng.random(frame.shape) < 0.05)
-        frame.insert(0, "time", pd.date_range(f"2026-0{number}-01", periods=rows, freq="h").astype(str))
-        frame["mode"] = rng.choice(["auto", "manual", "service"], rows)
-        frame["fault"] = fault
-        # Each machine's program writes its columns in another order.
-        frame[rng.permutation(frame.columns)].to_csv(folder / f"machine-{machine:02}.csv", index=False)
-    return folder
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """Run the page's commands; return what each line has printed, by its first words."""
+    pytest.importorskip("onnxruntime")
+    home, found = tmp_path_factory.mktemp("machines"), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv("HOME", str(home))
+        for block in BLOCKS:
+            if block.file:
+                (home / block.file).write_text(block.code, encoding="utf-8")
+            for line in block.code.splitlines() if block.shown else ():
+                found[line] = run(line)
+    return home, found
 
 
-def test_from_files_to_a_decision_to_models_and_on(tmp_path):
-    first = month(tmp_path / "july", 7)
-    found = fedpfl.compare(
-        ["local", "fedavg", "ditto"], seeds=2, data=first, choose_by="auroc",
-        **{key: value for key, value in SETTINGS.items() if key != "workers"},
-    )  # fmt: skip
-    table = found.table.set_index("method")
-    # Few samples are faults: the accuracy says nothing of them.
-    assert table["auroc"].between(0.4, 1).all() and set(table.index) == {"local", "fedavg", "ditto"}
+def run(line):
+    """Return what a line of the page prints."""
+    words = shlex.split(line.replace("round-000010", "round-000002"))
+    if words[0] == "fedpfl":
+        done = CliRunner().invoke(app, [*words[1:], *SMALLER.get(words[1], ())], prog_name="fedpfl")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+    words[0] = {"python": sys.executable}.get(words[0], words[0])
+    command = " ".join(word if "*" in word or "~" in word else shlex.quote(word) for word in words)
+    done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
-    run = fedpfl.run(method="ditto", data=first, **SETTINGS)
-    assert len(run._folder.task()["client_names"]) == 12
-    features = run._folder.task()["input_shape"][0]
-    assert features == 6  # three sensors, and auto, manual and other of the mode
-    paths = run.export("torchscript", client="machine-03")
-    assert len(paths) == 1 and paths[0].stat().st_size > 0
 
-    later = fedpfl.run(data=month(tmp_path / "august", 8), continue_from=run, method="ditto", **SETTINGS)
-    assert later._folder.task()["continued"]["round"] == 3
-    assert later.rounds["personalised_auroc"].iloc[-1] > 0.6
+def test_the_comparison_is_by_auroc_and_runs_again_from_its_file(printed):
+    home, found = printed
+    (lines,) = (text for line, text in found.items() if line.startswith("fedpfl compare"))
+    for method in ("local", "fedavg", "fedper", "ditto"):
+        assert f"\n{method}," in lines
+    assert "auroc" in lines and "significant" in lines
+    (file,) = home.glob(".fedpfl/experiments/tables/sweeps/*/comparison.toml")
+    assert 'choose-by = "auroc"' in file.read_text()
+
+
+def test_the_confusion_matrices_name_the_machines(printed):
+    _, found = printed
+    text = found["fedpfl analyse confusion july"]
+    assert all(f"machine-{number:02}" in text for number in range(1, 13))
+
+
+def test_the_program_on_the_machine_says_what_the_model_says(printed, monkeypatch):
+    home, found = printed
+    monkeypatch.setenv("HOME", str(home))
+    (said,) = (text for line, text in found.items() if line.startswith("python predict.py"))
+    model = fedpfl.load_model(next(home.glob(".fedpfl/state/july-*/client-00002")))
+    rows = np.genfromtxt(home / "august/machine-03.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    x = np.empty((len(rows), 7), np.float32)
+    for place, name in enumerate(model.about["feature-names"]):
+        column, _, word = name.partition("=")
+        x[:, place] = rows[column] == word if word else rows[column]
+    x = np.where(np.isnan(x), np.array(model.about["mean"], np.float32), x)
+    faults = model.predict(x).argmax(1) == 1
+    right = int((faults & (rows["fault"] == 1)).sum())
+    assert said == f"{len(rows)} rows, {faults.sum()} called a fault, {right} of {(rows['fault'] == 1).sum()}\n"
+
+
+def test_a_month_later_machine_13_joins_and_a_new_class_is_refused(printed, monkeypatch):
+    home, _ = printed
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home)
+    july, august = (fedpfl.load(home / ".fedpfl/runs" / name) for name in ("july", "august"))
+    assert len(july._folder.task()["client_names"]) == 12
+    assert august._folder.task()["client_names"][-1] == "machine-13"
+    assert any("; new: machine-13;" in remark for remark in august._folder.task()["remarks"])
+    assert (home / ".fedpfl/runs/august/personal/client-00012.onnx").is_file()
+    file = home / "august/machine-01.csv"
+    lines = file.read_text().splitlines()
+    at = lines[0].split(",").index("fault")
+    file.write_text("\n".join([lines[0], *(two(line, at) for line in lines[1:])]) + "\n")
+    with pytest.raises(ConfigError, match="num-classes = 3: the run to continue had 2, and its head has no more"):
+        fedpfl.run(continue_from=july, data=home / "august", num_server_rounds=1, quiet=True, workers=0)
+
+
+def two(line, at):
+    """Return a line of a table with class 2 in one place."""
+    cells = line.split(",")
+    cells[at] = "2"
+    return ",".join(cells)

@@ -348,3 +348,20 @@ def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) ->
     np.savez(tmp_path / "a.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
     with pytest.raises(ConfigError, match=r"test-on = .all.: must be own or server where clients hold their own data"):
         FederatedData.own(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_files_that_have_changed_are_read_again_and_others_are_not(tmp_path, folder):
+    def write(shift):
+        for name in ("ann.npz", "ben.npz"):
+            np.savez(tmp_path / name, x=np.full((20, 3), shift, np.float32), y=np.arange(20) % 2)
+
+    write(1.0)
+    places = {"dataset": "clients", "data": str(tmp_path)} if folder else {
+        "dataset": "npz", "data": str(tmp_path / "ann.npz"),
+    }  # fmt: skip
+    settings = DataSettings(**places)
+    first = federated_data(settings, 2, 1)
+    assert federated_data(settings, 2, 1) is first
+    write(2.0)
+    assert float(federated_data(settings, 2, 1).train(0).x.max()) == 2.0

@@ -359,3 +359,54 @@ def test_experiments_are_found_in_folders_under_one_name_each(tmp_path: Path) ->
     done = fedpfl("experiment", "run", "first")
     assert done.exit_code == 2
     assert "is the name of experiments/one/second.toml and of experiments/second.toml" in done.stderr
+
+
+SMALL_COMPARISON = (
+    'dataset="digits" model="mlp" num-clients=3 num-server-rounds=1 local-epochs=1 partition-seed=1 choose-by="loss"'
+)
+
+
+def test_a_comparison_varies_a_setting_and_runs_again_from_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def compare(*words):
+        done = CliRunner().invoke(app, ["compare", *words, "--quiet", "--format", "csv"], prog_name="fedpfl")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    first = compare("local,fedavg", "ditto", "--vary", "ditto-pull=0.1,1", "--seeds", "1", "-c", SMALL_COMPARISON,
+                    "--name", "one", "--output-dir", "out")  # fmt: skip
+    rows = [line.split(",")[0] for line in first.split("\n\n")[0].splitlines()]
+    assert {"local", "fedavg", "ditto ditto-pull 0.1", "ditto ditto-pull 1"} <= {*rows}
+    assert "ditto ditto-pull 0.1,ditto ditto-pull 1" in first or "ditto ditto-pull 1,ditto ditto-pull 0.1" in first
+    file = tmp_path / "out/tables/sweeps/one/comparison.toml"
+    assert tomllib.loads(file.read_text())["vary"] == {"ditto-pull": [0.1, 1]}
+    runs = {path.name for path in (tmp_path / "out/runs").iterdir()}
+    assert compare(str(file), "--name", "two", "--output-dir", "out").splitlines()[1:] == first.splitlines()[1:]
+    assert {path.name for path in (tmp_path / "out/runs").iterdir()} == runs
+    again = tmp_path / "out/tables/sweeps/two/comparison.toml"
+    assert again.read_text() == file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["local", "fedavg", "--vary", "ditto-pull=1"], "vary = 'ditto-pull': is a setting of ditto"),
+        (["local", "fedavg", "--vary", "seed=1,2"], "vary = 'seed': is the same for all methods and cannot be varied"),
+        (["local", "ditto", "--vary", "ditto-pull=1", "--tune", "ditto-pull=1"], "a setting is tuned or varied"),
+        (["methods = 3"], "methods = 3: bad.toml: a comparison has methods, seeds"),
+        (["methods = [3]"], r"methods = [3]: bad.toml: must be a list of methods"),
+        (["round = 3"], "round = 3: bad.toml: a comparison has"),
+        (["seeds = 0"], "seeds = 0: bad.toml: must be at least 1"),
+        (["[tune]\nlearning-rate = 3"], "learning-rate = 3: bad.toml: tune: must be a list of values"),
+        (["methods ="], "is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_varied_or_read_is_one_line(tmp_path, monkeypatch, words, told):
+    monkeypatch.chdir(tmp_path)
+    if len(words) == 1:
+        (tmp_path / "bad.toml").write_text(words[0])
+        words = ["bad.toml"]
+    done = CliRunner().invoke(app, ["compare", *words], prog_name="fedpfl")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert told in done.stderr

@@ -16,7 +16,16 @@ from ..dataset import Dataset, array, with_validation
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from .categories import with_words
-from .columns import FileSamples, listed, places, read_frame, require_ignored, to_dataset, words_of_frames
+from .columns import (
+    FileSamples,
+    common_order,
+    listed,
+    places,
+    read_frame,
+    require_ignored,
+    to_dataset,
+    words_of_frames,
+)  # fmt: skip
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .places import PARTS
@@ -310,7 +319,8 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
     ignored, column = listed(settings.ignore_columns), settings.client_column or "client"
     given = [frame for client in clients for frame in client[2:] if frame is not None]
     require_ignored(settings, (str(label) for frame in given for label in frame.columns), name)
-    first = [str(label) for label in clients[0].train.columns if str(label) not in ignored]
+    orders = [[str(label) for label in client.train.columns if str(label) not in ignored] for client in clients]
+    at, wanted = common_order(orders)
     if owned:
         settings = replace(settings, client_column=column)
     settings = with_words(settings, lambda label: words_of_frames(given, label), name)
@@ -325,9 +335,9 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
                 raise DataError(f"{client.where} has a column {column!r}, and is one client: leave the column out")
             frame = frame.set_axis([str(label) for label in frame.columns], axis=1)
             used = [label for label in frame.columns if label not in ignored]
-            places(used, first, client.where, clients[0].where)
-            if used != first:
-                frame = frame[[*first, *(label for label in frame.columns if label in ignored)]]
+            places(used, wanted, client.where, clients[at].where)
+            if used != [*wanted]:
+                frame = frame[[*wanted, *(label for label in frame.columns if label in ignored)]]
             frames.append(frame.assign(**{column: client.name}) if owned else frame)
         if frames:
             joined = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)

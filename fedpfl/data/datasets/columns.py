@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from array import array
+from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
@@ -158,6 +159,16 @@ def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: ob
         raise DataError(f"{where}: its columns are not those of {whose}; {differ}")
     place = _place(names, where)
     return [place[name] for name in wanted]
+
+
+def common_order(orders: Sequence[Sequence[str]]) -> tuple[int, tuple[str, ...]]:
+    """Return the order of columns of more than half of the clients, else the alphabet's; and who has these names.
+
+    So it does not depend on who is the first: the files of another month, or with a new client, have the same one.
+    """
+    usual, count = Counter(map(tuple, orders)).most_common(1)[0]
+    at = next(number for number, names in enumerate(orders) if tuple(names) == usual)
+    return at, usual if 2 * count > len(orders) else tuple(sorted(usual))
 
 
 def _place(names: Sequence[str], where: object, hint: str = "") -> dict[str, int]:

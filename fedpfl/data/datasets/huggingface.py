@@ -22,6 +22,7 @@ from .columns import (
     FileSamples,
     Words,
     cell_text,
+    common_order,
     finished,
     leave_out,
     listed,
@@ -90,11 +91,15 @@ def joined_tables(name: str, tables: dict[str, Any], column: str, ignored: Seque
     if not column:
         return next(iter(tables.values()))
     used = {owner: [label for label in table.column_names if label not in ignored] for owner, table in tables.items()}
+    at, wanted = common_order([*used.values()])
+    ordered = {}
     for owner, names in used.items():
-        places(names, next(iter(used.values())), f"{name}: client {owner}", f"client {next(iter(used))}")
+        places(names, wanted, f"{name}: client {owner}", f"client {[*used][at]}")
+        left_out = [label for label in tables[owner].column_names if label in ignored]
+        ordered[owner] = tables[owner].select_columns([*wanted, *left_out])
     try:
         return module.concatenate_datasets(
-            [table.add_column(column, [owner] * len(table)) for owner, table in tables.items()]
+            [table.add_column(column, [owner] * len(table)) for owner, table in ordered.items()]
         )
     except (ValueError, TypeError) as error:  # pyarrow's errors are kinds of these
         raise DataError(f"{name}: the clients' columns differ: {words_of(error)}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Sequence
 
 import numpy as np
 
@@ -13,7 +14,17 @@ from ..registry import dataset
 from ..settings import DataSettings
 from .benchmarks import reader_of
 from .categories import with_words
-from .columns import SUFFIXES, column_names, holds_tables, listed, places, require_ignored, table_files, words_in
+from .columns import (
+    SUFFIXES,
+    column_names,
+    common_order,
+    holds_tables,
+    listed,
+    places,
+    require_ignored,
+    table_files,
+    words_in,
+)  # fmt: skip
 from .folder import read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
@@ -86,9 +97,9 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
     if any(data.is_image and data.x_train.shape[3] == COLOURS for data in found):
         found = [_in_colour(data) for data in found]
+    found = _in_one_order(found, entries)
     first = found[0]
-    for number, entry in enumerate(entries):
-        data = found[number] = _with_columns_of(first, found[number], entry, entries[0].name)
+    for entry, data in zip(entries, found):
         if (data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary) != (
             first.x_train.shape[1:], first.x_train.dtype.kind, first.vocabulary,
         ):  # fmt: skip
@@ -130,16 +141,22 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     )
 
 
-def _with_columns_of(first: Dataset, data: Dataset, entry: Path, whose: str) -> Dataset:
-    """Bring the columns of one client into the order of the first one's, by their names."""
-    if data.feature_names == first.feature_names:
+def _in_one_order(found: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:
+    """Bring all clients' columns into one order by their names."""
+    at, wanted = common_order([data.feature_names for data in found])
+    return [_with_columns(wanted, data, entry, entries[at].name) for data, entry in zip(found, entries)]
+
+
+def _with_columns(names: tuple[str, ...], data: Dataset, entry: Path, whose: str) -> Dataset:
+    """Bring the columns of one client into an order, by their names."""
+    if data.feature_names == names:
         return data
-    if not data.feature_names or not first.feature_names:
+    if not data.feature_names or not names:
         which = "has names" if data.feature_names else "has no names"
         raise DataError(f"{entry}: {which} for its features, unlike {whose}: whether they are the same is unknown")
-    at = places(data.feature_names, first.feature_names, entry, whose)
+    at = places(data.feature_names, names, entry, whose)
     x_test = None if data.x_test is None else np.take(data.x_test, at, axis=1)
-    return replace(data, x_train=np.take(data.x_train, at, axis=1), x_test=x_test, feature_names=first.feature_names)
+    return replace(data, x_train=np.take(data.x_train, at, axis=1), x_test=x_test, feature_names=names)
 
 
 def _in_colour(data: Dataset) -> Dataset:

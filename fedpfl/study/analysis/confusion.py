@@ -32,10 +32,11 @@ def confusion(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             of = {name: at for at, name in enumerate(names[client])}
             samples = matrix.sum(1)
             shares = {name: 100 * matrix[at, at] / samples[at] for name, at in of.items() if samples[at]}
-            accuracies.append([client, *(float(shares[name]) if name in shares else None for name in heads)])
+            who: Cell = data.client_names[client] if data.client_names else client
+            accuracies.append([who, *(float(shares[name]) if name in shares else None for name in heads)])
             for name in shares:
                 row = matrix[of[name]]
-                matrices.append([client, name, *(int(row[of[other]]) if other in of else None for other in heads)])
+                matrices.append([who, name, *(int(row[of[other]]) if other in of else None for other in heads)])
         title = f", {name_of(run)}"
         note = "Empty where a client has no test sample of the class."
         result.tables.append(

@@ -136,9 +136,7 @@ def compare_command(
     names = [name for text in names for name in text.split(",")]
     require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=[*(tune or ()), *(vary or ())])
     from ..core.custom import as_named, is_custom, short_name
-    from ..core.files import write_atomically
     from ..core.metrics import ACCURACY, words
-    from ..core.settings import absolute_places
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
     from ..methods import find
@@ -178,11 +176,8 @@ def compare_command(
     require_same_sweep(folder, name, planned.planned())  # before anything is run
     first_runs = planned.wanted()
     write_run_names(folder, first_runs)  # so that the runs of a comparison that is interrupted are found by its name
-    alone = next(iter(data_sets.values())) if len(data_sets) == 1 else {}
-    given = {"settings": absolute_places({**base, **alone}), "tune": tuned, "vary": varied}
-    places = [absolute_places(own) for own in data_sets.values()] if len(data_sets) > 1 else []
-    text = comparison.to_file([*named.values()], seeds, places, target, given)
-    write_atomically(folder / "comparison.toml", text.encode())
+    given = {"settings": base, "tune": tuned, "vary": varied}
+    comparison.write(folder, [*named.values()], seeds, [*data_sets.values()], target, given)
     states = runner.run(first_runs)
     planned.choose()
     if more := [run for run in planned.wanted() if run not in first_runs]:  # with the chosen settings

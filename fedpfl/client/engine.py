@@ -261,8 +261,7 @@ class Engine:
         metrics.update(metrics_of("personalised", score))
         held = self.validation_samples(client)
         validation = self.score(personalised, local, held) if len(held.y) else None
-        if validation is not None:
-            metrics.update(metrics_of("validation", validation))
+        metrics.update({} if validation is None else metrics_of("validation", validation))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(metrics_of("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started

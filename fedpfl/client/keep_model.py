@@ -13,13 +13,11 @@ from .state import ClientState
 class KeptModels(ClientPart):
     """Writes a client's model after the tests of the last round, of others if that is wanted, and of the best one."""
 
-    def tested(
-        self, state: ClientState, local: LocalRound, personalised: Forward, score: Score, validation: Score | None
-    ) -> None:
+    def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> None:
         """Write the model, if it is due here or if none before was as good on the validation samples."""
         if self.looks_at_test(state, local):
-            due, held = self._is_due(state, local), validation if self._keeps_best(state) else None
-            part("fedpfl.client.tested_model:keep")(self.engine, state, local, personalised, score, held, due)
+            due, held = self._is_due(state, local), held if self._keeps_best(state) else None
+            part("fedpfl.client.tested_model:keep")(self.engine, state, local, forward, score, held, due)
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
         """Whether the model is due here, or may be the client's best."""
@@ -32,8 +30,5 @@ class KeptModels(ClientPart):
         return bool(due and (anywhere or state.of_a_device))
 
     def _keeps_best(self, state: ClientState) -> bool:
-        config = self.engine.config
-        return (
-            config.data.validation_fraction > 0 and config.run.writes_models and self.engine.instead is None
-            and (config.run.device_models == "always" or state.of_a_device)
-        )  # fmt: skip
+        config, mine = self.engine.config, state.of_a_device or self.engine.config.run.device_models == "always"
+        return mine and config.run.writes_models and config.data.validation_fraction > 0 and not self.engine.instead

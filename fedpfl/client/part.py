@@ -107,7 +107,5 @@ class ClientPart:
         """Test more than the client's and the global model, before the model adapts; return numbers for the reply."""
         return {}
 
-    def tested(
-        self, state: ClientState, local: LocalRound, personalised: Forward, score: Score, validation: Score | None
-    ) -> None:
-        """Do something with the client's model, as it was tested, on validation samples too if there are any."""
+    def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> None:
+        """Do something with the client's model, as it was tested; ``held`` is its score on validation samples."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -61,16 +59,8 @@ def _load_once(settings: DataSettings, files: int) -> Dataset:
 
 def state_of_files(settings: DataSettings) -> int:
     """Return a number of the names, sizes and times of a user's files: another one once they have changed."""
-    found = 0
-    for place in filter(None, (settings.data, settings.division_file)):
-        root = Path(place).expanduser()
-        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
-            try:
-                about = path.stat()
-            except OSError:  # what reads it tells
-                continue
-            found = zlib.crc32(f"{path}/{about.st_size}/{about.st_mtime_ns}".encode(errors="replace"), found)
-    return found
+    given = [place for place in (settings.data, settings.division_file) if place]
+    return int(part("fedpfl.data.file_state:state_of")(given)) if given else 0
 
 
 def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None] | None:

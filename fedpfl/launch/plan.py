@@ -93,7 +93,6 @@ def prepare(
     else:
         stored = _continued(continued, values, given) if resume is None else _resumed(resume, values, given)
         if continued is not None and (num_clients or "data" in given or "dataset" in given):
-            # New data may have other clients.
             default_clients, stored["num-clients"] = stored["num-clients"], given.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
         values = stored

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError, printable
+from ..core.files import write_atomically
 from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
+from ..core.settings import absolute_places
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
 from ..results.tables import Cell, Spread, Table
@@ -91,20 +93,22 @@ def comparison(
     return Measured(Experiment.model_validate(described, context=Path("compare")), SCALE, store, seeds)
 
 
-def to_file(
-    methods: Sequence[str], seeds: int, on: Sequence[Mapping[str, Any]], target: float | None,
-    tables: Mapping[str, Mapping[str, Any]],
-) -> str:  # fmt: skip
-    """Return a comparison as a TOML file; ``tables`` are the settings that are given, tuned and varied."""
-    last = {} if target is None else {"target": target}
-    parts = [to_toml({"methods": [*methods], "seeds": seeds, **last})]
-    parts += [f"\n[{name}]\n{to_toml(values)}" for name, values in tables.items() if values]
-    parts += [f"\n[[on]]\n{to_toml(own)}" for own in on if own]
-    return f"# fedpfl {__version__}: `fedpfl compare FILE` runs this comparison again.\n{''.join(parts)}"
+def write(
+    folder: Path, methods: Sequence[str], seeds: int, on: Sequence[Mapping[str, Any]], target: float | None,
+    given: Mapping[str, Mapping[str, Any]],
+) -> None:  # fmt: skip
+    """Write a comparison as ``comparison.toml``; ``given`` are the settings that are given, tuned and varied."""
+    settings = given["settings"] if len(on) > 1 else {**given["settings"], **on[0]}
+    parts = [to_toml({"methods": [*methods], "seeds": seeds, **({} if target is None else {"target": target})})]
+    for name, values in {**given, "settings": absolute_places(settings)}.items():
+        parts += [f"\n[{name}]\n{to_toml(values)}"] if values else []
+    parts += [f"\n[[on]]\n{to_toml(absolute_places(own))}" for own in on if len(on) > 1]
+    text = f"# fedpfl {__version__}: `fedpfl compare FILE` runs this comparison again.\n{''.join(parts)}"
+    write_atomically(folder / "comparison.toml", text.encode())
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """Read what :func:`to_file` has written; ``ConfigError`` for anything else."""
+    """Read what :func:`write` has written; ``ConfigError`` for anything else."""
     found = read_toml(path, "METHOD...")
     for key, value in found.items():
         if key not in _FILE or not isinstance(value, _FILE[key]) or isinstance(value, bool):

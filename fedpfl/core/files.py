@@ -40,7 +40,8 @@ def _write(path: Path, content: bytes, private: bool, durable: bool, executable:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         mode = (0o600 if private else 0o666) | (0o100 if executable else 0)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        temporary.unlink(missing_ok=True)  # a link that somebody else has put there, too
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             if durable:

@@ -572,6 +572,18 @@ def test_answers_that_nobody_fetched_are_kept_across_restarts_but_not_for_ever(t
     assert not list(tmp_path.iterdir())
 
 
+def test_a_clock_that_is_set_makes_no_answer_too_old(tmp_path, monkeypatch):
+    parked = Parked(tmp_path)
+    stored = parked.put(NAME, b"key", Response(200, (), b"body"))
+    real = time.time
+    for hours in (-2, 2):
+        monkeypatch.setattr("fedpfl.bench.mqtt.parked.time.time", lambda by=hours: real() + 3600 * by)
+        parked.put("nano-2", b"other", Response(200, (), b"body"))  # sweeps
+        assert parked.get(NAME, b"key") == stored
+    monkeypatch.setattr("fedpfl.bench.mqtt.parked.time.time", lambda: real() - 7200)
+    assert Parked(tmp_path).get(NAME, b"key") == stored
+
+
 class HeldLink(FakeLink):
     """Counts who waits in ``send``, which goes on when ``open`` is set."""
 
@@ -764,8 +776,8 @@ def test_an_answer_for_which_there_is_no_thread_is_asked_for_again(held, monkeyp
 
 def test_answers_that_nobody_fetches_are_swept_and_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpfl.bench.mqtt.parked.MAX_BYTES", 100)
-    parked, now = Parked(tmp_path), [time.time()]
-    monkeypatch.setattr("fedpfl.bench.mqtt.parked.time.time", lambda: now[0])
+    parked, now = Parked(tmp_path), [time.monotonic()]
+    monkeypatch.setattr("fedpfl.bench.mqtt.parked._now", lambda: now[0])
     for device, key in ((NAME, b"1"), ("nano-2", b"1"), (NAME, b"2"), (NAME, b"1"), (NAME, b"3")):
         parked.put(device, key, Response(200, (), bytes(40)))
     assert [parked.get(NAME, key) is None for key in (b"1", b"2", b"3")] == [False, True, False]

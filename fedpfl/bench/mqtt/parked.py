@@ -27,6 +27,9 @@ KEEP_SECONDS = 3600.0
 MAX_BYTES = 2 * MAX_MESSAGE_BYTES
 MAX_ALL_BYTES = 4 * MAX_BYTES
 
+# A clock that nobody sets: answers that are waited for must not be too old at once.
+_now = time.monotonic
+
 
 class Parked:
     """Answers by device and key of the request, in memory and on disk."""
@@ -51,7 +54,7 @@ class Parked:
             before = self._answers.pop((device, key.hex()), None)  # so that the newest comes last
             if before is not None:
                 self._keys.pop((device, before[1].receipt), None)
-            self._answers[device, key.hex()] = (time.time(), stored)
+            self._answers[device, key.hex()] = (_now(), stored)
             self._keys[device, stored.receipt] = key.hex()
             try:
                 # Not for a loss of power: that ends the SuperLink, and the run that the answer belongs to, as well.
@@ -67,7 +70,7 @@ class Parked:
             found = self._answers.get((device, key.hex()))
             if found is None:
                 return None
-            if time.time() - found[0] > KEEP_SECONDS:
+            if _now() - found[0] > KEEP_SECONDS:
                 self._remove(device, key.hex())
                 return None
             return found[1]
@@ -90,7 +93,7 @@ class Parked:
 
     def _sweep(self, device: str) -> None:
         """Remove answers that were not fetched in time, and the oldest of a device that has too many, or of all."""
-        now, own, everything = time.time(), 0, 0
+        now, own, everything = _now(), 0, 0
         for (owner, key), (since, response) in reversed(list(self._answers.items())):
             everything += len(response.body)
             own += len(response.body) if owner == device else 0
@@ -103,13 +106,13 @@ class Parked:
 
     def _load(self, path: Path) -> None:
         device, _, key = path.stem.rpartition("@")
-        written = path.stat().st_mtime
+        age = max(0.0, time.time() - path.stat().st_mtime)
         try:
-            if time.time() - written > KEEP_SECONDS or path.stat().st_size > MAX_MESSAGE_BYTES:
+            if age > KEEP_SECONDS or path.stat().st_size > MAX_MESSAGE_BYTES:
                 path.unlink()
             else:
                 response = Response.decode(path.read_bytes())
-                self._answers[device, key] = (written, response)
+                self._answers[device, key] = (_now() - age, response)
                 self._keys[device, response.receipt] = key
         except FrameError as error:
             logger.warning("%s is damaged and is left out: %s", path, error)

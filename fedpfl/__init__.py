@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .core.settings import setting
     from .core.sharing import Sharing
     from .data import Dataset
+    from .data.datasets.lazily import Lazy
     from .engine.listener import Listener
     from .layers.memory import in_twin, twin
     from .methods import method_class
@@ -47,7 +48,8 @@ _PUBLIC = {
     "LoadedModel": "client.device_model",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
-    "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
+    "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "Lazy": "data.datasets.lazily",
+    "BaseHeadModel": "models",
     # what its messages, its data and the server's rules are made of
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.server_view", "Federation": "core.server_view", "Mean": "rules.mean",
@@ -85,6 +87,7 @@ __all__ = [
     "FedpflError",
     "KeepsTrained",
     "LayoutError",
+    "Lazy",
     "Listener",
     "LoadedModel",
     "LocalRound",

@@ -84,8 +84,9 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
-            if getattr(self, field) is not None:
-                self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
+            given = getattr(self, field)
+            if given is not None and not hasattr(given, "rows"):  # of `Lazy`, which are read later
+                self._set(field, array(given, f"{self.name}: {field}"))
         if self.validation is not None:
             if self.validation.shape != (len(self.y_train),) or self.validation.dtype != bool or self.y_test is None:
                 raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
@@ -153,6 +154,11 @@ class Dataset:
             return []
         counts = sum(np.bincount(y, minlength=self.num_classes) for y in (self.y_train, self.y_test) if y is not None)
         return np.flatnonzero(np.asarray(counts) == 0).tolist()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the samples are arrays, and not read when they are needed (``fedpfl.Lazy``)."""
+        return isinstance(self.x_train, np.ndarray)
 
     @property
     def is_image(self) -> bool:

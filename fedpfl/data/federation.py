@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, Hashable, NamedTuple, Sequence, cast
 
@@ -157,6 +157,9 @@ class FederatedData:
         ):
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
+        for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
+            if value != NONE and not data.in_memory:
+                raise ConfigError(key, value, f"must be none for {data.name}, whose samples are read one by one (Lazy)")
         self._data, self._shares, self._numbers = data, shares, numbers
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
@@ -349,10 +352,14 @@ class FederatedData:
         return {first: np.unique(np.concatenate(of_all)) for first, of_all in tests.items()}
 
     def _prepared(self, i: int, part: str) -> Samples:
+        import torch
+
         positions = self._part(i, part)
+        if not self._data.in_memory:
+            later: torch.Tensor = imported("fedpfl.data.datasets.lazily:Inputs")(positions, partial(self._inputs, i=i))
+            return Samples(later, torch.from_numpy(self._labels(positions, i)))
 
         def prepare() -> Samples:
-            import torch
 
             inputs = self._inputs(positions, i)
             inputs = inputs if self._skewed is None else self._skewed(inputs, i, part)
@@ -479,7 +486,7 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = not data.is_image and not data.vocabulary and settings.standardize == NONE
+    numbers = not data.is_image and not data.vocabulary and settings.standardize == NONE and data.in_memory
     if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
         what, how = "features", 'standardize = "client" brings them to one scale'
         if data.x_train.ndim == 4:
@@ -512,6 +519,8 @@ def _left_out(data: Dataset, settings: DataSettings) -> list[str]:
 
 def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -> np.ndarray:
     """Copy rows of two arrays that are thought of as one; joining them would double the data set's memory."""
+    if not isinstance(first, np.ndarray):  # samples are read when they are needed, in any order
+        return cast(np.ndarray, first.rows(second, positions))
     inside = int(np.searchsorted(positions, len(first)))
     out = np.empty((len(positions), *first.shape[1:]), first.dtype)
     np.take(first, positions[:inside], axis=0, out=out[:inside], mode="clip")  # "raise" would copy once more

@@ -225,6 +225,8 @@ class _Run:
         chosen = []
         for phase, member in zip(phases, members):
             x, y = phase.data if phase.data is not None else member.samples
+            if not isinstance(x, Tensor):
+                raise CannotStack("samples are read when they are needed")
             epochs = epochs_of(len(y), phase, settings, turns.modules) if len(y) else []
             if steps := [size for of_epoch in epochs for size in of_epoch]:
                 chosen.append((steps, phase, member, Samples(x, y), len(epochs[0])))

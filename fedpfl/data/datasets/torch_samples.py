@@ -14,6 +14,7 @@ from ...core import custom, rng
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..dataset import array
 from .folder import MAX_BYTES
+from .lazily import Lazy, Rows
 from .npz import labels_of, samples_of
 
 # Samples, or a sampler's draws, of what may have no end.
@@ -25,14 +26,21 @@ AT_RANDOM = (
     "epochs and tests see the same values; the setting augmentation draws again in each epoch"
 )
 ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from their own generator, which the seed does not reach"
+LAZILY = "fedpfl.Lazy(…) around the Dataset reads samples when they are needed"
 _END = object()
 
 
 def is_samples(thing: object) -> bool:
     """Return whether an object is a torch Dataset or DataLoader, or has samples by their numbers as a Dataset has."""
     torch = _torch()
-    if torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)):
-        return True
+    return has_places(thing) or (torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)))
+
+
+def has_places(thing: object) -> bool:
+    """Return whether an object has samples by their numbers, as a torch Dataset has that is not iterable alone."""
+    torch = _torch()
+    if torch is not None and isinstance(thing, torch.Dataset):
+        return not isinstance(thing, torch.IterableDataset)
     if isinstance(thing, (list, tuple, str, bytes, type, Mapping)):
         return False
     if any(hasattr(thing, other) for other in ("__array__", "toarray", "keys")):
@@ -40,7 +48,7 @@ def is_samples(thing: object) -> bool:
     return hasattr(type(thing), "__getitem__") and hasattr(type(thing), "__len__")
 
 
-def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[np.ndarray, np.ndarray]:
+def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[Any, np.ndarray]:
     """Return the samples, and the labels or targets, of a torch Dataset or DataLoader or of what works like one.
 
     A Dataset is read by its own ``__len__`` and ``__getitem__`` alone, an IterableDataset by its ``__iter__``. A
@@ -49,6 +57,8 @@ def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[np.nda
     ``where`` is what it calls the data.
     """
     reading = _Reading(where, said)
+    if isinstance(source, Lazy):
+        return reading.lazily(source)
     reading.read(source)
     if not reading.xs:
         raise DataError(f"{where}: has no samples")
@@ -80,6 +90,26 @@ class _Reading:
         else:
             self._read_places(source, range(self._asked("its length", len, source)))
 
+    def lazily(self, source: Lazy) -> tuple[Any, np.ndarray]:
+        """Return samples that are read when they are needed, and their labels: given, or read now."""
+        count = self._asked("its length", len, source)
+        if not count:
+            raise DataError(f"{self._where}: has no samples")
+        first = self._sample(source, 0)
+
+        def checked(place: int) -> tuple[np.ndarray, np.ndarray]:
+            """Return a sample as one alone, which is like the first one."""
+            x, y = self._sample(source, place)
+            self._require_alike((x[None], y[None]), (first[0][None], first[1][None]), place)
+            return samples_of(x[None], f"{self._where}: x of sample {place}", planes=True)[0], y
+
+        if source.labels is None:
+            labels = np.stack([checked(place)[1] for place in range(count)])
+        else:
+            labels = array(source.labels, f"{self._where}: labels")
+        rows = Rows([(count, lambda place: checked(place)[0])], checked(0)[0])
+        return rows, labels_of(labels, count, f"{self._where}: y", names=True)
+
     def _read_places(self, data: Any, places: Sequence[Any]) -> None:
         """Read a data set's samples at these places, one by one; notice where that is not the same each time."""
         before = rng.shared_states()
@@ -87,7 +117,7 @@ class _Reading:
             x, y = self._sample(data, place)
             if len(places) * x.nbytes > MAX_BYTES:
                 raise DataError(f"{self._where}: {len(places)} samples like sample {place} need more than "
-                                f"{MAX_BYTES >> 30} GiB")  # fmt: skip
+                                f"{MAX_BYTES >> 30} GiB; {LAZILY}")  # fmt: skip
             self._add(x[None], y[None], number)
         if rng.shared_states() != before:
             self._said[AT_RANDOM] = None
@@ -208,8 +238,18 @@ class _Reading:
         return array(item[0], f"{self._where}: x of {what}"), array(item[1], f"{self._where}: y of {what}")
 
     def _add(self, x: np.ndarray, y: np.ndarray, number: int) -> None:
-        first = (self.xs[0], self.ys[0]) if self.xs else (x, y)
-        for word, now, before in zip("xy", (x, y), first):
+        if self.xs:
+            self._require_alike((x, y), (self.xs[0], self.ys[0]), number)
+        self._count += len(x)
+        self._bytes += x.nbytes
+        if self._bytes > MAX_BYTES:
+            raise DataError(f"{self._where}: its samples need more than {MAX_BYTES >> 30} GiB; {LAZILY}")
+        self.xs.append(x)
+        self.ys.append(y)
+
+    def _require_alike(self, given: Sequence[np.ndarray], first: Sequence[np.ndarray], number: int) -> None:
+        """Refuse samples of another shape or kind than the first ones."""
+        for word, now, before in zip("xy", given, first):
             if now.shape[1:] != before.shape[1:]:
                 resize = ": resize all to one size" if word == "x" else ""
                 raise DataError(f"{self._where}: {word} of sample {number} has the shape {now.shape[1:]}, and of "
@@ -218,12 +258,6 @@ class _Reading:
                 raise DataError(
                     f"{self._where}: {word} of sample {number} is {now.dtype}, and of sample 0 {before.dtype}"
                 )
-        self._count += len(x)
-        self._bytes += x.nbytes
-        if self._bytes > MAX_BYTES:
-            raise DataError(f"{self._where}: its samples need more than {MAX_BYTES >> 30} GiB")
-        self.xs.append(x)
-        self.ys.append(y)
 
 
 def _are_lists(places: list[Any]) -> bool:

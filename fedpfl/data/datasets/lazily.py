@@ -1,0 +1,132 @@
+"""Samples that are read when they are needed, for data that do not fit into the memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import getitem
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+import numpy as np
+
+from ...core import custom
+from ...core.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Lazy:
+    """A data set whose samples are read when a batch needs them, and not kept: for data larger than the memory.
+
+    It takes the place of the torch Dataset that it is made of, in ``fedpfl.run(data=…)``, in lists and pairs, and in a
+    function of your own for devices. Numbers are the same to the bit as without it, as long as the Dataset gives the
+    same sample each time. Random transforms are drawn anew at each reading, from the generators of torch, NumPy and
+    Python, which are seeded for each client and round. Each worker process reads the samples of its own clients.
+
+    Parameters
+    ----------
+    samples : torch.utils.data.Dataset
+        Or an object with ``__len__`` and ``__getitem__``, whose samples are pairs (x, y).
+    labels : array of int or str, shape (n,), or of float, shape (n, k), optional
+        y of each sample. Without them each sample is read once, before round 1, for its y alone.
+
+    Raises
+    ------
+    DataError
+        ``samples`` has no samples by their numbers, as an IterableDataset and a DataLoader have not.
+
+    Examples
+    --------
+    >>> import fedpfl, numpy, torch
+    >>> class Photographs(torch.utils.data.Dataset):
+    ...     def __len__(self):
+    ...         return 200
+    ...
+    ...     def __getitem__(self, at):
+    ...         pixels = numpy.random.default_rng(at).integers(256, size=(8, 8, 3), dtype=numpy.uint8)
+    ...         return pixels, at % 3
+    >>> run = fedpfl.run(
+    ...     "local", data=fedpfl.Lazy(Photographs(), numpy.arange(200) % 3), model="mlp", num_clients=2,
+    ...     num_server_rounds=1, quiet=True,
+    ... )
+    >>> run.summary["rounds"]
+    1
+    """
+
+    def __init__(self, samples: Any, labels: Any = None) -> None:
+        from .samples import has_places
+
+        if not has_places(samples):
+            raise DataError(
+                f"Lazy is given {custom.article(samples)}; it takes a torch Dataset, whose samples it reads by their "
+                "numbers: of a DataLoader give its dataset"
+            )
+        self.samples, self.labels = samples, labels
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.samples[place]
+
+
+class Rows:
+    """Samples that are read by their places, where a data set has an array of them: uint8 images, or float32.
+
+    ``pieces`` are pairs: how many samples there are, and what reads one as an array like ``like``.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[int, Callable[[int], np.ndarray]]], like: np.ndarray) -> None:
+        self._pieces = pieces
+        self._starts = np.cumsum([0, *(count for count, _ in pieces)])
+        self.dtype, self.shape, self.ndim = like.dtype, (int(self._starts[-1]), *like.shape), like.ndim + 1
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> Rows:
+        there = range(*part.indices(len(self)))
+        read = partial(getitem, there)
+        return Rows([(len(there), lambda at: self.read(read(at)))], np.empty(self.shape[1:], self.dtype))
+
+    def read(self, place: int) -> np.ndarray:
+        """Read one sample."""
+        piece = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return self._pieces[piece][1](int(place - self._starts[piece]))
+
+    def rows(self, further: Rows | None, places: np.ndarray) -> np.ndarray:
+        """Read the samples at these places, where those of ``further`` are thought of as the following ones."""
+        found = np.empty((len(places), *self.shape[1:]), self.dtype)
+        for at, place in enumerate(places.tolist()):
+            found[at] = self.read(place) if further is None or place < len(self) else further.read(place - len(self))
+        return found
+
+    def __array_function__(self, function: Any, kinds: Any, given: Any, named: Any) -> Any:
+        """Lay samples end to end, as NumPy does with arrays; nothing else is done with what is not in memory."""
+        if function is np.concatenate and all(isinstance(one, Rows) for one in given[0]):
+            return Rows([(len(one), one.read) for one in given[0]], np.empty(self.shape[1:], self.dtype))
+        raise DataError("samples that are read when they are needed (Lazy) cannot be laid next to others in memory")
+
+
+class Inputs:
+    """The inputs of one client, where others are a tensor: an index reads those samples."""
+
+    # Bytes in memory.
+    nbytes = 0
+
+    def __init__(self, places: np.ndarray, read: Callable[[np.ndarray], torch.Tensor], device: str = "cpu") -> None:
+        import torch
+
+        self._places, self._read, self.device = places, read, torch.device(device)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, rows: Any) -> torch.Tensor:
+        """Read the samples that a slice, or a tensor of places or of truth values, selects."""
+        chosen = self._places[rows if isinstance(rows, slice) else np.asarray(rows.cpu())]
+        return self._read(chosen).to(self.device)
+
+    def to(self, device: str) -> Inputs:
+        """Return the same inputs; what is read of them is then on the device."""
+        return Inputs(self._places, self._read, device)

@@ -101,7 +101,9 @@ class FedAS(KeepsTrained):
         """Keep the trained model; send its Fisher information."""
         super().conclude(local)
         model, trace = twin(local.model).eval(), 0.0
-        for x, y in zip(*(torch.split(part, self.training.batch_size) for part in local.samples)):
+        inputs, labels = local.samples
+        for start in range(0, len(labels), self.training.batch_size):
+            x, y = (part[start : start + self.training.batch_size] for part in (inputs, labels))
             grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()), allow_unused=True)
             trace += sum(float(grad.double().square().sum()) for grad in grads if grad is not None)
         logarithm = math.log(max(trace, math.exp(MIN_LOG)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from operator import getitem
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
@@ -54,7 +52,7 @@ class Lazy:
     """
 
     def __init__(self, samples: Any, labels: Any = None) -> None:
-        from .samples import has_places
+        from .torch_samples import has_places
 
         if not has_places(samples):
             raise DataError(
@@ -64,7 +62,8 @@ class Lazy:
         self.samples, self.labels = samples, labels
 
     def __len__(self) -> int:
-        return len(self.samples)
+        count: int = len(self.samples)
+        return count
 
     def __getitem__(self, place: int) -> Any:
         return self.samples[place]
@@ -86,8 +85,7 @@ class Rows:
 
     def __getitem__(self, part: slice) -> Rows:
         there = range(*part.indices(len(self)))
-        read = partial(getitem, there)
-        return Rows([(len(there), lambda at: self.read(read(at)))], np.empty(self.shape[1:], self.dtype))
+        return Rows([(len(there), lambda at: self.read(there[at]))], np.empty(self.shape[1:], self.dtype))
 
     def read(self, place: int) -> np.ndarray:
         """Read one sample."""

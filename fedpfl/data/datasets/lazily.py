@@ -90,7 +90,8 @@ class Rows:
     def read(self, place: int) -> np.ndarray:
         """Read one sample."""
         piece = int(np.searchsorted(self._starts, place, side="right")) - 1
-        return self._pieces[piece][1](int(place - self._starts[piece]))
+        one: np.ndarray = self._pieces[piece][1](int(place - self._starts[piece]))
+        return one
 
     def rows(self, further: Rows | None, places: np.ndarray) -> np.ndarray:
         """Read the samples at these places, where those of ``further`` are thought of as the following ones."""

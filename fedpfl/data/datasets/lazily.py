@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +12,23 @@ from ...core.errors import DataError
 
 if TYPE_CHECKING:
     import torch
+
+
+def has_places(thing: object) -> bool:
+    """Return whether an object has samples by their numbers, as a torch Dataset has that is not iterable alone."""
+    torch = torch_data()
+    if torch is not None and isinstance(thing, torch.Dataset):
+        return not isinstance(thing, torch.IterableDataset)
+    if isinstance(thing, (list, tuple, str, bytes, type, Mapping)):
+        return False
+    if any(hasattr(thing, other) for other in ("__array__", "toarray", "keys")):
+        return False
+    return hasattr(type(thing), "__getitem__") and hasattr(type(thing), "__len__")
+
+
+def torch_data() -> Any:
+    """Return the module ``torch.utils.data`` if it is loaded; without it nothing can be one of its objects."""
+    return sys.modules.get("torch.utils.data")
 
 
 class Lazy:
@@ -52,8 +70,6 @@ class Lazy:
     """
 
     def __init__(self, samples: Any, labels: Any = None) -> None:
-        from .torch_samples import has_places
-
         if not has_places(samples):
             raise DataError(
                 f"Lazy is given {custom.article(samples)}; it takes a torch Dataset, whose samples it reads by their "
@@ -78,7 +94,8 @@ class Rows:
     def __init__(self, pieces: Sequence[tuple[int, Callable[[int], np.ndarray]]], like: np.ndarray) -> None:
         self._pieces = pieces
         self._starts = np.cumsum([0, *(count for count, _ in pieces)])
-        self.dtype, self.shape, self.ndim = like.dtype, (int(self._starts[-1]), *like.shape), like.ndim + 1
+        self.dtype, self.ndim = like.dtype, like.ndim + 1
+        self.shape: tuple[int, ...] = (int(self._starts[-1]), *like.shape)
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -14,7 +14,7 @@ from ...core import custom, rng
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..dataset import array
 from .folder import MAX_BYTES
-from .lazily import Lazy, Rows
+from .lazily import Lazy, Rows, has_places, torch_data
 from .npz import labels_of, samples_of
 
 # Samples, or a sampler's draws, of what may have no end.
@@ -32,20 +32,8 @@ _END = object()
 
 def is_samples(thing: object) -> bool:
     """Return whether an object is a torch Dataset or DataLoader, or has samples by their numbers as a Dataset has."""
-    torch = _torch()
+    torch = torch_data()
     return has_places(thing) or (torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)))
-
-
-def has_places(thing: object) -> bool:
-    """Return whether an object has samples by their numbers, as a torch Dataset has that is not iterable alone."""
-    torch = _torch()
-    if torch is not None and isinstance(thing, torch.Dataset):
-        return not isinstance(thing, torch.IterableDataset)
-    if isinstance(thing, (list, tuple, str, bytes, type, Mapping)):
-        return False
-    if any(hasattr(thing, other) for other in ("__array__", "toarray", "keys")):
-        return False
-    return hasattr(type(thing), "__getitem__") and hasattr(type(thing), "__len__")
 
 
 def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[Any, np.ndarray]:
@@ -66,11 +54,6 @@ def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[Any, n
     return samples_of(x, f"{where}: x", planes=True), labels_of(y, len(x), f"{where}: y", names=True)
 
 
-def _torch() -> Any:
-    """Return the module ``torch.utils.data`` if it is loaded; without it nothing can be one of its objects."""
-    return sys.modules.get("torch.utils.data")
-
-
 class _Reading:
     """The samples of one object as far as they are read."""
 
@@ -82,7 +65,7 @@ class _Reading:
 
     def read(self, source: Any) -> None:
         """Read all samples."""
-        torch = _torch()
+        torch = torch_data()
         if torch is not None and isinstance(source, torch.DataLoader):
             self._read_loader(source, torch)
         elif torch is not None and isinstance(source, torch.IterableDataset):

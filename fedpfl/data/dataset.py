@@ -84,9 +84,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
-            given = getattr(self, field)
-            if given is not None and not hasattr(given, "rows"):  # of `Lazy`, which are read later
-                self._set(field, array(given, f"{self.name}: {field}"))
+            if getattr(self, field) is not None:
+                self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
         if self.validation is not None:
             if self.validation.shape != (len(self.y_train),) or self.validation.dtype != bool or self.y_test is None:
                 raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
@@ -156,11 +155,6 @@ class Dataset:
         return np.flatnonzero(np.asarray(counts) == 0).tolist()
 
     @property
-    def in_memory(self) -> bool:
-        """Whether the samples are arrays, and not read when they are needed (``fedpfl.Lazy``)."""
-        return isinstance(self.x_train, np.ndarray)
-
-    @property
     def is_image(self) -> bool:
         """Whether the samples are images (uint8)."""
         return self.x_train.dtype == np.uint8 and not self.vocabulary
@@ -202,6 +196,8 @@ def array(given: object, where: str) -> np.ndarray:
     ``where`` is what a ``DataError`` calls it.
     """
     what = f"{where} is {custom.article(given)}"
+    if getattr(given, "read_later", False) is True:  # of fedpfl.Lazy
+        return given  # type: ignore[return-value]
     if hasattr(given, "toarray"):
         raise DataError(f"{what}, a sparse matrix; give its .toarray()")
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):

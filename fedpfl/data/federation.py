@@ -157,9 +157,8 @@ class FederatedData:
         ):
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
-        for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
-            if value != NONE and not data.in_memory:
-                raise ConfigError(key, value, f"must be none for {data.name}, whose samples are read one by one (Lazy)")
+        if not isinstance(data.x_train, np.ndarray):
+            imported("fedpfl.data.datasets.lazily:require_unchanged")(data.name, settings)
         self._data, self._shares, self._numbers = data, shares, numbers
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
@@ -352,14 +351,13 @@ class FederatedData:
         return {first: np.unique(np.concatenate(of_all)) for first, of_all in tests.items()}
 
     def _prepared(self, i: int, part: str) -> Samples:
-        import torch
-
         positions = self._part(i, part)
-        if not self._data.in_memory:
-            later: torch.Tensor = imported("fedpfl.data.datasets.lazily:Inputs")(positions, partial(self._inputs, i=i))
-            return Samples(later, torch.from_numpy(self._labels(positions, i)))
+        if not isinstance(self._data.x_train, np.ndarray):
+            lazily = imported("fedpfl.data.datasets.lazily:samples_at")
+            return cast(Samples, lazily(positions, partial(self._inputs, i=i), self._labels(positions, i)))
 
         def prepare() -> Samples:
+            import torch
 
             inputs = self._inputs(positions, i)
             inputs = inputs if self._skewed is None else self._skewed(inputs, i, part)
@@ -486,7 +484,12 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = not data.is_image and not data.vocabulary and settings.standardize == NONE and data.in_memory
+    numbers = (
+        not data.is_image
+        and not data.vocabulary
+        and settings.standardize == NONE
+        and isinstance(data.x_train, np.ndarray)
+    )
     if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
         what, how = "features", 'standardize = "client" brings them to one scale'
         if data.x_train.ndim == 4:

@@ -278,11 +278,8 @@ def _stepper(parts: Sequence[Part]) -> Callable[[list[Tensor]], None]:
 
 def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:
     order = torch.from_numpy(rng.permutation(len(y))[: sum(sizes)]).to(y.device)
-    if not isinstance(x, Tensor):  # samples are read when they are needed, and lie in memory as those below
-        for positions in torch.split(order, list(sizes)):
-            inputs = x[positions]
-            inputs = inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
-            yield Batch(inputs, y.index_select(0, positions), positions)
+    if not isinstance(x, Tensor):  # samples are read when they are needed
+        yield from (Batch(x.gathered(at), y.index_select(0, at), at) for at in torch.split(order, list(sizes)))
         return
     # Images lie as N×H×W×C in memory (channels_last): gathering rows of that view copies whole samples and keeps it so.
     rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x

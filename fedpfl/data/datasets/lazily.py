@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 import numpy as np
 
 from ...core import custom
-from ...core.errors import DataError
+from ...core.errors import ConfigError, DataError
+from ...core.samples import Samples
+from ..settings import DataSettings
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +93,8 @@ class Rows:
     ``pieces`` are pairs: how many samples there are, and what reads one as an array like ``like``.
     """
 
+    read_later = True
+
     def __init__(self, pieces: Sequence[tuple[int, Callable[[int], np.ndarray]]], like: np.ndarray) -> None:
         self._pieces = pieces
         self._starts = np.cumsum([0, *(count for count, _ in pieces)])
@@ -143,6 +147,28 @@ class Inputs:
         chosen = self._places[rows if isinstance(rows, slice) else np.asarray(rows.cpu())]
         return self._read(chosen).to(self.device)
 
+    def gathered(self, places: torch.Tensor) -> torch.Tensor:
+        """Read a batch to train on, in memory as one that is gathered from a tensor."""
+        import torch
+
+        found = self[places]
+        return found.contiguous(memory_format=torch.channels_last) if found.dim() == 4 else found
+
     def to(self, device: str) -> Inputs:
         """Return the same inputs; what is read of them is then on the device."""
         return Inputs(self._places, self._read, device)
+
+
+def samples_at(places: np.ndarray, read: Callable[[np.ndarray], torch.Tensor], labels: np.ndarray) -> Samples:
+    """Return labelled samples whose inputs are read when they are needed."""
+    import torch
+
+    inputs: Any = Inputs(places, read)
+    return Samples(inputs, torch.from_numpy(labels))
+
+
+def require_unchanged(name: str, settings: DataSettings) -> None:
+    """Refuse settings that need all of a client's inputs at once."""
+    for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
+        if value != "none":
+            raise ConfigError(key, value, f"must be none for {name}, whose samples are read one by one (Lazy)")

@@ -45,11 +45,10 @@ _PUBLIC = {
     "load_model": "client.device_model",
     # what comes back
     "Run": "api.runs", "Comparison": "api.comparisons", "Sweep": "api.comparisons",
-    "LoadedModel": "client.device_model",
+    "LoadedModel": "client.device_model", "Lazy": "data.datasets.lazily",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
-    "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data",
-    "Lazy": "data.datasets.lazily", "BaseHeadModel": "models",
+    "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
     # what its messages, its data and the server's rules are made of
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.server_view", "Federation": "core.server_view", "Mean": "rules.mean",

@@ -112,8 +112,7 @@ class Dataset:
         object.__setattr__(self, field, value)
 
     def _labels(self) -> dict[str, np.ndarray]:
-        labels = {"y_train": self.y_train, "y_test": self.y_test}
-        return {part: y for part, y in labels.items() if y is not None}
+        return {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
 
     def _number_names(self) -> None:
         """Put numbers in the place of labels that are names."""

@@ -136,11 +136,10 @@ class FederatedData:
         n = len(data.y_train)
         if data.y_test is None:
             share = cut_share(np.arange(n), settings, settings.partition_seed or seed, client, data.y_train)
-            size = n
         else:
-            share, size = Share(np.arange(n), np.arange(n, n + len(data.y_test))), n
-        if size < settings.min_samples:
-            raise DataError(f"{where or data.name}: has {size} samples, min-samples is {settings.min_samples}")
+            share = Share(np.arange(n), np.arange(n, n + len(data.y_test)))
+        if n < settings.min_samples:
+            raise DataError(f"{where or data.name}: has {n} samples, min-samples is {settings.min_samples}")
         self = cls.__new__(cls)
         self._set_up(data, [share], [client], settings, seed)
         return self
@@ -484,13 +483,9 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = (
-        not data.is_image
-        and not data.vocabulary
-        and settings.standardize == NONE
-        and isinstance(data.x_train, np.ndarray)
-    )
-    if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
+    numbers = not (data.is_image or data.vocabulary) and settings.standardize == NONE
+    here = isinstance(data.x_train, np.ndarray)
+    if numbers and here and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
         what, how = "features", 'standardize = "client" brings them to one scale'
         if data.x_train.ndim == 4:
             what, how = "pixels", "divide them by 255, or give images of uint8"

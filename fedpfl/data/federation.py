@@ -43,7 +43,6 @@ LARGE = 100.0
 # Squared errors of larger targets need another learning rate than the default.
 LARGE_TARGET = 10.0
 
-
 # How inputs are brought to what models take.
 PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
 
@@ -483,9 +482,9 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = not (data.is_image or data.vocabulary) and settings.standardize == NONE
-    here = isinstance(data.x_train, np.ndarray)
-    if numbers and here and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
+    numbers = not data.is_image and isinstance(data.x_train, np.ndarray)
+    numbers = numbers and not data.vocabulary and settings.standardize == NONE
+    if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
         what, how = "features", 'standardize = "client" brings them to one scale'
         if data.x_train.ndim == 4:
             what, how = "pixels", "divide them by 255, or give images of uint8"

@@ -38,7 +38,7 @@ class Lazy:
 
     It takes the place of the torch Dataset that it is made of, in ``fedpfl.run(data=…)``, in lists and pairs, and in a
     function of your own for devices. Numbers are the same to the bit as without it, as long as the Dataset gives the
-    same sample each time. Random transforms are drawn anew at each reading, from the generators of torch, NumPy and
+    same sample each time. Random transforms draw again at each reading, from the generators of torch, NumPy and
     Python, which are seeded for each client and round. Each worker process reads the samples of its own clients.
 
     Parameters

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
+from typing import Any
 
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
@@ -134,6 +135,11 @@ class Testbed(SuperLink):
                 times.append(now)
                 self._spawn(name, *self._commands[name])
         return None
+
+    def submit(self, app: Path | None, run_config: Mapping[str, Any]) -> str:
+        """Submit a run; how often a part has ended counts from here on, as the run before went on with it."""
+        self._restarts.clear()
+        return super().submit(app, run_config)
 
     def carry_out(self, command: Sequence[str], clients: int) -> int:
         """Run a command once the SuperNodes of all clients are online; return its exit code.

@@ -78,6 +78,18 @@ def test_a_part_that_ends_at_once_again_and_again_ends_the_testbed_and_one_that_
     assert answers[:12] == [None] * 12
 
 
+def test_each_run_of_a_testbed_may_lose_a_part_as_often_as_the_first(monkeypatch, tmp_path):
+    bed, clock = testbed.Testbed(tmp_path / "keys"), iter(range(1000))
+    monkeypatch.setattr(testbed.time, "monotonic", lambda: 20.0 * next(clock))
+    monkeypatch.setattr(bed, "_spawn", lambda *_: None)
+    monkeypatch.setattr(testbed.SuperLink, "submit", lambda *_: "1")
+    bed._complete, bed._commands, bed._processes = True, {"SuperNode 0": ([], {})}, {"SuperNode 0": Ended()}
+    for _ in range(3):
+        bed.submit(None, {})
+        assert [bed.ended() for _ in range(10)] == [None] * 10
+    shutil.rmtree(bed.folder)
+
+
 @pytest.mark.parametrize("mqtt", [False, True])
 def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeypatch, mqtt):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

@@ -15,8 +15,8 @@ class KeptModels(ClientPart):
 
     def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> None:
         """Write the model, if it is due here or if none before was as good on the validation samples."""
-        if self.looks_at_test(state, local):
-            due, held = self._is_due(state, local), held if self._keeps_best(state) else None
+        due, held = self._is_due(state, local), held if self._keeps_best(state) else None
+        if due or held is not None:
             part("fedpfl.client.tested_model:keep")(self.engine, state, local, forward, score, held, due)
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:

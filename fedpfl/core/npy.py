@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DamagedFile
+from .errors import DamagedFile, words_of
 from .files import open_regular
 
 # What zipfile and NumPy raise for a file that is damaged, encrypted or compressed in a way that they do not know.
@@ -45,4 +45,4 @@ def read_npy(path: Path) -> np.ndarray:
     except OSError:
         raise
     except UNREADABLE as error:
-        raise DamagedFile(path, " ".join(str(error).split())[:160] or type(error).__name__) from error
+        raise DamagedFile(path, words_of(error) or type(error).__name__) from error

@@ -64,7 +64,7 @@ class Fault:
 
 
 def fault_of(seed: int, number: int) -> Fault | None:
-    """Return what happens in a run."""
+    """Draw the fault of a run from the seed; None: the run has no fault."""
     rng = random.Random(f"long life {seed} {number}")
     if rng.random() >= FAULTY:
         return None
@@ -134,7 +134,7 @@ class Rehearsal:
         return self._look(Outcome(number, method, kind, 0.0, failed, same), begun)
 
     def _look(self, outcome: Outcome, begun: float) -> Outcome:
-        """Add how long the run took, and what is there after it."""
+        """Note how many seconds the run took, how large each part is now, and how many files there are."""
         outcome.seconds = round(time.monotonic() - begun, 1)
         self._wait_until_whole()
         outcome.sizes = {part: size for part, pid in self._bed.processes.items() if (size := size_of(pid))}
@@ -260,7 +260,7 @@ def growth(values: Sequence[float]) -> float:
 
 
 def judge(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return what is not as it should be, a line each."""
+    """Return one line for each run with other bits, and for each thing that grows."""
     wrong = [
         f"run {outcome.number} ({outcome.method}, {outcome.fault or 'no fault'}) has other bits than a simulation"
         for outcome in outcomes

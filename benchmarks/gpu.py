@@ -55,6 +55,8 @@ PARTS = ("works", "methods", "growth", "prices")
 # Those that can be imported by this name take part, each with a script in benchmarks/peers.
 PEERS = {"pfl-research": ("pfl", "pfl_run.py"), "fluke": ("fluke", "fluke_run.py")}
 PEER_SECONDS = 60.0
+# Seeds of a method on the CPU: how much its accuracy differs between them bounds what a GPU may change.
+SEEDS = 3
 # Rounds before those that count.
 WARM_UP = 1
 
@@ -553,7 +555,7 @@ def measure_prices(options: argparse.Namespace, record: Record) -> None:
 
 
 def measure_methods(options: argparse.Namespace, record: Record) -> None:
-    """Run every method two rounds on the CPU and on the device: accuracies, distances, seconds."""
+    """Run every method two rounds on the CPU, with several seeds, and on the device: accuracies, distances, seconds."""
     rng = np.random.default_rng(options.seed)
     centres = rng.normal(size=(10, 1, 16, 16)).astype(np.float32)
 
@@ -583,7 +585,12 @@ def measure_methods(options: argparse.Namespace, record: Record) -> None:
                 }
                 for way, run in runs.items()
             }  # fmt: skip
-            return {**ways, "one after the other": runs["batch"]["alone"]}
+            others = [
+                fedpfl_rounds({**values, "device": "cpu", "seed": options.seed + more}, data)["lines"][-1]
+                for more in range(1, SEEDS)
+            ]
+            accuracies = [ways["cpu"]["accuracy"], *(line["personalised"]["weighted"] for line in others)]
+            return {**ways, "accuracy of seeds": accuracies, "one after the other": runs["batch"]["alone"]}
 
         record.part(f"method | {name}", run, 5)
 
@@ -631,9 +638,13 @@ def show(found: dict[str, Any], options: argparse.Namespace) -> None:
         [name, f"{part['seconds']:.3f}", f"{part['clients/s']:,.0f}", gib(part)] for name, part in rows("growth")
     ]
     bodies["a round", "s", "GiB at most"] = [[name, f"{part['median']:.2f}", gib(part)] for name, part in rows("price")]
-    head = ("method", "accuracy CPU", "one batch", "one by one", "distance, one batch", "one by one")
+    head = ("method", "accuracy CPU", f"{SEEDS} seeds", "one batch", "one by one", "distance, one batch", "one by one")
     for name, part in rows("method"):
-        accuracies = [f"{part[way]['accuracy']:.3f}" for way in ("cpu", "batch", "alone")]
+        least, most = min(part["accuracy of seeds"]), max(part["accuracy of seeds"])
+        accuracies = [f"{part['cpu']['accuracy']:.3f}", f"{least:.3f}–{most:.3f}"]
+        for way in ("batch", "alone"):
+            found_here = part[way]["accuracy"]
+            accuracies.append(f"{found_here:.3f}" + (" (outside)" if not least <= found_here <= most else ""))
         distances = [f"{part[way]['distance']:.1e}" for way in ("batch", "alone")]
         bodies.setdefault(head, []).append([name, *accuracies, *distances])
     for head, body in bodies.items():

@@ -71,6 +71,8 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     assert len(rounds) >= 3 and all(seconds > 0 for seconds in rounds)
     methods = [part for name, part in parts.items() if name.startswith("method | ")]
     assert methods and all(part["batch"]["distance"] < 1e-2 for part in methods)
+    assert all(len(part["accuracy of seeds"]) == 3 and part["accuracy of seeds"][0] == part["cpu"]["accuracy"]
+               for part in methods)  # fmt: skip
 
 
 @pytest.fixture

@@ -140,12 +140,11 @@ test-attacks: install packages ## malicious clients, damaged files, greedy devic
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m '' tests/attacks
 
 test-cluster: install ## Flower itself: a Ray cluster of two nodes, a SuperLink with two SuperNodes, all strategies; 15 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py tests/flower
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/flower
 
 # What meets Flower: messages and Grid, `flwr run .`, `fedpfl up`, bridge, worker and fork server, and its private names.
-FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_flower_private.py tests/test_layering.py \
-	tests/flower tests/cli/test_plan.py tests/cli/test_follow.py tests/client tests/deployment/test_credentials.py \
-	tests/deployment/test_faults.py tests/deployment/test_testbed.py tests/deployment/test_up.py tests/launch tests/mqtt
+FLOWER_TESTS := tests/test_flower_private.py tests/test_layering.py tests/flower tests/bench tests/cli/test_follow.py \
+	tests/client tests/deployment/test_faults.py tests/deployment/test_up.py tests/engine/test_federation.py tests/launch
 LATEST := build/flower-latest
 
 # The newest flwr alone in a virtual environment of its own, which finds everything else in the other one.
@@ -164,7 +163,7 @@ test-docs: install packages ## the commands of the README and of pages print wha
 	$(BIN)/python -m pytest -m docs
 
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/study
 
 # PAPERS="feddecomp-table-1 fedreg-*" runs those files alone, PAPERS_HOURS=2 begins nothing new after two hours,
 # PAPERS_CELLS=1 runs every cell, not only one for each column (days), PAPERS_PRECISION=bf16 trains with bfloat16.

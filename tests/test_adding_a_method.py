@@ -46,7 +46,7 @@ def test_the_worked_example_works_as_written(project):
     )
     # Of the four tests for all methods two are enough here: resume and order are the engine's and cost the most.
     chosen = ("-m", "", "-k", "fedrecon and not resumed and not arrival")
-    tests = run("-m", "pytest", "tests/methods/test_fedrecon.py", "tests/launch/test_federation.py", *chosen)
+    tests = run("-m", "pytest", "tests/methods/test_fedrecon.py", "tests/engine/test_federation.py", *chosen)
     assert "6 passed" in tests
     run("-m", "ruff", "check", *files)
     run("-m", "ruff", "format", "--check", *files)

@@ -47,7 +47,7 @@ ELSEWHERE = {
         "flwr.supercore.primitives.asymmetric.private_key_to_bytes",
         "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
     },
-    "tests/cli/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},
+    "tests/launch/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},
     "tests/flower_parts.py": {"RAY_worker_niceness"},
     "tests/support.py": {"flwr.supercore.task_identity.TaskIdentity"},
 }

@@ -198,6 +198,14 @@ def test_methods_need_nothing_of_data():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_folders_of_tests_are_those_of_the_package():
+    """Except those that are about no folder of the package alone."""
+    tests = Path(__file__).parent
+    others = {"attacks", "deployment", "docs", "experiments", "jetson", "papers"}
+    for folder in {path.relative_to(tests).parent for path in tests.rglob("test_*.py")}:
+        assert (PACKAGE / folder).is_dir() or folder.parts[0] in others, folder
+
+
 def test_no_method_s_name_decides_anything_outside_its_file():
     for module, path in MODULES.items():
         if part_of(module) != "methods":

@@ -14,7 +14,7 @@ SECONDS = 600
 def test_the_tests_of_what_runs_on_devices_pass():
     python = old_python("pytest", "hypothesis")
     files = [path for folder in FOLDERS for path in sorted((TESTS / folder).glob("test_*.py"))]
-    # Those with `support` play the server too, which needs more; tests/worker has each method's clients there.
+    # Those with `support` play the server too, which needs more; test_worker.py has each method's clients there.
     chosen = [str(path) for path in files if "from support import" not in path.read_text()]
     assert {Path(path).parent.name for path in chosen} == set(FOLDERS)
     environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -28,7 +28,7 @@ import run_records
 from fedpfl.core.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "experiments"))
+sys.path.insert(0, str(ROOT / "tests" / "study"))
 import fake_slurm  # noqa: E402
 
 FOLDER = ROOT / "docs" / "gallery"

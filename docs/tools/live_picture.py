@@ -11,8 +11,8 @@ import fedpfl
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from live.live_parts import served  # noqa: E402
-from report.browser import Browser  # noqa: E402
+from browser import Browser  # noqa: E402
+from live_parts import served  # noqa: E402
 
 PICTURE = ROOT / "docs" / "pictures" / "live.png"
 SETTINGS = {"dataset": "digits", "model": "mlp", "num_clients": 20, "dirichlet_alpha": 0.1, "num_server_rounds": 15}

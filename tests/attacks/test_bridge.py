@@ -16,7 +16,7 @@ import tracemalloc
 
 import httpx
 import pytest
-from mqtt.mqtt_parts import (
+from mqtt_parts import (
     MOSQUITTO,
     PULL,
     PUSH,

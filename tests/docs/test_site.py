@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from report.browser import PROGRAM, Browser
+from browser import PROGRAM, Browser
 from waiting import wait_until
 
 pytest.importorskip("mkdocstrings")

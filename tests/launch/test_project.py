@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from mqtt.mqtt_parts import MOSQUITTO
+from mqtt_parts import MOSQUITTO
 from support import engine, run_federation
 from typer.testing import CliRunner
 

@@ -27,7 +27,7 @@ from fedpfl.cli.watch import _keep, _lines
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.run_folder import RunFolder
 
-ROLES = Path(__file__).parents[2] / "deploy" / "ansible" / "roles"
+ROLES = Path(__file__).parents[3] / "deploy" / "ansible" / "roles"
 
 
 class Recorder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from report.browser import PROGRAM, Browser
+from browser import PROGRAM, Browser
 
 from fedpfl.study.report import sections, write_page
 

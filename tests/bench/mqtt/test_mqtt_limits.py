@@ -124,7 +124,7 @@ def test_threads_share_a_budget_without_losing_count():
 
 
 def test_the_page_has_the_limits():
-    page = (Path(__file__).parents[2] / "docs" / "contributing" / "bridge.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "contributing" / "bridge.md").read_text(encoding="utf-8")
     rows = {}
     for line in page.splitlines():
         if line.endswith(" MiB |"):

@@ -9,9 +9,9 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from live.live_parts import add_round, make_run, served
-from mqtt.mqtt_parts import MOSQUITTO, Broker, Side
-from report.browser import PROGRAM, Browser
+from browser import PROGRAM, Browser
+from live_parts import add_round, make_run, served
+from mqtt_parts import MOSQUITTO, Broker, Side
 from waiting import wait_until
 
 from fedpfl.bench.mqtt import topics

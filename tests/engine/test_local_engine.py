@@ -182,7 +182,7 @@ def test_an_exception_of_a_client_says_where_it_was_and_leaves_its_traceback(tmp
     for line in run(tmp_path, "run", workers).metrics():
         assert line["clients"] == [0, 1, 2]
         reason, folder = line["failed"]["3"].split("; tracebacks: ")
-        place = f"(test_local.py, line {fail.__code__.co_firstlineno + 2})"
+        place = f"(test_local_engine.py, line {fail.__code__.co_firstlineno + 2})"
         assert reason == f"ValueError: no such thing {place}"
         text = (Path(folder) / "client-00003.txt").read_text()
         assert "Traceback" in text and "in fail" in text

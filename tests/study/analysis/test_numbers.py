@@ -32,7 +32,7 @@ def test_every_analysis_says_in_one_line_what_it_shows():
 
 
 def test_every_analysis_is_in_the_documentation_with_a_star_if_it_computes():
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "analyses.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "analyses.md").read_text()
     for name, analysis in ANALYSES.items():
         assert f"| `{name}`{' *' if analysis.computes else ''} |" in page
 

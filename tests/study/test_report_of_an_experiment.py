@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from browser import PROGRAM, Browser
 from grids import FILE, write
 from in_process import InProcess
 from PIL import Image
-from report.browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
 from fedpfl.cli import app

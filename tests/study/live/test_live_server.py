@@ -14,8 +14,8 @@ import time
 
 import httpx
 import pytest
-from live.live_parts import make_run, served
-from mqtt.mqtt_parts import certificates
+from live_parts import make_run, served
+from mqtt_parts import certificates
 from typer.testing import CliRunner
 from waiting import HANG_SECONDS, InThread, wait_until
 

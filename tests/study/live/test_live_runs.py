@@ -8,7 +8,7 @@ import sys
 
 import httpx
 import pytest
-from live.live_parts import add_round, make_run, round_line, served
+from live_parts import add_round, make_run, round_line, served
 from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, DamagedFile

@@ -142,7 +142,6 @@ BY_HAND = {
         ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),
     "how-to/gpu.md": {"What was measured": "from records/figures/gpu-h100.json, see the test below"},
-    "devices/testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
     "how-to/virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.

@@ -41,6 +41,18 @@ AVOID = {
     r"stands? beside": "is next to",
     r"to this come": "in addition there are",
 }
+# The maximum number of words of the pages in each folder: what is new replaces something.
+WORDS = {
+    ".": 400,
+    "contributing": 3_400,
+    "devices": 8_600,
+    "how-to": 30_100,
+    "learn": 4_000,
+    "methods": 21_500,
+    "reference": 8_900,
+    "results": 14_600,
+    "tutorial": 2_600,
+}
 # What a setting or an option is begins with its noun.
 AVOID_FIRST = {r"(?:Most|Fewest|Least|Largest|Longest)": "Maximum, Minimum", r"How many": "Number of"}
 
@@ -69,6 +81,12 @@ def test_the_words_of_a_page(page):
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     # Links to headings, and what others wrote, are as they are.
     assert not complaints(re.sub(r"\]\([^)]*\)|“[^”]*”|\"[^\"\n]*\"", "", text))
+
+
+@pytest.mark.parametrize("folder", WORDS)
+def test_a_section_has_no_more_words_than_it_needs(folder):
+    pages = (ROOT / "docs" / folder).glob("*.md")
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= WORDS[folder]
 
 
 def test_the_words_of_settings():

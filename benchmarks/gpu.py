@@ -181,7 +181,7 @@ def fedpfl_rounds(values: dict[str, Any], data: Sequence[Any], marks: Marks | No
         begun = time.perf_counter()
         with LocalTransport(config, 0) as transport:
             folder = run_federation(transport, config, [marks])
-            alone = sorted({reason for *_, reason in transport._together.alone}) if transport._together else []
+            alone = sorted({reason for *_, reason in transport.crew.together.alone}) if transport.crew else []
         lines, arrays = folder.metrics(), folder.checkpoint()[1]
     seconds = np.diff([begun, *marks.times]).tolist()
     return {"seconds": seconds, "lines": lines, "arrays": arrays, "alone": alone}

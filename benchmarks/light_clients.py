@@ -43,8 +43,9 @@ from fedpfl.core.rng import generator
 from fedpfl.core.server_view import Client
 from fedpfl.data.federation import FederatedData
 from fedpfl.engine.headers import ArrayHeader
+from fedpfl.engine.local_engine import keep_freed_memory
 from fedpfl.engine.pool import enlarge
-from fedpfl.engine.worker import keep_freed_memory, receive_array, send_arrays
+from fedpfl.engine.worker import receive_array, send_arrays
 from fedpfl.setup.config import Config
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.

@@ -25,9 +25,10 @@ from ..client.engine import Engine
 from ..core.payload import Payload
 from ..core.server_view import Client
 from .headers import ArrayHeader
+from .local_engine import Failed
 from .slots import Slot, Slots
 from .sums import Adder, Counted
-from .worker import Answered, ArrayCache, Asked, Failed, Printed, Ready, Reply, receive_array, send_arrays, serve
+from .worker import Answered, ArrayCache, Asked, Printed, Ready, Reply, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20

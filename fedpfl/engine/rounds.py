@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
-from ..core.layout import rounded
+from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
 from ..core.option import part
 from ..core.payload import EVALUATION_ONLY, Number, Payload
@@ -30,7 +30,6 @@ from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener
 from .replies import Expected, leave_out
-from .sums import Adder, AddingTransport, GroupSum, require_layout
 from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
@@ -92,7 +91,6 @@ class RoundLoop:
         self.round = Round(0)
         self._cause: BaseException | None = None
         self._answered: set[int] = set()
-        self._checking: list[Listener] = []
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
@@ -170,18 +168,11 @@ class RoundLoop:
         self._test_first(transport, number)
         # The longest work first.
         requests = self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
-        replies: Iterable[tuple[Client, Payload] | GroupSum]
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
-        adder = self._adder(asked)
-        if adder is not None and isinstance(transport, AddingTransport) and transport.adds:
-            groups: dict[int | None, list[Request]] = {}
-            for request in sorted(requests, key=lambda request: request.client.id):
-                groups.setdefault(self.rule.group(request.client), []).append(request)
-            replies = transport.sums(list(groups.values()), adder, self.fail)
-        else:
-            replies = transport.replies(requests, wait, self.fail)
-        self.combine(number, replies)
+        of_groups = part("fedpfl.engine.sums:of_groups") if transport.adds and self.rule.has_groups else None
+        replies = of_groups and of_groups(self, transport, requests)
+        self.combine(number, replies or transport.replies(requests, wait, self.fail))
         self.attendance.trained(self.round, chosen)
         return chosen
 
@@ -210,27 +201,12 @@ class RoundLoop:
         """Return the shared vector for a message."""
         return self.rule.outgoing(client)
 
-    def _adder(self, asked: Sequence[Client]) -> Adder | None:
-        """Return what adds the replies of a round up in the workers; None if each reply is needed here."""
-        rule = self.rule
-        weights = {client.id: rule.weight_in_sum(client) for client in asked if rule.group(client) is not None}
-        known = {client: weight for client, weight in weights.items() if weight is not None}
-        each = any(listener.sees_each_reply() for listener in self.listeners)
-        if not asked or len(known) < len(asked) or each or self.extras.names(SERVER) or not rule.takes_shared:
-            return None
-        found = [(listener, listener.sum_check(rule, asked[0])) for listener in self.listeners]
-        self._checking = [listener for listener, check in found if check is not None]
-        checks = tuple(check for _, check in found if check is not None)
-        return Adder(rule.layout, self.expected, checks, known) if checks else None
-
-    def combine(self, number: int, replies: Iterable[tuple[Client, Payload] | GroupSum]) -> None:
+    def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
         rule = self.rule
-        for found in replies:
-            if isinstance(found, GroupSum):
-                self._add_sum(found)
-            elif self._is_sound(*found, TRAIN):
-                self._add(*found)
+        for client, reply in replies:
+            if self._is_sound(client, reply, TRAIN):
+                self._add(client, reply)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
         rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
         trained, wanted = len(self.round.trained), self.settings.min_replies
@@ -265,24 +241,6 @@ class RoundLoop:
         for listener in self.listeners:
             listener.added(rule, client, shared, reply)
         self.round.trained[client.id] = dict(reply.metrics)
-
-    def _add_sum(self, found: GroupSum) -> None:
-        """Hand a group's sum to the rule."""
-        added: list[Client] = []
-        for counted in found.replies:
-            client = self.rule.clients[counted.client]
-            self.round.bytes_up += counted.bytes
-            if not self._is_right(client, counted.metrics, counted.examined):
-                continue
-            if counted.found is None:
-                self.fail(client, counted.refused)
-                continue
-            for listener, measured in zip(self._checking, counted.found, strict=True):
-                listener.sum_checked(client, measured)
-            self.round.trained[client.id] = counted.metrics
-            added.append(client)
-        if added:
-            self.rule.add_sum(added, found.total)
 
     def _shared(self, client: Client, reply: Payload) -> np.ndarray:
         """Return the shared vector of a reply; what the client was sent where the rule takes none."""
@@ -348,9 +306,10 @@ class RoundLoop:
         counted, apart = _bytes_of(reply)
         self.round.bytes_up += counted
         self.round.bytes_evaluation_only += apart
-        return self._is_right(client, reply.metrics, self.expected.examine(kind, client, reply.metrics))
+        return self.is_right(client, reply.metrics, self.expected.examine(kind, client, reply.metrics))
 
-    def _is_right(self, client: Client, metrics: dict[str, Number], examined: tuple[str, dict[str, str]]) -> bool:
+    def is_right(self, client: Client, metrics: dict[str, Number], examined: tuple[str, dict[str, str]]) -> bool:
+        """Return whether a reply counts, given what is wrong with its numbers; note it as failed otherwise."""
         self._answered.add(client.id)
         fatal, wrong = examined
         if fatal:
@@ -366,6 +325,12 @@ class RoundLoop:
         """Note why a client's reply does not count in this round."""
         self.round.failed[client.id] = reason
         self._cause = self._cause or error
+
+
+def require_layout(layout: Layout, reply: Payload) -> None:
+    """Raise ``LayoutError`` if a reply says that it is of another layout."""
+    if reply.config.get("layout") != layout.to_text():
+        layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
 
 
 def _bytes_of(payload: Payload) -> tuple[int, int]:

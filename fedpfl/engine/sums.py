@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..core.errors import LayoutError, printable
+from ..core.extras import SERVER
 from ..core.layout import Layout
 from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..rules.averages import RunningMean
-from .listener import SumCheck
+from .listener import Listener, SumCheck
 from .replies import Expected
-from .transport import TRAIN, Fail, Request, Transport, count_bytes
+from .rounds import RoundLoop, require_layout
+from .transport import TRAIN, Request, count_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,25 +119,62 @@ def _rows_seen(check: SumCheck, rows: Tensor, start: Tensor) -> Sequence[Mapping
     return found
 
 
-class AddingTransport(Transport):
-    """A transport that can add replies up on its way to the server, if it ``adds``."""
+def of_groups(
+    loop: RoundLoop, transport: Any, requests: Sequence[Request]
+) -> Iterator[tuple[Client, Payload]] | None:  # fmt: skip
+    """Have a transport add replies up, and hand the sum of each group to the rule; None if it needs each reply.
 
-    @property
-    @abstractmethod
-    def adds(self) -> bool:
-        """Whether there is anything between clients and server that adds up."""
-
-    @abstractmethod
-    def sums(
-        self, groups: Sequence[Sequence[Request]], adder: Adder, fail: Fail
-    ) -> Iterator[tuple[Client, Payload] | GroupSum]:
-        """Send the requests of groups, which are in client order each, and yield their sums in that order.
-
-        A group may also come reply by reply.
-        """
+    A group may also come reply by reply, which are yielded, in client order.
+    """
+    in_order = sorted(requests, key=lambda request: request.client.id)
+    made = _adder(loop, [request.client for request in in_order])
+    if made is None:
+        return None
+    groups: dict[int | None, list[Request]] = {}
+    for request in in_order:
+        groups.setdefault(loop.rule.group(request.client), []).append(request)
+    return _rest(loop, transport.sums(list(groups.values()), made[0], loop.fail), made[1])
 
 
-def require_layout(layout: Layout, reply: Payload) -> None:
-    """Raise ``LayoutError`` if a reply says that it is of another layout."""
-    if reply.config.get("layout") != layout.to_text():
-        layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
+def _adder(loop: RoundLoop, asked: Sequence[Client]) -> tuple[Adder, list[Listener]] | None:
+    """Return what adds the replies of a round up, and whose checks it makes; None if each reply is needed."""
+    rule = loop.rule
+    weights = {client.id: rule.weight_in_sum(client) for client in asked if rule.group(client) is not None}
+    known = {client: weight for client, weight in weights.items() if weight is not None}
+    each = any(listener.sees_each_reply() for listener in loop.listeners)
+    if not asked or len(known) < len(asked) or each or loop.extras.names(SERVER) or not rule.takes_shared:
+        return None
+    found = [(listener, listener.sum_check(rule, asked[0])) for listener in loop.listeners]
+    checks = tuple(check for _, check in found if check is not None)
+    listeners = [listener for listener, check in found if check is not None]
+    return (Adder(rule.layout, loop.expected, checks, known), listeners) if checks else None
+
+
+def _rest(
+    loop: RoundLoop, answers: Iterator[tuple[Client, Payload] | GroupSum], listeners: Sequence[Listener]
+) -> Iterator[tuple[Client, Payload]]:
+    """Add the sums as they come; yield the replies that come one by one."""
+    for found in answers:
+        if isinstance(found, GroupSum):
+            _add_sum(loop, found, listeners)
+        else:
+            yield found
+
+
+def _add_sum(loop: RoundLoop, found: GroupSum, listeners: Sequence[Listener]) -> None:
+    """Hand a group's sum to the rule."""
+    added: list[Client] = []
+    for counted in found.replies:
+        client = loop.rule.clients[counted.client]
+        loop.round.bytes_up += counted.bytes
+        if not loop.is_right(client, counted.metrics, counted.examined):
+            continue
+        if counted.found is None:
+            loop.fail(client, counted.refused)
+            continue
+        for listener, measured in zip(listeners, counted.found, strict=True):
+            listener.sum_checked(client, measured)
+        loop.round.trained[client.id] = counted.metrics
+        added.append(client)
+    if added:
+        loop.rule.add_sum(added, found.total)

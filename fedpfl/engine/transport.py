@@ -58,6 +58,11 @@ class Transport(ABC):
 
     real = True
 
+    @property
+    def adds(self) -> bool:
+        """Whether it can add replies up on their way to the server, for ``sums.py``."""
+        return False
+
     @abstractmethod
     def find_clients(
         self,

@@ -7,7 +7,6 @@ these are in memory that both share. Both ends belong to one program on one mach
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import io
@@ -17,8 +16,6 @@ import resource
 import signal
 import sys
 import threading
-import traceback
-from bdb import BdbQuit
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +26,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..client.engine import HANDLERS, Engine
-from ..core.errors import RAISED, FedpflError, in_one_line
+from ..client.engine import Engine
 from ..core.files import writing
-from ..core.forks import in_one_process
 from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..rules.averages import RunningMean
 from .headers import ArrayHeader, headers
+from .local_engine import Failed, keep_freed_memory, run_client
 from .slots import Slot, Slots
 from .sums import Adder, Counted
 
@@ -49,9 +45,6 @@ SUM = "sum"
 PRINTED, MAX_PRINTED = 1 << 16, 1 << 20
 # Words in which torch says that it gets no memory; NumPy and Python raise MemoryError.
 NO_MEMORY = ("can't allocate memory", "not enough memory")
-# glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
-KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -97,19 +90,6 @@ class Answered:
 @dataclass(frozen=True)
 class Ready:
     """A worker has started, and waits for its first request."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A client has no reply: the reason in one line, and a traceback unless the line says it all.
-
-    ``error`` is what the client raised, if it runs in the server's process; it does not travel.
-    """
-
-    client: int
-    reason: str
-    trace: str = ""
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -176,41 +156,6 @@ def receive_array(pipe: Connection, item: ArrayHeader) -> np.ndarray:
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
-
-
-def keep_freed_memory() -> None:
-    """Have this process reuse memory that it has freed, instead of giving it back to the system.
-
-    A vector of a megabyte would otherwise get new pages, cleared by the system, for every reply and every step:
-    a fifth of a round with a thousand light clients. Does nothing where the C library is not glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK)
-        mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
-
-
-def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
-    """Run a client and return its answer; what goes wrong is its reply."""
-    try:
-        with in_one_process():
-            return HANDLERS[kind](engine, client, message)
-    except RAISED as error:  # one client's: the others continue, and the user gets the traceback
-        return failed(client, error)
-    except KeyboardInterrupt as error:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C, as far as anybody can tell
-            raise
-        return failed(client, error)
-
-
-def failed(client: int, error: BaseException) -> Failed:
-    """Return the answer of a client that raised an error."""
-    if isinstance(error, FedpflError):
-        return Failed(client, str(error), error=error)
-    if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
-        raise KeyboardInterrupt from error
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return Failed(client, in_one_line(error), trace, error)
 
 
 def serve(

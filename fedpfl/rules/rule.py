@@ -194,6 +194,11 @@ class Rule(ABC):
             # What the clients started from: `wire-dtype` may have rounded it.
             self.shared = self.server_step(rounded(before, self.federation.wire_dtype), self.shared)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether clients' vectors are added up in groups, as in a round of many clients."""
+        return bool(self._groups)
+
     def group(self, client: Client) -> int | None:
         """Return the group with which a client's vector is added up; None in a round of few clients."""
         return self._groups.get(client.id)

@@ -68,8 +68,8 @@ def run(tmp_path, name, clients_at_once, **given):
     values = federation(tmp_path / name, CLIENTS, **both)
     with LocalTransport(Config.parse(values), 0) as transport:
         folder = run_federation(transport, values)
-        alone = transport._together.alone if transport._together else None
-        tested_alone = transport._tests_together.alone if transport._together else None
+        alone = transport.crew and transport.crew.together.alone
+        tested_alone = transport.crew and transport.crew.tests.alone
     arrays = {f"server/{key}": array for key, array in folder.checkpoint()[1].items()}
     for path in (tmp_path / name / "state").rglob("round-*.safetensors"):
         arrays.update({f"{path.parent.name}/{path.stem}/{key}": array for key, array in read_arrays(path).items()})
@@ -349,7 +349,7 @@ def test_a_cpu_trains_one_client_after_the_other_unless_told(tmp_path):
     values = federation(tmp_path, CLIENTS, num_clients=CLIENTS)
     with LocalTransport(Config.parse(values), 0) as transport:
         run_federation(transport, values)
-        assert transport._together is None
+        assert transport.crew is None
     together = Config.parse({**values, "clients-at-once": 2})
     assert default_workers(together) == 0 < default_workers(Config.parse(values))
     with pytest.raises(ConfigError, match="workers = 2: must be 0 with clients-at-once"):

@@ -22,7 +22,7 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.core.sharing import Sharing
-from fedpfl.engine import local_engine, pool, worker
+from fedpfl.engine import pool, worker, worker_processes
 from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.pool import Finished
 from fedpfl.engine.transport import Request, Wait, count_bytes
@@ -251,7 +251,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
         raise Enough
 
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(local_engine.WorkerPool, "look", look)
+    monkey.setattr(worker_processes.WorkerPool, "look", look)
     with monkey.context(), pytest.raises(Enough), transport:
         run_federation(transport, values)
     monkey.undo()
@@ -285,8 +285,8 @@ class Order:
 
 @pytest.mark.parametrize("limit", [8_000, 80_000])
 def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(local_engine, "WorkerPool", Order)
-    monkeypatch.setattr(local_engine, "WAITING_BYTES", limit)
+    monkeypatch.setattr(worker_processes, "WorkerPool", Order)
+    monkeypatch.setattr(worker_processes, "WAITING_BYTES", limit)
     values = settings(tmp_path, "run")
     made, done = [], []
 

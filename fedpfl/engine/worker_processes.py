@@ -1,0 +1,217 @@
+"""Has worker processes run the clients of the local engine: who is asked when, and what if one of them dies.
+
+Requests go to the workers through pipes, the vector that all clients share once a round and not once a client. A worker
+keeps data and model.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ..client.engine import Engine
+from ..core.errors import FedpflError
+from ..core.payload import Payload
+from ..core.server_view import Client
+from ..core.settings import Value
+from ..options.worker_limits import WorkerLimits
+from ..rules.averages import group_size
+from ..setup.config import Config
+from .local_engine import Failed, local_engine
+from .pool import Died, Finished, WorkerPool
+from .sums import Adder, Counted, GroupSum
+from .transport import EVALUATE, Request
+from .worker import SUM, Reply
+
+# How many replies may wait for their turn, so that a thousand large models are never in memory together.
+WAITING_BYTES = 128 * 2**20
+# How often a client is asked again whose worker died.
+MAX_REPEATS = 2
+
+
+class WorkerProcesses:
+    """Runs the clients in ``workers`` processes, which are started with the first requests.
+
+    With ``fork`` they have the ``engine``, otherwise each makes its own. ``printed`` gets a client's number and what it
+    prints.
+    """
+
+    adds = True
+
+    def __init__(
+        self, config: Config, engine: Engine, workers: int, fork: bool, printed: Callable[[int, str], None]
+    ) -> None:
+        self._config, self._engine, self._fork, self._printed = config, engine, fork, printed
+        self.workers, self._limits = workers, config.of(WorkerLimits)
+        self._pool: WorkerPool | None = None
+        self._largest: dict[str, int] = {}
+
+    def close(self) -> None:
+        """End the workers, whatever they do."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def run(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+        """Yield each client's answer, in client order."""
+        # Tests send no arrays, so that several clients can have one answer.
+        size = group_size(len(requests)) if requests and requests[0].kind == EVALUATE else 1
+        in_order = sorted(range(len(requests)), key=lambda place: requests[place].client.id)
+        groups = [[requests[place] for place in in_order[at : at + size]] for at in range(0, len(in_order), size)]
+        ranks = [min(in_order[at : at + size]) for at in range(0, len(in_order), size)]
+        for found in self._run_groups(groups, ranks):
+            assert not isinstance(found, Finished)  # nothing was to be added up
+            yield found
+
+    def sums(
+        self, groups: Sequence[Sequence[Request]], adder: Adder
+    ) -> Iterator[GroupSum | tuple[Client, Payload | Failed]]:
+        """Have each group run and added up in one worker; one whose worker dies comes reply by reply."""
+        clients = {request.client.id: request.client for group in groups for request in group}
+        ranks = [-sum(request.client.train_samples for request in group) for group in groups]  # the most work first
+        for found in self._run_groups(groups, ranks, adder):
+            if isinstance(found, Finished):
+                for reply in found.replies:
+                    if isinstance(reply, Failed):
+                        yield clients[reply.client], reply
+                yield GroupSum([one for one in found.replies if isinstance(one, Counted)], found.arrays[SUM])
+            else:
+                yield found
+
+    def _run_groups(
+        self, groups: Sequence[Sequence[Request]], ranks: Sequence[int], adder: Adder | None = None
+    ) -> Iterator[tuple[Client, Payload | Failed] | Finished]:
+        """Have the workers run groups, the lowest rank first, and yield in the groups' order what comes of them.
+
+        With an ``adder`` that is one sum for each group; otherwise, and where the group's worker died, each reply.
+        """
+        if not groups:
+            return
+        pool, kind = self._started_pool(), groups[0][0].kind
+        pool.forget(adder)
+        ranked = zip(ranks, groups, strict=True)
+        by_client = {request.client.id: (rank, request) for rank, group in ranked for request in group}
+        # Groups whose turn comes soon, and clients of them that are asked alone: (rank, first client, requests).
+        ready: list[tuple[int, int, Sequence[Request]]] = []
+        opened = done = 0
+        made: dict[int, Payload] = {}
+        repeats: dict[int, int] = {}
+        arrived: dict[int, Payload | Failed] = {}
+        sums: dict[int, Finished] = {}
+        while done < len(groups):
+            while opened < min(len(groups), done + self._window(kind)):
+                heapq.heappush(ready, (ranks[opened], groups[opened][0].client.id, groups[opened]))
+                opened += 1
+            while ready and (worker := pool.free()) is not None:
+                part = ready[0][2]
+                for request in part:
+                    if request.client.id not in made:
+                        made[request.client.id] = request.make()
+                messages = [made[request.client.id] for request in part]
+                if not _same_arrays(messages):
+                    _, _, part = heapq.heappop(ready)
+                    for request in part:
+                        heapq.heappush(ready, _alone(by_client, request.client.id))
+                    continue
+                summed = adder is not None and len(part) > 1
+                if not pool.ask(worker, [request.client for request in part], kind, messages, summed):
+                    break
+                heapq.heappop(ready)
+            for found in pool.look():
+                if isinstance(found, Died):
+                    first, alone = found.clients[0], len(found.clients) == 1
+                    if not found.how:
+                        requests = [by_client[number][1] for number in found.clients]
+                        heapq.heappush(ready, (by_client[first][0], first, requests))
+                        continue
+                    # Which one of several it was will show.
+                    repeats[first] = repeats.get(first, 0) + alone
+                    if alone and found.late:
+                        seconds = self._limits.client_timeout
+                        arrived[first] = Failed(first, f"no answer within {seconds:g} s (client-timeout)")
+                        del made[first]
+                        continue
+                    if alone and repeats[first] > MAX_REPEATS:
+                        arrived[first] = Failed(first, f"its worker process {found.how}, {repeats[first]} times")
+                        del made[first]
+                        continue
+                    for number in found.clients:
+                        heapq.heappush(ready, _alone(by_client, number))
+                    continue
+                self._note(kind, found.arrays)
+                for reply in found.replies:
+                    del made[reply.client]
+                    if isinstance(reply, Reply):
+                        arrived[reply.client] = Payload(dict(reply.config), reply.metrics, found.arrays)
+                    elif isinstance(reply, Failed):
+                        arrived[reply.client] = reply
+                if adder is not None and len(found.replies) > 1:
+                    sums[found.replies[0].client] = found
+            while done < len(groups):
+                clients = [request.client for request in groups[done]]
+                if clients[0].id in sums:
+                    yield sums.pop(clients[0].id)
+                elif all(client.id in arrived for client in clients):
+                    for client in clients:
+                        yield client, arrived.pop(client.id)
+                else:
+                    break
+                done += 1
+
+    def _started_pool(self) -> WorkerPool:
+        if self._pool is None:
+            # What there is by now stays: collections need not look at it, in the workers either.
+            gc.freeze()
+            try:
+                memory = int(self._limits.worker_memory * 2**30)
+                self._pool = WorkerPool(
+                    self.workers, self._maker, self._fork, self._printed, self._limits.client_timeout, memory
+                )
+            except OSError as error:
+                reason = f"{self.workers} worker processes cannot be started ({error.strerror}); use fewer workers"
+                raise FedpflError(reason) from error
+        return self._pool
+
+    def _window(self, kind: str) -> int:
+        """Return how many groups may run, or have run, before the turn of the first of them."""
+        least = 4 * self.workers
+        if kind not in self._largest:
+            return least
+        return max(least, WAITING_BYTES // max(1, self._largest[kind]))
+
+    def _note(self, kind: str, arrays: Mapping[str, np.ndarray]) -> None:
+        size = sum(array.nbytes for array in arrays.values())
+        self._largest[kind] = max(size, self._largest.get(kind, 0))
+
+    def _maker(self, number: int) -> Callable[[], Engine]:
+        if self._fork:
+            return lambda: self._engine
+        return partial(_engine_of_worker, self._config.flat(), number)
+
+
+def _same_arrays(messages: Sequence[Payload]) -> bool:
+    """Return whether messages have the same array objects."""
+    first = messages[0].arrays
+    return all(
+        message.arrays is first
+        or (message.arrays.keys() == first.keys() and all(message.arrays[name] is first[name] for name in first))
+        for message in messages[1:]
+    )
+
+
+def _alone(by_client: Mapping[int, tuple[int, Request]], client: int) -> tuple[int, int, Sequence[Request]]:
+    rank, request = by_client[client]
+    return rank, client, [request]
+
+
+def _engine_of_worker(values: Mapping[str, Value], number: int) -> Engine:
+    config = Config.parse(values)
+    if config.training.device == "cuda":
+        import torch
+
+        torch.cuda.set_device(number % torch.cuda.device_count())
+    return local_engine(config)

@@ -46,7 +46,7 @@ WORDS = {
     ".": 400,
     "contributing": 3_400,
     "devices": 8_600,
-    "how-to": 30_100,
+    "how-to": 29_500,
     "learn": 4_000,
     "methods": 21_500,
     "reference": 8_900,

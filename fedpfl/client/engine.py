@@ -12,7 +12,7 @@ from collections import OrderedDict
 from functools import partial
 from logging import getLogger
 from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple, TypeVar, cast
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, proxy, ref
 
 import numpy as np
 import torch
@@ -369,21 +369,22 @@ class Engine:
         place = self.place(client)
         # A split finer than whole arrays takes the client's own channels out of the model: after it is loaded.
         received = self.sharing.received(vector)
+        engine = proxy(self)  # a method, which the engine has, may keep the round
         local = kind(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
             received, message,
-            train_data=lambda: self._on_device("train", place),
-            train_labels=lambda: self.data.labels(place),
+            train_data=lambda: engine._on_device("train", place),
+            train_labels=lambda: engine.data.labels(place),
             layout=self.sharing.layout,
             extras=extras,
-            validation_data=lambda: self.validation_samples(client),
+            validation_data=lambda: engine.validation_samples(client),
             normalize=self.config.data.normalize,
         )  # fmt: skip
 
         def load() -> None:
-            self.use_model_of(client)
-            self.sharing.accept(extras)
-            self._fill(vector, personal)
+            engine.use_model_of(client)
+            engine.sharing.accept(extras)
+            engine._fill(vector, personal)
 
         return state, local, Given(cast(Received, received), personal, load)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence
+from weakref import proxy
 
 import numpy as np
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ class ClientPart:
     changes_shared = False
 
     def __init__(self, engine: Any) -> None:
-        self.engine = engine  # of engine.py, which is above
+        self.engine: Any = proxy(engine)  # of engine.py, which is above; it has this part, and is to end with its run
 
     def made(self) -> None:
         """Look at a model that the engine has made, before it holds arrays of a client."""

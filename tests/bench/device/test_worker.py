@@ -1,5 +1,6 @@
 """The worker as a process of its own: it answers as this process would, and its death costs only time."""
 
+import gc
 import logging
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import stat
 from pathlib import Path
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -274,6 +276,22 @@ def test_clients_of_each_method_train_in_bf16_in_an_old_python(old_worker, metho
     for part in ("personalised", "global"):
         if part in mine:
             assert theirs[part]["loss"] == pytest.approx(mine[part]["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_an_engine_ends_with_its_run_without_a_garbage_collection(method, tmp_path):
+    options = {"keep_momentum": True, "momentum": 0.9, "validation_fraction": 0.2, "evaluate_trained": True,
+               "diagnostics": True, "device_models": "always"}  # fmt: skip
+    gc.collect()
+    gc.disable()
+    try:
+        simulate(tmp_path, 2, method=method, num_server_rounds=1, threads=1, **options, **FEW_SAMPLES)
+        (engine,) = map(ref, _engines.values())
+        assert engine().parts
+        _engines.clear()  # as the next run does
+        assert engine() is None
+    finally:
+        gc.enable()
 
 
 def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_run(tmp_path):

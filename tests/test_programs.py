@@ -111,3 +111,14 @@ def test_a_long_life_s_growth_is_found(long_life, change, told):
     outcomes[-1].same_bits = change.get("same_bits", True)
     outcomes[-1].failed = change.get("failed", {})
     assert long_life.judge(outcomes) == told
+
+
+def test_what_a_method_needs_once_is_no_growth(long_life):
+    """A worker that is started late has its first run of a method late."""
+    outcomes = []
+    for number in range(40):
+        sizes = {"worker": (7 + (number > 10), 700.0 if number <= 10 or number > 24 else 540.0, 10, 10)}
+        method = "fedreg" if number in (2, 25, 30) else "fedavg"
+        files = {"bench": (10, 1.0), "shared memory": (0, 0.0)}
+        outcomes.append(long_life.Outcome(number, method, "", 20.0, {}, True, sizes, files))
+    assert long_life.judge(outcomes) == []

@@ -24,6 +24,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,7 +45,7 @@ from ..core.errors import (
     printable,
     uncontrolled,
 )
-from ..core.files import locked, private_folder, read_regular, write_atomically
+from ..core.files import locked, open_regular, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import other_than
 from ..core.removed import REMOVED, renewed, require_there
@@ -161,13 +162,21 @@ class RunFolder:
 
     @classmethod
     def copied(
-        cls, path: Path, source: RunFolder, config: Config, last: int, state: Mapping[str, np.ndarray]
+        cls, path: Path, source: RunFolder, config: Config, last: int, state: Mapping[str, np.ndarray], lines: Path
     ) -> RunFolder:
-        """Write a run that ended with round ``last`` of another one, whose rounds after it do not count."""
+        """Write a run that ended with the newest round, ``last``, of another one.
+
+        ``lines`` has lines of the other's first rounds, or is not there: it gets the rest, and is moved.
+        """
         folder = cls(path)
         folder._write_config(config)
         folder._write_task(source.task())
-        write_atomically(path / "metrics.jsonl", b"".join(source._lines()[:last]))
+        with open_regular(source.path / "metrics.jsonl") as all_lines, lines.open("ab") as file:
+            all_lines.seek(file.tell())
+            shutil.copyfileobj(all_lines, file)
+            file.flush()
+            os.fsync(file.fileno())
+        lines.rename(path / "metrics.jsonl")
         private_folder(path / "checkpoint")
         write_arrays(path / "checkpoint" / f"round-{last:06d}.safetensors", state)
         return folder

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
+from pathlib import Path
+
 import pytest
-from support import FEW_SAMPLES, simulate
+from support import FEW_SAMPLES, engine, federation, simulate
 from typer.testing import CliRunner
 
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
+from fedpfl.engine.listener import Listener
+from fedpfl.engine.server_run import run_federation
+from fedpfl.results.history import History
 from fedpfl.results.run_folder import RunFolder
+from fedpfl.results.summary import summary
+from fedpfl.setup.config import Config
+from fedpfl.study.live import run_data
 
 # The learning rate lets the rounds go up and down.
 GIVEN = {
@@ -30,6 +40,8 @@ def test_the_best_round_s_run_is_one_that_ended_there(tmp_path, choose_by):
         ours, theirs = best.model(client).state_dict(), other.model(client).state_dict()
         assert all((ours[name] == theirs[name]).all() for name in theirs)
     assert (best.path / "global.safetensors").read_bytes() == (ended.path / "global.safetensors").read_bytes()
+    assert (best.path / "summary.md").read_text() == summary(best._folder)
+    assert [path.name for path in run.path.glob(".best*")] == []
 
 
 def test_a_resumed_run_keeps_the_best_of_all_its_rounds(tmp_path):
@@ -41,6 +53,43 @@ def test_a_resumed_run_keeps_the_best_of_all_its_rounds(tmp_path):
     assert (run.best().path / "global.safetensors").read_bytes() == (
         whole.best().path / "global.safetensors"
     ).read_bytes()
+
+
+def test_what_an_interruption_leaves_is_put_right(tmp_path):
+    run = simulate(tmp_path, 3, **{**GIVEN, "num_server_rounds": 3})
+    (run.path / "best").rename(run.path / ".best-before")
+    (run.path / ".best").mkdir()
+    (run.path / ".best.jsonl").write_text("of an older round")
+    again = simulate(tmp_path, 3, run_name="run", resume=True, **GIVEN)
+    assert again.best().history().last_round == again.history().best_validated()["round"]
+    kept = again.best().path / "metrics.jsonl"
+    assert (run.path / "metrics.jsonl").read_bytes().startswith(kept.read_bytes())
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux counts what a process reads")
+def test_a_round_reads_no_more_after_many_rounds(tmp_path, monkeypatch):
+    """Each round is the best so far, early-stop looks at it, and a browser follows the run."""
+    read, since = list[int](), ""
+
+    class Reader(Listener):
+        def round_ended(self, rule, done, state):
+            nonlocal since
+            told = run_data.read_run(tmp_path / "runs", "run", since)
+            since = told["since"]
+            assert told["rounds"] == [done.number] and run_data.list_runs(tmp_path / "runs")[0]["round"] == done.number
+            io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+            read.append(int(io["rchar"]))
+            return False
+
+    monkeypatch.setattr(History, "best_score", lambda history: history.last_round)
+    monkeypatch.setattr(run_data, "TAIL", 2**12)  # or all lines of so few rounds are read
+    many = {**GIVEN, "num_server_rounds": 40, "early_stop": 100, "train_samples": 8, "test_samples": 8}
+    values = federation(tmp_path, 20, **many)
+    run = run_federation(engine(20, values), Config.parse(values), [Reader()])
+    rounds = [after - before for before, after in itertools.pairwise(read)]
+    size = (run.path / "metrics.jsonl").stat().st_size
+    assert statistics.median(rounds[-5:]) < statistics.median(rounds[9:14]) + 0.2 * size
+    assert run.best().history().last_round == 40
 
 
 def test_it_is_exported_and_continued_and_without_validation_there_is_none(tmp_path):

@@ -240,8 +240,8 @@ def tell_personalised(result: Mapping[str, Any], as_json: bool = False) -> None:
 def _list_runs(root: Path) -> None:
     from rich.table import Table
 
+    from ..results.latest import latest
     from ..results.run_folder import RunFolder
-    from ..results.summary import outcome
 
     found = sorted(path.parent for path in root.glob("*/config.toml"))
     if not found:
@@ -251,14 +251,14 @@ def _list_runs(root: Path) -> None:
     for path in found:
         folder = RunFolder(path)
         try:
-            values, result = folder.config(), outcome(folder)
+            values, (rounds, personalised, shared) = folder.config(), latest(path / "metrics.jsonl")
         except StateError as error:  # the others are shown
             typer.echo(f"note: {error}", err=True)
             continue
         table.add_row(
             path.name, str(values.get("method")), str(values.get("dataset")),
-            f"{result['rounds']}/{values.get('num-server-rounds')}", percent(result["personalised_accuracy"]),
-            percent(result["global_accuracy"]), "yes" if folder.finished else "no",
+            f"{rounds}/{values.get('num-server-rounds')}", percent(personalised), percent(shared),
+            "yes" if folder.finished else "no",
         )  # fmt: skip
     stdout().print(table)
 

@@ -16,6 +16,7 @@ from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
 from ...core.files import open_regular, read_regular
 from ...core.stored import from_json_line, read_toml
 from ...results.history import WORST_TENTH, History
+from ...results.latest import last_lines
 
 # The newest ones are listed.
 MAX_RUNS = 500
@@ -23,8 +24,6 @@ MAX_RUNS = 500
 MAX_CHUNK = 2**21
 # Of a line, or of the description of a task.
 MAX_BYTES = 2**25
-# The last line of a run is looked for in so many bytes, then in twice as many.
-TAIL = 2**16
 # Each has a row in the page.
 MAX_CLIENTS = 1000
 
@@ -176,18 +175,10 @@ def _settings(path: Path, version: _Version) -> dict[str, Any]:
 
 def _last(path: Path, version: _Version) -> tuple[int, float | None]:
     """Return the number and the personalised accuracy of the last round."""
-    lines, tail, start = list[bytes](), TAIL, version.size
-    # The first of the lines may be cut.
-    while len(lines) < 2 and start > 0:
-        if tail > MAX_BYTES:
-            raise DamagedFile(path, f"its last line has more than {MAX_BYTES} bytes")
-        start = max(0, version.size - tail)
-        with open_regular(path) as file:
-            file.seek(start)
-            lines, tail = file.read(version.size - start).rpartition(b"\n")[0].splitlines(), 2 * tail
-    if not lines:
+    line = next(last_lines(path), None)
+    if line is None:
         return 0, None
-    history = History([from_json_line(lines[-1], path, "round")])
+    history = History([from_json_line(line, path, "round")])
     return _count(history.lines[-1]["round"]), _finite(history.last("personalised.accuracy"))
 
 

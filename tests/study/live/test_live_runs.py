@@ -102,15 +102,6 @@ def test_states_of_runs(tmp_path):
     assert next(run["round"] for run in list_runs(tmp_path) if run["name"] == "finished") == 2
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_the_last_line_is_found_however_long_lines_are(tmp_path, monkeypatch, rounds):
-    make_run(tmp_path, "one", rounds=rounds)
-    for tail in (1, 100, len(round_line(1)), 2**16):
-        monkeypatch.setattr(run_data, "TAIL", tail)
-        run_data._read_once.cache_clear()
-        assert [run["round"] for run in list_runs(tmp_path)] == [rounds]
-
-
 def test_a_run_before_its_clients_are_found(tmp_path):
     folder = make_run(tmp_path, "one")
     (folder / "task.json").unlink()

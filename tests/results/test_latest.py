@@ -1,0 +1,57 @@
+"""The end of a run's metrics: as all of them say it, whatever their length, and read from the end."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from fedpfl.core.errors import DamagedFile
+from fedpfl.core.stored import json_line
+from fedpfl.results import latest
+from fedpfl.results.history import History
+
+NUMBERS = ("personalised.accuracy", "global.accuracy")
+
+
+def of_round(number, tested, clients):
+    each = {str(client): 0.5 for client in range(clients)}
+    tests = {"personalised": {"accuracy": number / 100, "each": each}, "global": {"accuracy": number / 200}}
+    return {"round": number, "clients": [], **{part: tests[part] for part in tested}}
+
+
+@pytest.mark.parametrize("tail", [1, 100, 2**16])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_latest_numbers_are_those_of_all_lines(tmp_path, monkeypatch, seed, tail):
+    monkeypatch.setattr(latest, "TAIL", tail)
+    rng = random.Random(seed)
+    # Tests of these kinds, in every nth round; none yet.
+    tested, every = rng.choice([("personalised", "global"), ("personalised",), ("global",)]), rng.choice([1, 3, 99])
+    lines = [of_round(at, tested if at % every == 0 else (), rng.choice([1, 400])) for at in range(1, 12)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(map(json_line, lines)) + rng.choice(["", '{"sha256": "', json_line(lines[-1])[:-1]]))
+    history = History(lines)
+    assert latest.latest(path) == (11, *map(history.last, NUMBERS))
+    read = [json.loads(line) for line in latest.last_lines(path)]
+    assert [line["round"] for line in read] == [*range(11, 0, -1)]
+
+
+def test_a_file_without_a_whole_line_has_no_round(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert latest.latest(path) == (0, None, None)
+    for content in ("", '{"round": 1, "cli'):
+        path.write_text(content)
+        assert latest.latest(path) == (0, None, None)
+
+
+def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as file:
+        file.truncate(2**36)  # takes no room on the disk, and would not fit the memory
+        file.seek(0, 2)
+        file.write(b"\n" + json_line(of_round(9, ("personalised",), 3)).encode())
+    assert latest.latest(path) == (9, 0.09, None)
+    monkeypatch.setattr(latest, "MAX_LINE", 2**18)
+    with pytest.raises(DamagedFile, match="a line has more than 262144 bytes"):
+        list(latest.last_lines(path))

@@ -6,12 +6,16 @@ import json
 import os
 import re
 import shutil
+import signal
+import ssl
 import time
 from pathlib import Path
 
 import pytest
 from deployment_parts import SECONDS, disturbed, needs_mosquitto, wait_for
 from support import simulate
+
+from fedpfl.bench import credentials
 
 pytestmark = [
     pytest.mark.faults,
@@ -72,6 +76,44 @@ def test_answers_do_not_reach_the_supernodes(home, undisturbed):
     for path in ("pull-messages", "push-messages"):
         wait_for(lambda path=path: f"the answer to /v1/fleet/{path} is lost" in home.log("SuperNode"), process)
     ends_like(undisturbed, home, process)
+
+
+@needs_mosquitto
+def test_certificates_are_renewed_without_a_new_authority_while_a_run_goes_on(home, undisturbed, monkeypatch):
+    """SuperNodes and bridges keep the old ``ca.pem``, and servers have the new certificate once they start again."""
+    process = start(home, undisturbed, "mqtt")
+    keys = home.path / ".fedpfl" / "testbed"
+    old = {name: (keys / name).read_bytes() for name in ("ca.pem", "server.pem", "server.key", "superexec.secret")}
+    monkeypatch.setattr(credentials, "AUTHORITY_MIN_DAYS", credentials.AUTHORITY_DAYS)  # as years later
+    (keys / "server.pem").unlink()
+    credentials.prepare(keys, 3)
+    changed = {name for name, content in old.items() if (keys / name).read_bytes() != content}
+    assert changed == {"ca.pem", "server.pem", "server.key"}
+    new = (keys / "server.pem").read_text()
+    for words, listens, number in SERVERS:
+        pid = min(home.find(*words))
+        line = home.processes()[pid]
+        settings = Path(line.split()[-1]).read_text() if words[0].startswith("mosquitto") else line
+        at = re.search(listens, settings).groupdict()
+        assert certificate_of(**at) not in ("", new)  # a server has read its files when it was started
+        os.kill(pid, number)
+        wait_for(lambda at=at: certificate_of(**at) == new, process)
+    ends_like(undisturbed, home, process)
+
+
+# What devices connect to: its command line, where it says its address, and how it is ended.
+SERVERS = [
+    (("mosquitto -c ",), r"listener (?P<port>\d+) (?P<host>\S+)", signal.SIGTERM),
+    (("cli.bridge", " device "), r"--listen (?P<host>\S+):(?P<port>\d+)", signal.SIGTERM),
+    (("flower-superlink",), r"--host (?P<host>\S+) --port (?P<port>\d+)", signal.SIGKILL),
+]
+
+
+def certificate_of(host, port):
+    try:
+        return ssl.get_server_certificate((host, int(port)), timeout=5)
+    except OSError:  # it is being started
+        return ""
 
 
 def start(home, undisturbed, transport, **environment):

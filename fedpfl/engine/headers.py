@@ -21,3 +21,14 @@ class ArrayHeader(NamedTuple):
 def headers(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
     """Describe the arrays of a reply."""
     return [ArrayHeader(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]
+
+
+def prefix(client: int, clients: int) -> str:
+    """Return what the names of a client's arrays begin with where those of several travel together."""
+    return f"{client} " if clients > 1 else ""
+
+
+def arrays_of(client: int, arrays: Mapping[str, np.ndarray], clients: int) -> dict[str, np.ndarray]:
+    """Return a client's arrays out of those of several."""
+    first = prefix(client, clients)
+    return {name[len(first) :]: array for name, array in arrays.items() if name.startswith(first)}

@@ -57,7 +57,7 @@ class LocalTransport(Transport):
     """Clients on this machine; a context manager that leaves no process behind.
 
     Making it checks settings, data, their division and the model. ``workers`` is the number of processes; 0 runs all
-    clients in this process. By default there are as many as cores (or clients that share the GPUs), but no more than
+    clients in this process. By default there are as many as cores, or as GPUs if there are several, but no more than
     clients. ``printed`` gets a client's number and what it prints in a worker. Tracebacks of clients go to the folder
     ``traces``. Workers are forked on Linux unless a GPU is used, else spawned; ``start`` overrides that.
     """
@@ -78,8 +78,6 @@ class LocalTransport(Transport):
         if self.workers and multiprocessing.current_process().daemon:
             allowed = "must be 0 in a process of multiprocessing.Pool, which may start no other one"
             raise ConfigError("workers", self.workers, allowed)
-        if self.workers and config.training.clients_at_once > 1:
-            raise ConfigError("workers", self.workers, "must be 0 with clients-at-once: one process trains the clients")
         for key, limit in s.items(config.of(WorkerLimits)) if not self.workers else ():
             allowed = "must be 0 without worker processes (--workers 1 or more): this one cannot be ended or bounded"
             if limit:
@@ -98,7 +96,7 @@ class LocalTransport(Transport):
         if self.workers:
             processes = part("fedpfl.engine.worker_processes:WorkerProcesses")
             self.crew = processes(config, self._engine, self.workers, fork, printed)
-        elif trains_together(config) and self._engine.instead is None:
+        elif trains_together(config):
             self.crew = part("fedpfl.engine.at_once:AtOnce")(self._engine)
 
     def __enter__(self) -> LocalTransport:
@@ -217,14 +215,25 @@ def failed(client: int, error: BaseException) -> Failed:
 
 
 def trains_together(config: Config) -> bool:
-    """Return whether a process trains clients as one batch."""
+    """Return whether a process trains clients as one batch; not where something else is done in place of training."""
     at_once = config.training.clients_at_once
-    return at_once > 1 or (at_once == 0 and config.training.device == "cuda")
+    asked = at_once > 1 or (at_once == 0 and config.training.device == "cuda")
+    return asked and config.last("train", None) is None
 
 
 def default_workers(config: Config) -> int:
-    """Return how many worker processes a run uses unless it is told: one for each core, none idle; on a GPU none."""
-    if multiprocessing.current_process().daemon or trains_together(config) or config.training.device == "cuda":
+    """Return how many worker processes a run uses unless it is told: one for each core, or of several GPUs; none idle.
+
+    One process is enough for one GPU, and for clients that train as one batch on a CPU.
+    """
+    if multiprocessing.current_process().daemon:
+        return 0
+    if config.training.device == "cuda":
+        import torch
+
+        gpus = torch.cuda.device_count()
+        return min(gpus, config.data.num_clients) if gpus > 1 else 0
+    if trains_together(config):
         return 0
     return min(max(1, cores() // max(1, config.training.threads)), config.data.num_clients)
 

@@ -24,7 +24,7 @@ import numpy as np
 from ..client.engine import Engine
 from ..core.payload import Payload
 from ..core.server_view import Client
-from .headers import ArrayHeader
+from .headers import ArrayHeader, prefix
 from .local_engine import Failed
 from .slots import Slot, Slots
 from .sums import Adder, Counted
@@ -119,21 +119,28 @@ class WorkerPool:
     ) -> bool:
         """Send a request to a worker; return False if that would have to wait until the worker is idle.
 
-        Several clients get the same arrays.
+        An array that several of them get travels once.
         """
-        worker, arrays = self._workers[number], messages[0].arrays
-        # A cache keeps its arrays alive, so that no other array can get their identity.
-        listed = [
-            ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.cache)
-            for name, array in arrays.items()
-        ]
+        worker, arrays, listed = self._workers[number], messages[0].arrays, []
+        if own := not same_arrays(messages):
+            arrays = {
+                prefix(client.id, len(clients)) + name: array
+                for client, message in zip(clients, messages, strict=True)
+                for name, array in message.arrays.items()
+            }
+        follow: set[int] = set()
+        for name, array in arrays.items():
+            # A cache keeps its arrays alive, so that no other array can get their identity.
+            follows = id(array) not in worker.cache and id(array) not in follow
+            follow.add(id(array))
+            listed.append(ArrayHeader(name, id(array), array.dtype.str, array.shape, follows))
         if worker.fresh:  # a reply will be as large as its request, and a sum twice as large
             worker.slots.fit([item._replace(dtype="<f8") for item in listed] if summed else listed)
         slot = worker.slots.lend()
         configs = [message.config for message in messages]
         adder = self._adder if worker.fresh else None
         header = pickle.dumps(
-            Asked(worker.fresh, clients, kind, configs, listed, slot, summed, adder), pickle.HIGHEST_PROTOCOL
+            Asked(worker.fresh, clients, kind, configs, listed, slot, summed, adder, own), pickle.HIGHEST_PROTOCOL
         )
         if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
@@ -246,6 +253,16 @@ class WorkerPool:
                 yield Died(clients, "")
             else:
                 yield Died(clients, _exit_words(worker.process.exitcode), late)
+
+
+def same_arrays(messages: Sequence[Payload]) -> bool:
+    """Return whether messages have the same array objects."""
+    first = messages[0].arrays
+    return all(
+        message.arrays is first
+        or (message.arrays.keys() == first.keys() and all(message.arrays[name] is first[name] for name in first))
+        for message in messages[1:]
+    )
 
 
 def enlarge(end: Connection) -> None:

@@ -17,12 +17,12 @@ import signal
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -32,10 +32,14 @@ from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..rules.averages import RunningMean
-from .headers import ArrayHeader, headers
-from .local_engine import Failed, keep_freed_memory, run_client
+from .headers import ArrayHeader, arrays_of, headers, prefix
+from .local_engine import Failed, keep_freed_memory, run_client, trains_together
 from .slots import Slot, Slots
 from .sums import Adder, Counted
+from .transport import Request
+
+if TYPE_CHECKING:
+    from .at_once import AtOnce
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
@@ -49,7 +53,7 @@ NO_MEMORY = ("can't allocate memory", "not enough memory")
 
 @dataclass(frozen=True)
 class Asked:
-    """The header of a request to one client, or to several that get the same arrays.
+    """The header of a request to one client, or to several that get the same arrays, or each its ``own``.
 
     ``fresh``: drop all cached arrays, and take the ``adder``; ``slot``: where the answer's arrays may be written.
     ``summed``: add their replies up.
@@ -63,6 +67,7 @@ class Asked:
     slot: Slot | None = None
     summed: bool = False
     adder: Adder | None = None
+    own: bool = False
 
 
 class Reply(NamedTuple):
@@ -185,6 +190,12 @@ def serve(
     _redirect(output)
     keep_freed_memory()
     engine, cache = make(), ArrayCache()
+    if trains_together(engine.config):
+        from .at_once import AtOnce
+
+        runs = partial(_as_a_batch, AtOnce(engine), output)
+    else:
+        runs = partial(_one_by_one, engine, output)
     gc.freeze()  # what a collection would find here stays
     adder: Adder | None = None
     if memory:
@@ -199,7 +210,7 @@ def serve(
             arrays = cache.take(asked.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        answers, sent = _run(engine, asked, arrays, output, adder if asked.summed else None, slots)
+        answers, sent = _run(runs, asked, arrays, adder if asked.summed else None, slots)
         listed = headers(sent)
         in_slot = slots.write(asked.slot, sent, listed)
         greedy = [memory > 0 and _took_too_much(answer) for answer in answers]
@@ -215,28 +226,50 @@ def serve(
 
 
 def _run(
-    engine: Engine, asked: Asked, arrays: dict[str, np.ndarray], output: _ForwardedOutput, adder: Adder | None,
-    slots: Slots,
+    runs: Callable[[Asked, dict[str, np.ndarray]], Iterator[tuple[Client, Payload | Failed]]], asked: Asked,
+    arrays: dict[str, np.ndarray], adder: Adder | None, slots: Slots,
 ) -> tuple[list[Reply | Counted | Failed], Mapping[str, np.ndarray]]:  # fmt: skip
-    """Run the clients of a request; return their replies, and the arrays of a lone one or the sum of several."""
+    """Run the clients of a request; return their replies, and their arrays or the sum of these."""
     answers: list[Reply | Counted | Failed] = []
-    sent: Mapping[str, np.ndarray] = {}
+    sent: dict[str, np.ndarray] = {}
     if adder is not None:
         size = adder.layout.size
         start, total = adder.layout.unpack(arrays), RunningMean(size, slots.room(asked.slot, size))
-    for client, config in zip(asked.clients, asked.configs, strict=True):
-        output.begin(client.id)
-        reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
-        output.flush()
+    for client, reply in runs(asked, arrays):
         if isinstance(reply, Failed):
             answers.append(reply)
         elif adder is not None:
             answers.append(adder.add(client, reply, start, total))
-            del reply  # the next client's vector takes its memory, which is in the processor's cache
         else:
             answers.append(Reply(client.id, reply.config, reply.metrics))
-            sent = reply.arrays  # several clients are tested together, and tests send none
+            sent.update({prefix(client.id, len(asked.clients)) + name: array for name, array in reply.arrays.items()})
+        del reply  # the next client's vector takes its memory, which is in the processor's cache
     return answers, sent if adder is None else {SUM: total.total()}
+
+
+def _one_by_one(
+    engine: Engine, output: _ForwardedOutput, asked: Asked, arrays: dict[str, np.ndarray]
+) -> Iterator[tuple[Client, Payload | Failed]]:
+    """Run the clients of a request one after the other."""
+    for client, config in zip(asked.clients, asked.configs, strict=True):
+        output.begin(client.id)
+        reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
+        output.flush()
+        yield client, reply
+        del reply
+
+
+def _as_a_batch(
+    batch: AtOnce, output: _ForwardedOutput, asked: Asked, arrays: dict[str, np.ndarray]
+) -> Iterator[tuple[Client, Payload | Failed]]:
+    """Run the clients of a request at once; what one of them prints is said of the first."""
+    output.begin(asked.clients[0].id)
+    requests = []
+    for client, config in zip(asked.clients, asked.configs, strict=True):
+        given = arrays_of(client.id, arrays, len(asked.clients)) if asked.own else arrays
+        requests.append(Request(client, asked.kind, partial(Payload, dict(config), {}, given)))
+    yield from batch.run(requests)
+    output.flush()
 
 
 def _sendable(answer: Reply | Counted | Failed, more: str) -> Reply | Counted | Failed:

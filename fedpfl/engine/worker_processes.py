@@ -21,14 +21,17 @@ from ..core.settings import Value
 from ..options.worker_limits import WorkerLimits
 from ..rules.averages import group_size
 from ..setup.config import Config
-from .local_engine import Failed, local_engine
-from .pool import Died, Finished, WorkerPool
+from .headers import arrays_of
+from .local_engine import Failed, local_engine, trains_together
+from .pool import Died, Finished, WorkerPool, same_arrays
 from .sums import Adder, Counted, GroupSum
 from .transport import EVALUATE, Request
 from .worker import SUM, Reply
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
+# Shared arrays that a worker sends at once where it trains clients as a batch.
+BATCH_BYTES = 2**30
 # How often a client is asked again whose worker died.
 MAX_REPEATS = 2
 
@@ -40,12 +43,12 @@ class WorkerProcesses:
     prints.
     """
 
-    adds = True
-
     def __init__(
         self, config: Config, engine: Engine, workers: int, fork: bool, printed: Callable[[int, str], None]
     ) -> None:
         self._config, self._engine, self._fork, self._printed = config, engine, fork, printed
+        self._together = trains_together(config)
+        self.adds = not self._together
         self.workers, self._limits = workers, config.of(WorkerLimits)
         self._pool: WorkerPool | None = None
         self._largest: dict[str, int] = {}
@@ -58,8 +61,12 @@ class WorkerProcesses:
 
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         """Yield each client's answer, in client order."""
-        # Tests send no arrays, so that several clients can have one answer.
-        size = group_size(len(requests)) if requests and requests[0].kind == EVALUATE else 1
+        size = 1
+        if self._together:  # a batch for each worker
+            most = BATCH_BYTES // (4 * max(1, self._engine.sharing.layout.size))
+            size = max(1, min(most, -(-len(requests) // self.workers)))
+        elif requests and requests[0].kind == EVALUATE:  # tests send no arrays: several clients can have one answer
+            size = group_size(len(requests))
         in_order = sorted(range(len(requests)), key=lambda place: requests[place].client.id)
         groups = [[requests[place] for place in in_order[at : at + size]] for at in range(0, len(in_order), size)]
         ranks = [min(in_order[at : at + size]) for at in range(0, len(in_order), size)]
@@ -112,7 +119,7 @@ class WorkerProcesses:
                     if request.client.id not in made:
                         made[request.client.id] = request.make()
                 messages = [made[request.client.id] for request in part]
-                if not _same_arrays(messages):
+                if not self._together and not same_arrays(messages):
                     _, _, part = heapq.heappop(ready)
                     for request in part:
                         heapq.heappush(ready, _alone(by_client, request.client.id))
@@ -146,7 +153,8 @@ class WorkerProcesses:
                 for reply in found.replies:
                     del made[reply.client]
                     if isinstance(reply, Reply):
-                        arrived[reply.client] = Payload(dict(reply.config), reply.metrics, found.arrays)
+                        arrays = arrays_of(reply.client, found.arrays, len(found.replies))
+                        arrived[reply.client] = Payload(dict(reply.config), reply.metrics, arrays)
                     elif isinstance(reply, Failed):
                         arrived[reply.client] = reply
                 if adder is not None and len(found.replies) > 1:
@@ -191,16 +199,6 @@ class WorkerProcesses:
         if self._fork:
             return lambda: self._engine
         return partial(_engine_of_worker, self._config.flat(), number)
-
-
-def _same_arrays(messages: Sequence[Payload]) -> bool:
-    """Return whether messages have the same array objects."""
-    first = messages[0].arrays
-    return all(
-        message.arrays is first
-        or (message.arrays.keys() == first.keys() and all(message.arrays[name] is first[name] for name in first))
-        for message in messages[1:]
-    )
 
 
 def _alone(by_client: Mapping[int, tuple[int, Request]], client: int) -> tuple[int, int, Sequence[Request]]:

@@ -127,7 +127,7 @@ class TrainingSettings:
     )
     clients_at_once: int = setting(
         0,
-        "Number of clients that `fedpfl run` trains as one batch, in one process; results differ by rounding. 0: on a "
+        "Number of clients that `fedpfl run` trains as one batch, in each process; results differ by rounding. 0: on a "
         "GPU as many as fit into its memory, otherwise one after the other.",
         minimum=0,
     )

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from torch import nn
 from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together, _are_finite
-from fedpfl.core.errors import ConfigError
 from fedpfl.core.stored import read_arrays
 from fedpfl.engine.local_engine import LocalTransport, default_workers
+from fedpfl.engine.pool import WorkerPool
 from fedpfl.engine.sums import Adder
+from fedpfl.engine.transport import TRAIN
 from fedpfl.methods import methods
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.rules import averages
@@ -61,15 +63,15 @@ def smooth_models(monkeypatch):
         monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(builder(width, dropout), None))
 
 
-def run(tmp_path, name, clients_at_once, **given):
+def run(tmp_path, name, clients_at_once, workers=0, **given):
     """Return what a run leaves, the phases that clients did not run together, and why they were tested alone."""
     common = {"model": "smooth", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1}
     both = {**common, "clients_at_once": clients_at_once, **given}
     values = federation(tmp_path / name, CLIENTS, **both)
-    with LocalTransport(Config.parse(values), 0) as transport:
+    with LocalTransport(Config.parse(values), workers) as transport:
         folder = run_federation(transport, values)
-        alone = transport.crew and transport.crew.together.alone
-        tested_alone = transport.crew and transport.crew.tests.alone
+        here = transport.crew if not workers else None
+        alone, tested_alone = here and here.together.alone, here and here.tests.alone
     arrays = {f"server/{key}": array for key, array in folder.checkpoint()[1].items()}
     for path in (tmp_path / name / "state").rglob("round-*.safetensors"):
         arrays.update({f"{path.parent.name}/{path.stem}/{key}": array for key, array in read_arrays(path).items()})
@@ -90,9 +92,9 @@ def compare(tmp_path, tolerance=1e-5, **given):
     return compare_all(tmp_path, tolerance, **given)[0]
 
 
-def compare_all(tmp_path, tolerance=1e-5, **given):
+def compare_all(tmp_path, tolerance=1e-5, workers=0, **given):
     """Run both ways; return the phases of which clients ran one after the other, and why they were tested alone."""
-    both = [run(tmp_path, name, count, **given) for name, count in (("alone", 1), ("together", CLIENTS))]
+    both = [run(tmp_path, "alone", 1, **given), run(tmp_path, "together", CLIENTS, workers, **given)]
     (arrays, lines, *_), (found, found_lines, alone, tested_alone) = both
     assert arrays.keys() == found.keys()
     for name, array in arrays.items():
@@ -352,8 +354,28 @@ def test_a_cpu_trains_one_client_after_the_other_unless_told(tmp_path):
         assert transport.crew is None
     together = Config.parse({**values, "clients-at-once": 2})
     assert default_workers(together) == 0 < default_workers(Config.parse(values))
-    with pytest.raises(ConfigError, match="workers = 2: must be 0 with clients-at-once"):
-        LocalTransport(together, 2)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedreg", "factorized-fl"])
+def test_workers_train_a_batch_each_as_on_several_gpus(tmp_path, method, monkeypatch):
+    asked, ask = [], WorkerPool.ask
+
+    def noted(self, number, clients, kind, *others):
+        asked.append((kind, len(clients)))
+        return ask(self, number, clients, kind, *others)
+
+    monkeypatch.setattr(WorkerPool, "ask", noted)
+    given = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method)}
+    compare_all(tmp_path, method=method, workers=2, **given)
+    assert [count for kind, count in asked if kind == TRAIN] == [CLIENTS // 2] * 4  # two rounds
+
+
+def test_several_gpus_have_a_worker_each(tmp_path, monkeypatch):
+    config = Config.parse(federation(tmp_path, CLIENTS, num_clients=CLIENTS))
+    config = replace(config, training=replace(config.training, device="cuda"))
+    for gpus, workers in ((1, 0), (2, 2), (CLIENTS + 1, CLIENTS)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert default_workers(config) == workers
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])

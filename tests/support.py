@@ -71,7 +71,7 @@ class Clock:
         clock = cls()
         for module in (
             "engine.rounds",
-            "engine.after_the_end",
+            "options.after_the_end.server",
             "flower.exchange",
             "flower.nodes",
             "flower.pace",

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,18 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 # Lowest first; a package may import what stands before it, and files of its own.
 LAYERS = [
     ["core", "flower_private", "version"],
-    ["options"],
+    ["options"],  # what they are; a file in an option's own folder comes after what it is for
     ["data", "layers", "models", "bench/mqtt"],
+    ["options/*/model"],
     ["rules", "training"],
     ["methods"],
     ["setup"],
     ["client"],
+    ["options/*/client"],
     ["bench/device"],
     ["results"],
     ["engine"],
+    ["options/*/server"],
     ["trackers"],
     ["flower"],
     ["strategies"],
@@ -46,11 +50,17 @@ CORE = {
     "core": "", "rules": "rule mean averages norms", "methods": "base settings",
     "training": "batches device loop losses optim phase schedule settings steps",
     "client": "engine guard part state",
-    "engine": "agreement attendance listener listeners listeners.recorder replies rounds server_run transport",
+    "engine": "agreement attendance listener recorder replies rounds server_run transport",
     "setup": "assembly config", "results": "history line record run_folder summary",
     "data": "dataset datasets.places federation partitioners reading registry settings",
     "models": "builder parts registry sources",
 }  # fmt: skip
+# Files of options' folders that are named by more than whose part they are.
+ROLES = {
+    "available": "server", "best_round": "server", "clock": "server", "devices": "server", "kept_models": "client",
+}  # fmt: skip
+# What a device has: its packages, and what is a client's of the options.
+DEVICE_PARTS = {*DEVICE_PACKAGES, "options/*/model", "options/*/client"}
 # Modules and lines of fedpfl that a plain `fedpfl run` may import.
 PLAIN_RUN = (120, 15_500)
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
@@ -66,6 +76,8 @@ MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 def part_of(module):
     """Return the folder or file of fedpfl that a module belongs to: at its top, or one of those listed in another."""
     first, *rest = module.split(".")[1:] or [module]
+    if first == "options" and rest[1:]:
+        return f"options/*/{ROLES.get(rest[1], rest[1])}"
     return inner if (inner := "/".join([first, *rest[:1]])) in RANK else first
 
 
@@ -89,7 +101,7 @@ def test_dependencies_point_downwards(module):
         ours = other.split(".")[0] == PACKAGE.name
         if ours and part_of(other) != part:
             assert RANK[part_of(other)] < RANK[part], f"{module} imports {other}"
-        if not ours and part in {*DEVICE_PACKAGES, "bench/mqtt", "results", "engine"}:
+        if not ours and part in {*DEVICE_PARTS, "bench/mqtt", "results", "engine", "options/*/server"}:
             assert other.split(".")[0] != "flwr", f"{module} imports flwr"
 
 
@@ -129,6 +141,12 @@ def lines_of(modules):
     return sum(MODULES[module].read_text(encoding="utf-8").count("\n") for module in modules)
 
 
+def repeated_names():
+    """Return the names of files, besides ``__init__.py``, that occur more than once."""
+    names = Counter(path.name for path in MODULES.values() if path.name != "__init__.py")
+    return sorted(name for name, count in names.items() if count > 1)
+
+
 def test_the_core_knows_no_option():
     assert core_modules() <= MODULES.keys()
     assert not edges()
@@ -156,7 +174,7 @@ def test_no_module_imports_itself_through_others():
 
 def test_what_runs_on_devices_uses_nothing_newer_than_python_3_8():
     pytest.importorskip("vermin")
-    paths = [str(path) for module, path in MODULES.items() if part_of(module) in DEVICE_PACKAGES]
+    paths = [str(path) for module, path in MODULES.items() if part_of(module) in DEVICE_PARTS]
     assert len(paths) > 60
     # Syntax, modules, functions and their arguments.
     code = "from vermin.main import main; main()"
@@ -172,7 +190,7 @@ def test_the_training_core_loads_without_flower():
     assert not {name.partition(".")[0] for name in loaded} & {"flwr", "ray"}
     # What it loads is what a worker compares with the app's.
     parts = {part_of(module) for module in loaded & MODULES.keys()}
-    assert parts <= {*DEVICE_PACKAGES, "version", "fedpfl", "bench"}
+    assert parts <= {*DEVICE_PARTS, "version", "fedpfl", "bench"}
 
 
 @pytest.mark.parametrize(
@@ -195,6 +213,10 @@ def test_what_waits_or_only_passes_things_on_loads_no_torch(code):
 def test_methods_need_nothing_of_data():
     code = "import sys; from fedpfl.methods import methods; assert methods(); assert 'fedpfl.data' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_few_names_of_files_occur_twice():
+    assert len(repeated_names()) <= 6
 
 
 def test_the_folders_of_tests_are_those_of_the_package():

@@ -121,7 +121,7 @@ def run(
     from ..launch import simulation
     from ..launch.plan import prepare
     from ..launch.progress import display
-    from .runs import (
+    from .runs import (  # fmt: skip
         Run,
         functions_as_text,
         how_to_resume,
@@ -129,7 +129,7 @@ def run(
         python_objects,
         require_listeners,
         stored_texts,
-    )  # fmt: skip
+    )
 
     require_listeners(callbacks)
     given, objects = python_objects(method, model, dataset, data), dict[str, object]()

@@ -10,8 +10,9 @@ import typer
 
 from ..core.errors import ConfigError
 from ..results.tables import FORMATS
-from .common import overrides, print_tables, require_one_of, run_folder, write_figures
+from .common import overrides, require_one_of, run_folder
 from .grid_options import Form
+from .printing import print_tables, write_figures
 from .program import app
 
 

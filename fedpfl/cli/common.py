@@ -10,7 +10,6 @@ import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,12 +20,9 @@ from ..core.errors import ConfigError, did_you_mean, uncontrolled
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table as Lines
     from rich.text import Text
 
     from ..results.run_folder import RunFolder
-    from ..results.tables import Table
-    from ..study.analysis.figure import Figure
 
 RunConfig = Annotated[
     list[str] | None,
@@ -55,11 +51,6 @@ RunName = Annotated[
 YAML = (".yaml", ".yml")
 # As in flwr.common.config.parse_config_args, which would take a second to import and overlooks what does not match.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
-
-
-def can_draw() -> bool:
-    """Return whether matplotlib and jinja2 are installed, with which reports and figures are made."""
-    return all(find_spec(module) is not None for module in ("matplotlib", "jinja2"))
 
 
 def app_settings(app: Path) -> dict[str, Any] | None:
@@ -192,57 +183,6 @@ def require_one_of(key: str, value: str, known: Collection[str]) -> None:
     """Raise :class:`ConfigError` for a word that is not among the known ones."""
     if value not in known:
         raise ConfigError(key, value, "must be one of " + ", ".join(known) + did_you_mean(value, known))
-
-
-def print_tables(tables: Iterable[Table], form: str) -> None:
-    """Print tables in one of their formats; without one they are drawn on a terminal, and Markdown elsewhere."""
-    if form or not sys.stdout.isatty():
-        typer.echo("\n".join(table.write(form or "markdown") for table in tables), nl=False)
-        return
-    console = stdout()
-    for table in tables:
-        console.print(_drawn(table, console.width))
-
-
-def _drawn(table: Table, width: int) -> Lines:
-    """Return a table as rich draws it; a narrow terminal breaks headings and texts, but neither names nor numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as Lines
-
-    rows, shown, left_out = [table.texts(row) for row in table.rows], [*range(len(table.columns))], list[str]()
-    cells = [[name, *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
-    whole = [at == 0 or table.is_number(at) for at in shown]
-    least = [
-        max(map(len, [*name.split(), *(texts if whole[at] else " ".join(texts).split())]), default=0)
-        for at, (name, *texts) in enumerate(cells)
-    ]
-    for name in table.optional:
-        if sum(least[at] + 3 for at in shown) >= width and name in table.columns:
-            shown.remove(table.columns.index(name))
-            left_out.append(name)
-    fits = sum(max(map(len, cells[at])) + 3 for at in shown) < width
-    note = f"{table.note} Not shown here: {', '.join(left_out)} (--format csv).".strip() if left_out else table.note
-    lines = Lines(
-        title=table.title, title_justify="left", caption=note or None, caption_justify="left", box=SIMPLE_HEAD
-    )
-    for at in shown:
-        lines.add_column(
-            table.columns[at], justify="right" if table.is_number(at) else "left", overflow="fold",
-            width=least[at] if whole[at] and not fits else None,
-        )  # fmt: skip
-    for row in rows:
-        lines.add_row(*(row[at] for at in shown))
-    return lines
-
-
-def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
-    """Write the data of figures into a folder that is there, each into a file named after its title."""
-    from ..core.files import write_atomically
-    from ..study.analysis.figure import file_name
-
-    for figure in figures:
-        ending, content = figure.file()
-        write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)
 
 
 def names_file(text: str) -> bool:

@@ -9,17 +9,8 @@ import typer
 
 from ..core.errors import ConfigError
 from . import grid_options
-from .common import (
-    RunConfig,
-    can_draw,
-    load_app,
-    overrides,
-    print_tables,
-    require_one_of,
-    require_used,
-    stdout,
-    write_figures,
-)  # fmt: skip
+from .common import RunConfig, load_app, overrides, require_one_of, require_used, stdout
+from .printing import can_draw, print_tables, write_figures
 from .program import app
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from .common import app_settings, ending_signals, names_file, print_tables, read_settings, require_one_of
+from .common import app_settings, ending_signals, names_file, read_settings, require_one_of
+from .printing import print_tables
 
 if TYPE_CHECKING:
     from ..results.tables import Table

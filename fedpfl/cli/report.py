@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from .common import RunConfig, can_draw, load_app, require_one_of, run_folder
+from .common import RunConfig, load_app, require_one_of, run_folder
 from .experiment import Seeds, plan, tables_and_figures
 from .grid_options import OutputDir, store
+from .printing import can_draw
 from .program import app
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ..training.losses import MSE
 from .agreement import Agreement, agree
 from .attendance import Attendance
 from .listener import Listener, Server
-from .listeners.recorder import Recorder
+from .recorder import Recorder
 from .rounds import RoundLoop
 from .transport import Transport
 

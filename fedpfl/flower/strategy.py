@@ -34,8 +34,7 @@ from ..core.sharing import Sharing
 from ..core.vectors import without_negative_variances
 from ..engine.agreement import agree
 from ..engine.listener import Listener
-from ..engine.listeners.log import Log
-from ..engine.listeners.norm_limit import limit_of
+from ..engine.log import Log
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.server_run import run_federation
@@ -43,6 +42,7 @@ from ..engine.transport import EVALUATE, TRAIN, Request
 from ..methods import Method, methods
 from ..models import user_model as own_models
 from ..models.skeleton import skeleton
+from ..options.norm_limit.server import limit_of
 from ..results.record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule

@@ -1,18 +1,20 @@
-"""The options, each in a file of its own: settings, their checks, and the names of what it brings.
+"""The options, each in a folder: settings and checks in ``__init__.py``, what it brings in the files beside it.
 
-To add one, write a subclass of :class:`~fedpfl.core.option.Option` in a new file and name it here.
+Those, above all ``client.py`` and ``server.py``, are imported in runs that want them alone. To add an option, write a
+subclass of :class:`~fedpfl.core.option.Option` in a new folder, or a file if it brings nothing, and name it here.
 """
 
 from __future__ import annotations
 
 from .after_the_end import BestRoundOption, DeviceModelOption, MissedOption, PersonaliseOption
 from .buffered import BufferedOption
+from .client_settings import ClientSettingsOption
 from .diagnostics import DiagnosticsOption
 from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
 from .keep_momentum import KeepMomentumOption
 from .listeners import ListenersOption
 from .norm_limit import NormLimitOption
-from .participation import ClientSettingsOption, ParticipationOption
+from .participation import ParticipationOption
 from .privacy import PrivacyOption
 from .robust import RobustOption
 from .server_step import ServerStepOption

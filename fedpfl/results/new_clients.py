@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from ..client.engine import Engine
-from ..client.personalise import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..core.errors import ConfigError, DataError
 from ..core.extras import CLIENT
 from ..core.payload import Payload
@@ -24,6 +23,7 @@ from ..core.server_view import Client, new_clients
 from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
+from ..options.after_the_end.client import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
 from .run_folder import RunFolder, personal_place

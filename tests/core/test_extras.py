@@ -12,14 +12,14 @@ from torch import nn
 
 import fedpfl.setup.config
 from fedpfl.client import engine as client_module
-from fedpfl.client import privacy as client_privacy
-from fedpfl.client.privacy import private_reply
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
-from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
+from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
 from fedpfl.core.payload import Payload
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import Aggregation
+from fedpfl.options.privacy import client as client_privacy
+from fedpfl.options.privacy.client import private_reply
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
@@ -140,6 +140,7 @@ def test_the_extras_of_every_method_fit_the_model(name):
     for extra in config.method.extras:
         assert extra.about
         assert extra.name in made.names(SERVER) + made.names(CLIENT)
+        assert f"`{extra.name}` (" in describe(extra)
 
 
 # -- a method with a vector that goes both ways ----------------------------------------------------------------------

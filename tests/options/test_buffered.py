@@ -14,10 +14,10 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import rounds
-from fedpfl.engine.buffered import BufferedLoop
 from fedpfl.engine.local_engine import LocalTransport
-from fedpfl.engine.participation import Participation
 from fedpfl.engine.transport import Transport
+from fedpfl.options.buffered.server import BufferedLoop
+from fedpfl.options.participation.server import Participation
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config

@@ -14,12 +14,12 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import rounds
-from fedpfl.engine.clock import SECOND, Clock, exchange, first_in_time
-from fedpfl.engine.devices import Device, DevicesModel, back_online, read_bench
 from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.rounds import RoundLoop
-from fedpfl.engine.timed import TimedParticipation
 from fedpfl.engine.transport import Transport
+from fedpfl.options.virtual_time.clock import SECOND, Clock, exchange, first_in_time
+from fedpfl.options.virtual_time.devices import Device, DevicesModel, back_online, read_bench
+from fedpfl.options.virtual_time.server import TimedParticipation
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import outcome as outcome_of
 from fedpfl.results.summary import summary

@@ -10,9 +10,9 @@ from support import LocalGrid, federation, rule, run_federation, simulate
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine.listeners.diagnostics import Diagnostics
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedamp import Attentive
+from fedpfl.options.diagnostics.server import Diagnostics
 from fedpfl.results.record import Round
 from fedpfl.rules.mean import Mean
 

@@ -11,8 +11,8 @@ from fedpfl.core.extras import SERVER, SHARED, Extra, Extras
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine.listeners.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
+from fedpfl.options.norm_limit.server import LARGEST, NormLimit
 from fedpfl.options.privacy import PrivacySettings
 from fedpfl.results.record import Round
 from fedpfl.rules.mean import Mean

@@ -14,20 +14,20 @@ from typer.testing import CliRunner
 
 import fedpfl
 from fedpfl.cli import app
-from fedpfl.client import privacy as client_module
-from fedpfl.client.privacy import KEY_FILE, gaussian, noise_key, private_reply, private_update
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.extras import SERVER
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.core.vectors import clipped
-from fedpfl.engine.listeners.privacy import ServerPrivacy, epsilon
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.methods.fedfac.channel_mean import PartialMean
 from fedpfl.methods.fedfac.factor_split import FactorSplit
 from fedpfl.options.privacy import PrivacySettings
+from fedpfl.options.privacy import client as client_module
+from fedpfl.options.privacy.client import KEY_FILE, gaussian, noise_key, private_reply, private_update
+from fedpfl.options.privacy.server import ServerPrivacy, epsilon
 from fedpfl.results.record import Round
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import outcome

@@ -12,9 +12,9 @@ from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.options.server_step import ServerStepSettings
+from fedpfl.options.server_step.server import BETA2, ServerStep, add_step
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
-from fedpfl.rules.server_step import BETA2, ServerStep, add_step
 from fedpfl.setup.config import Config
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}

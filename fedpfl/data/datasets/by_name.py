@@ -16,7 +16,7 @@ from ..dataset import Dataset, array, with_validation
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from .categories import with_words
-from .columns import (
+from .columns import (  # fmt: skip
     FileSamples,
     common_order,
     listed,
@@ -25,7 +25,7 @@ from .columns import (
     require_ignored,
     to_dataset,
     words_of_frames,
-)  # fmt: skip
+)
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .places import PARTS

@@ -14,7 +14,7 @@ from ..registry import dataset
 from ..settings import DataSettings
 from .benchmarks import reader_of
 from .categories import with_words
-from .columns import (
+from .columns import (  # fmt: skip
     SUFFIXES,
     column_names,
     common_order,
@@ -24,7 +24,7 @@ from .columns import (
     require_ignored,
     table_files,
     words_in,
-)  # fmt: skip
+)
 from .folder import read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps

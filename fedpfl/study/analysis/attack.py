@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...client.privacy import ClientPrivacy
 from ...core.errors import ConfigError, FedpflError
 from ...core.payload import Payload
 from ...core.pixels import HALF
@@ -21,6 +20,7 @@ from ...core.samples import Samples
 from ...core.settings import setting
 from ...methods.base import LocalRound
 from ...options.privacy import PrivacySettings
+from ...options.privacy.client import ClientPrivacy
 from ...results.new_clients import Simulation
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table

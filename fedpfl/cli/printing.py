@@ -1,0 +1,75 @@
+"""What commands print or write of runs: tables, and the data of figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from .common import stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table as Lines
+
+    from ..results.tables import Table
+    from ..study.analysis.figure import Figure
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib and jinja2 are installed, with which reports and figures are made."""
+    return all(find_spec(module) is not None for module in ("matplotlib", "jinja2"))
+
+
+def print_tables(tables: Iterable[Table], form: str) -> None:
+    """Print tables in one of their formats; without one they are drawn on a terminal, and Markdown elsewhere."""
+    if form or not sys.stdout.isatty():
+        typer.echo("\n".join(table.write(form or "markdown") for table in tables), nl=False)
+        return
+    console = stdout()
+    for table in tables:
+        console.print(_drawn(table, console.width))
+
+
+def _drawn(table: Table, width: int) -> Lines:
+    """Return a table as rich draws it; a narrow terminal breaks headings and texts, but neither names nor numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as Lines
+
+    rows, shown, left_out = [table.texts(row) for row in table.rows], [*range(len(table.columns))], list[str]()
+    cells = [[name, *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
+    whole = [at == 0 or table.is_number(at) for at in shown]
+    least = [
+        max(map(len, [*name.split(), *(texts if whole[at] else " ".join(texts).split())]), default=0)
+        for at, (name, *texts) in enumerate(cells)
+    ]
+    for name in table.optional:
+        if sum(least[at] + 3 for at in shown) >= width and name in table.columns:
+            shown.remove(table.columns.index(name))
+            left_out.append(name)
+    fits = sum(max(map(len, cells[at])) + 3 for at in shown) < width
+    note = f"{table.note} Not shown here: {', '.join(left_out)} (--format csv).".strip() if left_out else table.note
+    lines = Lines(
+        title=table.title, title_justify="left", caption=note or None, caption_justify="left", box=SIMPLE_HEAD
+    )
+    for at in shown:
+        lines.add_column(
+            table.columns[at], justify="right" if table.is_number(at) else "left", overflow="fold",
+            width=least[at] if whole[at] and not fits else None,
+        )  # fmt: skip
+    for row in rows:
+        lines.add_row(*(row[at] for at in shown))
+    return lines
+
+
+def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
+    """Write the data of figures into a folder that is there, each into a file named after its title."""
+    from ..core.files import write_atomically
+    from ..study.analysis.figure import file_name
+
+    for figure in figures:
+        ending, content = figure.file()
+        write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)

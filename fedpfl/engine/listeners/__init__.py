@@ -1,1 +1,0 @@
-"""Listeners of the package: one file each."""

@@ -1,0 +1,102 @@
+"""What clients get after a run's end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.option import Option
+from ...core.settings import setting
+
+
+@dataclass(frozen=True)
+class PersonaliseSettings:
+    """Whether a run is over, and who gets a model of its final arrays."""
+
+    personalise: str = setting(
+        "none",
+        "What `fedpfl personalise` does with resume. Clients that were not in the run make a model from its final "
+        "shared arrays, by one round of training of their personal part (local-train) or of everything (fine-tune). "
+        "Clients that missed the last test are tested.",
+        choices=("none", "local-train", "fine-tune"),
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether the run is over, and clients get models of their own."""
+        return self.personalise != "none"
+
+
+class PersonaliseOption(Option):
+    """Serves clients that were not in a run, or missed its end, in place of more rounds."""
+
+    title = "After the end"
+    Settings = PersonaliseSettings
+    parts = {
+        "instead": "fedpfl.options.after_the_end.server:personalise",
+        "train": "fedpfl.options.after_the_end.client:answer",
+    }
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether the run is over."""
+        return self.settings.on  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse a run that is not over."""
+        if self.settings.on and not config.run.resume:
+            allowed = "needs resume and run-name, the finished run: `fedpfl personalise RUN`"
+            raise ConfigError("personalise", self.settings.personalise, allowed)
+
+
+class DeviceModelOption(Option):
+    """Has clients write their models on their own machines; the settings say in which rounds they are tested for it."""
+
+    title = "Device models"
+    parts = {"client": "fedpfl.options.after_the_end.kept_models:KeptModels"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether any client may write one."""
+        return config.run.device_models != "never"  # type: ignore[no-any-return]
+
+
+class BestRoundOption(Option):
+    """Keeps the models of the round that is best on the validation samples, as a run of its own in RUN/best."""
+
+    title = "Best round"
+    parts = {"follower": "fedpfl.options.after_the_end.best_round:best_round"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there are validation samples."""
+        return config.data.validation_fraction > 0  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class MissedSettings:
+    """How long a finished run waits for clients that missed its end."""
+
+    missed_timeout: float = setting(
+        0.0,
+        "Over Flower, seconds to wait after the last round for clients that missed its test. They get the final "
+        "shared arrays when they return. 0: do not wait; `fedpfl personalise` serves them later.",
+        minimum=0,
+    )
+
+
+class MissedOption(Option):
+    """Waits for clients that missed the last test."""
+
+    title = "Missed tests"
+    Settings = MissedSettings
+    parts = {"afterwards": "fedpfl.options.after_the_end.server:wait_for_missed"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there is a wait."""
+        return self.settings.missed_timeout > 0  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse to wait for tests that there are none of."""
+        over = config.of(PersonaliseSettings).on
+        if config.run.test_at == "start" and self.settings.missed_timeout and not over:
+            allowed = "must be 0 with test-at = start: no client is tested at the end; use `fedpfl personalise`"
+            raise ConfigError("missed-timeout", self.settings.missed_timeout, allowed)

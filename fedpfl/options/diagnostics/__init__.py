@@ -1,0 +1,35 @@
+"""How far shared and personal arrays move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.option import Option
+from ...core.settings import setting
+
+
+@dataclass(frozen=True)
+class DiagnosticsSettings:
+    """Whether movements are recorded."""
+
+    diagnostics: bool = setting(
+        False,
+        "Record how far shared and personal arrays move (drift, shared-change and personal-change in "
+        "metrics.jsonl). Costs memory on the server, and disk space for a second copy of a client's personal arrays.",
+    )
+
+
+class DiagnosticsOption(Option):
+    """Measures movements on the server and on the clients."""
+
+    title = "Diagnostics"
+    Settings = DiagnosticsSettings
+    parts = {
+        "client": "fedpfl.options.diagnostics.client:Movement",
+        "listener": "fedpfl.options.diagnostics.server:diagnostics",
+    }
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether it is on."""
+        return self.settings.diagnostics  # type: ignore[no-any-return]

@@ -1,0 +1,39 @@
+"""Momentum that lasts over rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.option import Option
+from ...core.settings import setting
+
+
+@dataclass(frozen=True)
+class KeepMomentumSettings:
+    """Whether clients keep their momentum."""
+
+    keep_momentum: bool = setting(
+        False,
+        "Keep a client's SGD momentum across rounds, separately for each phase, among its personal arrays. false: "
+        "it starts from 0 in every phase.",
+    )
+
+
+class KeepMomentumOption(Option):
+    """Has a client store its momentum from round to round."""
+
+    title = "Momentum over rounds"
+    Settings = KeepMomentumSettings
+    of_arrays = True
+    parts = {"client": "fedpfl.options.keep_momentum.client:KeptMomentum"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether it is on."""
+        return self.settings.keep_momentum  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse optimisers without momentum."""
+        if self.settings.keep_momentum and not (config.training.optimizer == "sgd" and config.training.momentum):
+            raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")

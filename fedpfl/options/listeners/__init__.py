@@ -1,0 +1,45 @@
+"""Listeners of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core import custom
+from ...core.errors import ConfigError
+from ...core.option import Option
+from ...core.settings import setting
+
+
+@dataclass(frozen=True)
+class ListenersSettings:
+    """What follows the run in the server's process."""
+
+    listeners: str = setting(
+        "",
+        "Your own listeners, which follow the run in the server's process (docs/how-to/callbacks.md): MODULE:NAME of a "
+        "class or an object, separated by commas.",
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the setting."""
+        return [name for part in self.listeners.split(",") if (name := part.strip())]
+
+
+class ListenersOption(Option):
+    """Has listeners of the user's own follow the run."""
+
+    title = "Your own listeners"
+    Settings = ListenersSettings
+    parts = {"follower": "fedpfl.options.listeners.server:named_listeners"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether any is named."""
+        return bool(self.settings.names)
+
+    def check(self, config: Any) -> None:
+        """Refuse what names no code."""
+        for text in self.settings.names:
+            if not custom.is_reference(text):
+                raise ConfigError("listeners", text, f"must be {custom.FORM}")

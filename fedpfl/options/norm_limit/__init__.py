@@ -1,0 +1,33 @@
+"""A limit for the norms of what clients send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.option import Option
+from ...core.settings import setting
+
+
+@dataclass(frozen=True)
+class NormLimitSettings:
+    """Which updates the server refuses."""
+
+    update_norm_limit: float = setting(
+        4.0,
+        "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, 5 · median norm of "
+        "recent updates). 0: no limit besides that of the number type (docs/how-to/robustness.md).",
+        minimum=0,
+    )
+
+
+class NormLimitOption(Option):
+    """Refuses updates that are too long; always, because what a number type holds is a limit, too."""
+
+    title = "False updates"
+    Settings = NormLimitSettings
+    parts = {"listener": "fedpfl.options.norm_limit.server:norm_limit"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return True."""
+        return True

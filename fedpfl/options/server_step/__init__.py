@@ -1,0 +1,68 @@
+"""Optimisers of the server's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.option import Option, TaskFacts
+from ...core.settings import changed, setting
+
+# The settings that an optimiser reads.
+READS = {
+    "none": (),
+    "momentum": ("server-learning-rate", "server-momentum"),
+    "adam": ("server-learning-rate", "server-momentum", "server-tau"),
+    "yogi": ("server-learning-rate", "server-momentum", "server-tau"),
+}
+
+
+@dataclass(frozen=True)
+class ServerStepSettings:
+    """What the server does with the clients' mean."""
+
+    server_optimizer: str = setting(
+        "none",
+        "How the server applies the mean, in methods whose rule is a mean. none: use the mean itself. momentum "
+        "(FedAvgM), adam (FedAdam), yogi (FedYogi): use the difference to the mean as a gradient.",
+        choices=tuple(READS),
+    )
+    server_learning_rate: float = setting(
+        0.0,
+        "Server learning rate η. 0: 0.01 for adam and yogi; for momentum 1 − server-momentum, which applies each "
+        "round's update once in total.",
+        minimum=0,
+    )
+    server_momentum: float = setting(0.9, "Server momentum; β₁ of adam and yogi.", minimum=0, maximum=0.999999)
+    server_tau: float = setting(
+        0.001, "τ of adam and yogi. The larger it is, the less the step adapts to each parameter.", above=0
+    )
+
+
+class ServerStepOption(Option):
+    """Has the server do more than take the mean."""
+
+    title = "Server's step"
+    Settings = ServerStepSettings
+    of_arrays = True
+    parts = {"rule": "fedpfl.options.server_step.server:add_step"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there is an optimiser."""
+        return self.settings.server_optimizer != "none"  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse rules that make no mean."""
+        rule, kind = config.method.aggregation.rule, self.settings.server_optimizer
+        if self.wanted(config) and rule.no_server_step:
+            allowed = f"must be none for {config.method.name}: its rule {rule.name!r} {rule.no_server_step}"
+            raise ConfigError("server-optimizer", kind, allowed)
+
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
+        """Name settings that do nothing."""
+        kind = self.settings.server_optimizer
+        if self.wanted(config) and not task.shared:
+            return ["server-optimizer does nothing: no model's arrays are shared"]
+        idle = [key for key in changed(self.settings) if key not in ("server-optimizer", *READS[kind])]
+        return [f"not used with server-optimizer = {kind}: {', '.join(idle)}"] if idle else []

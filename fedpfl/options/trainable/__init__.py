@@ -1,0 +1,61 @@
+"""What a model starts with: weights from a file, which of its arrays train, and adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.option import Option, TaskFacts
+from ...core.settings import setting
+
+ALL, HEAD, LORA = "all", "head", "lora"
+
+
+@dataclass(frozen=True)
+class TrainableSettings:
+    """What of the model trains."""
+
+    trainable: str = setting(
+        ALL,
+        "Parameters to train: all; head; lora: adapters and the head; or the head and the base arrays whose names "
+        "match a pattern (base.blocks.block6.*; several separated by commas). The others are frozen: neither sent "
+        "nor stored, and checked to be equal everywhere.",
+    )
+    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
+    lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
+    lora_targets: str = setting(
+        "",
+        "Layers with adapters, as name patterns (*attention*) separated by commas. Empty: all linear layers and 2-D "
+        "convolutions of the base.",
+    )
+
+
+class InitialWeightsOption(Option):
+    """Has the model start from the weights in a file."""
+
+    title = "Initial weights"
+    parts = {"model": "fedpfl.models.weight_files:initial"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether there is a file."""
+        return bool(config.run.initial_weights)
+
+
+class TrainableOption(Option):
+    """Freezes a part of the model, or adds adapters; always, because a user's model may have frozen parameters."""
+
+    title = "What trains"
+    Settings = TrainableSettings
+    of_arrays = True
+    parts = {"model": "fedpfl.options.trainable.model:trainable"}
+
+    def wanted(self, config: Any) -> bool:
+        """Return True."""
+        return True
+
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
+        """Tell which parameters the model itself has frozen."""
+        still = getattr(task.model, "still", ())
+        more = f" and {len(still) - 3} more" if len(still) > 3 else ""
+        frozen = f"frozen by the model (requires_grad=False), so neither trained nor sent: {', '.join(still[:3])}{more}"
+        return [frozen] if still else []

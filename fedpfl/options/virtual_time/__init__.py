@@ -1,0 +1,35 @@
+"""Virtual time: how long the rounds would take on devices that a file describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.option import Option
+from ...core.settings import setting
+
+
+@dataclass(frozen=True)
+class VirtualTimeSettings:
+    """Where the devices are described."""
+
+    devices_model: str = setting(
+        "",
+        "File that describes the clients' devices (docs/how-to/virtual-time.md). `fedpfl run` then computes the time "
+        "that each round would take on them, and replies come in that order. Empty: no virtual time.",
+    )
+
+
+class VirtualTimeOption(Option):
+    """Computes how long each round would take, and whose replies come first."""
+
+    title = "Virtual time"
+    Settings = VirtualTimeSettings
+    parts = {
+        "plan": "fedpfl.options.virtual_time.devices:read_bench",
+        "attendance": "fedpfl.options.virtual_time.server:TimedParticipation",
+    }
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether devices are described."""
+        return bool(self.settings.devices_model)

@@ -40,13 +40,17 @@ MOVED = {
     "how-to": "install gallery data models python experiments analyses live gpu cluster virtual-time adding-a-method "
     "callbacks from-a-flower-app flower privacy what-leaves-a-client robustness security",
     "devices": "testbed deployment jetson mqtt device-models ansible",
-    "reference": "configuration commands api run-folder fedfac determinism why",
+    "reference": "configuration commands api run-folder determinism why",
     "results": "leaderboard pfllib-fashion-mnist performance",
     "contributing": "architecture",
     "notebooks": "first-steps",
 }
 # Pages that are part of another one now.
-MERGED = {"results/comparisons": "results/leaderboard"}
+MERGED = {
+    "results/comparisons": "results/leaderboard",
+    "fedfac": "methods/fedfac",
+    "reference/fedfac": "methods/fedfac",
+}
 INDEX = ("methods", "results", "contributing")
 # The place on the page is kept; what has no script goes to its beginning.
 _REDIRECT = """\

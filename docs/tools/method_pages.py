@@ -6,8 +6,8 @@ What a method does, its paper, its equations and settings come from its code, wh
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+import json
 import re
 import tomllib
 from functools import cache
@@ -17,7 +17,6 @@ from typing import Any
 from run_records import LEADERBOARD, against_local, leaderboard, one
 from torch import nn
 
-from fedpfl.core.extras import describe
 from fedpfl.core.files import write_atomically
 from fedpfl.core.settings import by_key
 from fedpfl.flower.strategy import needs_of
@@ -25,7 +24,7 @@ from fedpfl.methods import Method, methods
 from fedpfl.methods.base import adapts_itself
 from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.models import BaseHeadModel
-from fedpfl.setup.reference import settings_table
+from fedpfl.models.builder import build
 from fedpfl.study.description import load
 from fedpfl.training.settings import TrainingSettings
 
@@ -33,14 +32,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REST = "Others"
 # For whoever opens a page to edit it.
-MADE = "<!-- written by docs/tools/method_pages.py from the method's file and docs/tools/methods.toml -->"
+MADE = "<!-- written by docs/tools/method_pages.py -->"
 OVERVIEW = """\
 # Methods
 
 {made}
-
-Each method has a page: problem, when to use it, algorithm, cost, settings, and what was measured. [Learn](../learn/index.md)
-explains the families; [Add a method](../how-to/adding-a-method.md) shows how to write one.
 
 | your situation | try first |
 |---|---|
@@ -54,19 +50,38 @@ explains the families; [Add a method](../how-to/adding-a-method.md) shows how to
 | few clients take part in a round | [FedAS](fedas.md), [FedALA](fedala.md) |
 | new clients must start well | [FedBABU](fedbabu.md), [Per-FedAvg](per-fedavg.md) |
 
-In the equations client i has n_i samples and the loss f_i; θ is the base of a model, φ its head, w both. E, B and η are
-`local-epochs`, `batch-size` and `learning-rate`. *Traffic* and *computation* are those of a round with default settings,
-relative to FedAvg's ([how they were measured](../results/performance.md#cost-of-each-method)).
+[Learn](../learn/index.md) explains the families. [Add a method](../how-to/adding-a-method.md) shows how to write one.
 
-Accuracies are the [leaderboard](../results/leaderboard.md)'s: mean over clients in percent, ± standard deviation over three
-seeds, learning rate tuned for each method. *worst tenth* is the mean of the
-tenth of clients with the lowest accuracy. In a page's picture the grey ticks are the other methods.
+**Cost** is that of a round with default settings, FedAvg's being 1: a client's
+[computation](../results/performance.md#cost-of-each-method), its traffic and, on the pages, its memory for the model.
 
-To cite a method: [references.bib](references.bib) has all papers in BibTeX.
+**Accuracies** are the [leaderboard](../results/leaderboard.md)'s: mean over clients in percent, ± standard deviation over
+three seeds, learning rates tuned for each method; ranks are among 41 methods, and verdicts on significance from Wilcoxon's test
+with Holm's correction. In pictures grey ticks are the other methods.
 
 With `tune-epochs` each client fine-tunes a copy before evaluation (FedAvg+, FedProx+), except with {own}, which adapt in
-their own way. Where the rule is a mean, [`server-optimizer`](../reference/configuration.md#servers-step) gives FedAvgM, FedAdam and
-FedYogi, and [`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine) clients.
+their own way. Where the server takes a mean, [`server-optimizer`](../reference/configuration.md#servers-step) gives FedAvgM,
+FedAdam and FedYogi, and [`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine)
+clients. In a [Flower app](../how-to/from-a-flower-app.md) each is a `fedpfl.strategies` class.
+
+To cite a method: [references.bib](references.bib) has all papers in BibTeX, under the names of `method`.
+
+## Symbols
+
+The algorithms of all pages, for one round:
+
+| symbol | meaning |
+|---|---|
+| i, j; N | clients; their number |
+| x, y; c, C | a sample, its label; a class, the number of classes |
+| n_i, n_ic | number of client i's training samples; of those of class c |
+| f_i; CE | mean loss over client i's samples; cross-entropy |
+| w = (θ, φ) | model of base θ and head φ; z = θ(x) are features, φ(z) logits |
+| w_i; w | client i's; the server's, as clients receive it |
+| v_i, p_i | a second model, head or vector, which stays with the client |
+| train a, from b, on L | E (`local-epochs`) epochs of SGD on L, on batches of B (`batch-size`) with step η (`learning-rate`); a starts at b, or as the client kept it |
+| mean; plain mean | over the clients of a round: weighted by n_i; with equal weights |
+| ⊙, ⟨ , ⟩ | product entry by entry; inner product |
 """  # noqa: E501
 
 
@@ -113,7 +128,7 @@ def overview() -> str:
                 cells = (
                     f"[{title_of(method)}]({name}.md)",
                     f"{idea[:1].upper()}{idea[1:]}",
-                    *cost(name),
+                    *cost(name)[:2],
                     *means,
                 )
                 lines.append(f"| {' | '.join(cells)} |")
@@ -124,74 +139,60 @@ def overview() -> str:
 def page(method: type[Method], texts: dict[str, Any]) -> str:
     """Return the page of a method."""
     first, about = _about(method)
+    title, _, idea = first.partition(": ")
     name = method.name
-    file = inspect.getfile(method)
-    paper = f"[{method.paper}]({texts['link']})" if "link" in texts else method.paper
-    computation, traffic = (f"{times} × FedAvg" if times else "not measured" for times in cost(name))
-    facts = {
-        "paper": paper,
-        "setting": " or ".join(f'`method = "{of}"`' for of in (name, *method.aliases)),
-        "Flower strategy": f"[`{strategy_of(method)}`](../how-to/from-a-flower-app.md)",
-        "code": f"`{Path(file).relative_to(ROOT)}`",
-        "what travels": method.shares,
-        "cost of a round": f"computation {computation}, traffic {traffic}",
-    }
-    rows = [
-        *facts.items(),
-        *(("in addition", describe(extra)) for extra in method(method.Settings(), TrainingSettings()).extras),
-    ]
-    lines = [
-        f"# {title_of(method)}",
-        "",
-        MADE,
-        "",
-    ]
-    lines += [first, "", "|  |  |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
+    links = [f"[{method.paper}]({texts['link']})" if "link" in texts else method.paper]
+    links += [f"[authors' code](https://github.com/{texts['code']})"] if "code" in texts else []
+    links += [f"`{Path(inspect.getfile(method)).relative_to(ROOT)}`", f"`{strategy_of(method)}`"]
+    links += [f'also called `method = "{other}"`' for other in method.aliases]
+    lines = [f"# {title}", "", MADE, "", f"**{idea[:1].upper()}{idea[1:]}**", "", " · ".join(links)]
+    if texts:
+        lines += ["", f"**Problem.** {texts['problem']}"]
+    algorithm, notes = algorithm_of(method)
+    lines += ["", "## Algorithm", "", "```text", algorithm, "```", "", notes, "", cost_line(name)]
     if texts:
         like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
-        lines += [
-            "",
-            "## Problem",
-            "",
-            texts["problem"],
-            "",
-            "## When to use it",
-            "",
-            f"**Use it if:** {texts['use']}",
-            "",
-        ]
-        lines += [f"**Not if:** {texts['avoid']}", "", f"**Tuning:** {texts['tune']}", ""]
-        lines += [f"**Compare with** {like}."]
-    lines += ["", "## Algorithm", "", words_beside_equations(method)]
-    if method.equations:
-        lines += ["", "```math", *method.equations.split("\n"), "```"]
-    more = "".join(f' {key}="{value}"' for key, value in settings_of(method).items())
-    lines += ["", "## Settings", "", "```sh", f"fedpfl run -c 'method=\"{name}\"{more}'", "```", ""]
-    if dataclasses.fields(method.Settings):
-        lines += settings_table(by_key(method.Settings, name))
-    else:
-        lines += ["It has no settings besides those of [local training](../reference/configuration.md#local-training)."]
-    lines += _measured(name)
+        lines += ["", "## When to use it", "", f"**Use it if:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
+        lines += ["", f"**Tuning:** {texts['tune']}", "", f"**Compare with** {like}."]
+    lines += ["", "## Settings", "", "```sh", f"fedpfl run -c '{command_of(method)}'", "```", ""]
+    lines += settings_lines(method)
+    lines += [*_measured(name), "", texts.get("more", "")]
     if about:
         _, _, _, followed = citation(method)
-        rest = about.partition("\n\n")[2]
         followed = f"the paper, {followed}" if followed[:1].islower() else followed
-        lines += [
-            "",
-            "## The paper, and where this differs",
-            "",
-            f"It follows {followed}",
-            *(["", rest] if rest else []),
-        ]
-    return re.sub(r"(?<!`)``(?!`)", "`", re.sub(r"\n{3,}", "\n\n", "\n".join([*lines, ""])))
+        lines += ["", "## Differences from the paper", "", f"It follows {followed}", "", about.partition("\n\n")[2]]
+    text = re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
-def words_beside_equations(method: type[Method]) -> str:
-    """Return the text of a method's class without sentences of its first paragraph that are equations in a line."""
-    first, mark, rest = (inspect.getdoc(method) or "").partition("\n\n")
-    if method.equations:
-        first = " ".join(of for of in re.split(r"(?<=[.;]) (?=[A-Z])", first) if not re.search("[←Σ]", of))
-    return (first + mark + rest).strip()
+def algorithm_of(method: type[Method]) -> tuple[str, str]:
+    """Return the second paragraph of a method's class, which is its algorithm, and what follows."""
+    _, _, text = (inspect.getdoc(method) or "").partition("\n\n")
+    algorithm, _, notes = text.partition("\n\n")
+    return algorithm, notes
+
+
+def command_of(method: type[Method]) -> str:
+    """Return the settings with which a method runs."""
+    return " ".join([f'method="{method.name}"', *(f'{key}="{value}"' for key, value in settings_of(method).items())])
+
+
+def settings_lines(method: type[Method]) -> list[str]:
+    """Return a method's settings as a list; those that belong to another method are explained on its page."""
+    lines, name, others = [], method.name, dict[str, list[str]]()
+    for key, field in by_key(method.Settings, name).items():
+        owners = [of for of in methods() if key.startswith(f"{of}-") and not key.startswith(f"{name}-")]
+        if owners:
+            others.setdefault(owners[0], []).append(f"`{key}`")
+            continue
+        limits = field.metadata["limits"]
+        choices = limits.choices and [choice for choice in limits.choices() if choice not in field.metadata["doc"]]
+        limits = f", {limits.describe()}" if choices or not isinstance(field.default, (bool, str)) else ""
+        limits = re.sub(r"at least (\S+) and at most", r"\1 to", limits).replace("at least", "≥").replace("one of ", "")
+        lines.append(f"- `{key} = {json.dumps(field.default, ensure_ascii=False)}`{limits}: {field.metadata['doc']}")
+    for other, keys in others.items():
+        lines += [f"- {', '.join(keys)}: as for [{title_of(methods()[other])}]({other}.md#settings)."]
+    return lines or ["None but those of [local training](../reference/configuration.md#local-training)."]
 
 
 def strategy_of(method: type[Method]) -> str:
@@ -297,11 +298,11 @@ def _layer(array: str) -> str:
 WIDTH, ROW, MARGIN = 520, 94, 10
 BLUE, GREY, LIGHT = "#197cd4", "#5f6b7a", "#b9c2cc"
 BASELINES = {"local": "Local", "fedavg": "FedAvg"}
+VERDICTS = {"higher": "better", "lower": "worse"}
 # What the leaderboard's protocol makes of a method.
 LIKE_FEDAVG = {
-    "fedbn": "**These are FedAvg's numbers**: the leaderboard's networks have no BatchNorm. They say nothing of FedBN.",
-    "clustered-fl": "**These are FedAvg's numbers**: clients are split in round 21 at the earliest "
-    "(`clustered-fl-first-split`), and these runs had 15 rounds. They say nothing of Clustered-FL.",
+    "fedbn": "**These are FedAvg's numbers**, as the leaderboard's networks have no BatchNorm",
+    "clustered-fl": "**These are FedAvg's numbers**, as the first split is in round 21, and these runs had 15 rounds",
 }
 
 
@@ -346,33 +347,51 @@ def drawing(name: str) -> str:
 
 
 @cache
-def cost(name: str) -> tuple[str, str]:
-    """Return computation and traffic of a round relative to FedAvg's; "" where it was not measured."""
+def cost(name: str) -> tuple[str, str, str]:
+    """Return computation, traffic and a client's memory relative to FedAvg's; "" where it was not measured."""
     seconds = {of: values["s a round"][0] for of, values in one("figures/methods-cost")["values"].items()}
     (record,) = (of for data, of in leaderboard().items() if data.startswith("CIFAR-10"))
     at = record["table"][0].index("MB")
     labels = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
     sent = {labels[row[0]]: float(row[at].split()[0]) for row in record["table"][1:]}
     computation = f"{seconds[name] / seconds['fedavg']:.1f}" if name in seconds else ""
-    return computation, f"{sent[name] / sent['fedavg']:.2f}".rstrip("0").rstrip(".") if name in sent else ""
+    traffic = f"{sent[name] / sent['fedavg']:.2f}".rstrip("0").rstrip(".") if name in sent else ""
+    return computation, traffic, "" if issubclass(methods()[name], AdapterMethod) else f"{arrays_of(name):.1f}"
+
+
+def arrays_of(name: str) -> float:
+    """Return how many numbers a client's model has with a method, relative to the plain model: FedAvg's CNN."""
+    method = methods()[name](methods()[name].Settings(), TrainingSettings())
+    plain, made = (build("fedavg-cnn", (1, 28, 28), 10) for _ in range(2))
+    made = method.build(made)
+    made_of, plain_of = (sum(array.numel() for array in model.state_dict().values()) for model in (made, plain))
+    return made_of / plain_of
+
+
+def cost_line(name: str) -> str:
+    """Return what a round costs with a method."""
+    named = zip(("computation", "traffic", "memory"), cost(name), strict=True)
+    return "**Cost** (FedAvg: 1): " + ", ".join(f"{what} {times or 'not measured'}" for what, times in named) + "."
 
 
 def _measured(name: str) -> list[str]:
     if name not in measured():
         return []
-    lines = []
-    for data, (mean, _, worst) in measured()[name].items():
-        labels = [row[0] for row in leaderboard()[data]["table"][1:]]
+    found, verdicts = [], dict[str, list[str]]()
+    for data, (mean, *_) in measured()[name].items():
+        rows = [row[0] for row in leaderboard()[data]["table"][1:]]
         label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
+        short = data.partition(",")[0].removesuffix(" by person")
+        found.append(f"{short} **{mean}** (rank {rows.index(label) + 1})")
         kind = against_local(leaderboard()[data]["remarks"]).get(label)
-        against = f"significantly {kind} than" if kind else "not significantly different from"
-        against = "" if name == "local" else f", {against} Local"
-        others = ", ".join(f"{heading} {measured()[of][data][0]}" for of, heading in BASELINES.items() if of != name)
-        rank = f"rank {labels.index(label) + 1} of {len(labels)}"
-        lines.append(f"- **{data}: {mean}**, {rank}{against} ({others}); worst tenth {worst}.")
-    picture = "Accuracy, with Local, FedAvg and the others"
-    notes = [LIKE_FEDAVG[name], ""] if name in LIKE_FEDAVG else []
-    return ["", "## Measured", "", *notes, f"![{picture}]({name}.svg)", "", *lines]
+        if kind:
+            verdicts.setdefault(VERDICTS[kind], []).append(short)
+    verdict = "; ".join(f"significantly {what} than Local on {' and '.join(of)}" for what, of in verdicts.items())
+    rest = "" if sum(map(len, verdicts.values())) == len(found) else ", otherwise no significant difference"
+    verdict = f"{verdict[:1].upper()}{verdict[1:]}{rest}" if verdict else "No significant difference from Local"
+    lead = LIKE_FEDAVG.get(name, "The baseline" if name == "local" else verdict)
+    picture = f"![Accuracy, with Local, FedAvg and the others]({name}.svg)"
+    return ["", "## Measured", "", f"{lead}: {', '.join(found)}.", "", picture]
 
 
 def main() -> None:

@@ -202,9 +202,3 @@ class Extras:
         wanted = " × ".join(map(str, self._shapes[name])) or "1"
         kind = self._declared[name].exact or " or ".join(DTYPES)
         return f"array {name!r} is to be {wanted} values of {kind}; {found.dtype} of shape {found.shape}"
-
-
-def describe(extra: Extra) -> str:
-    """Return one line: where an extra goes, its type and what it holds."""
-    ways = {SERVER: "to the server", CLIENT: "to the clients", BOTH: "both ways"}
-    return f"`{extra.name}` ({ways[extra.to]}, {extra.exact or 'floats'}): {extra.about}"

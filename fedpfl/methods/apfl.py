@@ -3,10 +3,9 @@
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 2003.13461), Algorithm 1 with the adaptive
 α.
 
-w and v step on the same batches, through the run's optimiser; the paper's steps are plain SGD. As in the authors' code,
-α takes one step per round, on one batch. Here it does so at the start of the round, with w as received: later, w has
-trained more than v, and α would go to 0, where v no longer learns. BatchNorm's running statistics of the mixture are
-v's.
+w and v step through the run's optimiser, in the paper by plain SGD. As in the authors' code α takes one step per round,
+on one batch; here at the round's start, because later w has trained more than v, and α would go to 0, where v no longer
+learns. BatchNorm's running statistics of the mixture are v's.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ ALPHA = "alpha"
 
 
 class APFL(Method):
-    """v̄ = α·v + (1 − α)·w predicts. α ← α − η·⟨v − w, ∇f(v̄)⟩, kept in 0 … 1; w ← w − η·∇f(w), v ← v − η·α·∇f(v̄)."""
+    """Mix the global model with a second one, v, which stays.
+
+    client i:
+        α_i ← α_i − η·⟨v_i − w, ∇f_i(v̄_i)⟩, kept in 0 … 1        # v̄_i = α_i·v_i + (1 − α_i)·w_i
+        for each batch: w_i ← w_i − η·∇f_i(w_i), from w;  v_i ← v_i − η·α_i·∇f_i(v̄_i)
+        send w_i
+    server: w ← plain mean(w_i)
+    predict: v̄_i with w
+    """
 
     name = "apfl"
     paper = "Deng et al., Adaptive Personalized Federated Learning, 2020"
     shares = "the global model w; the own model v and its share α stay"
-    equations = (
-        r"\bar{v}_i = \alpha_i v_i + (1 - \alpha_i) w"
-        "\n"
-        r"v_i \leftarrow v_i - \eta\,\alpha_i \nabla f_i(\bar{v}_i), \quad w \leftarrow w - \eta \nabla "
-        r"f_i(w)"
-        "\n"
-        r"\alpha_i \leftarrow \alpha_i - \eta \langle v_i - w, \nabla f_i(\bar{v}_i) \rangle"
-    )
     Settings = APFLSettings
     aggregation = Aggregation(Mean, {"weights": "uniform"})  # Algorithm 1
 

@@ -229,8 +229,6 @@ class Method:
         Authors, title, venue.
     shares : str
         What travels, in a few words.
-    equations : str
-        The paper's equations in LaTeX, one a line, for the documentation.
     Settings : type
         A dataclass of fields made by ``setting(…)``.
     aliases : tuple of str
@@ -243,7 +241,6 @@ class Method:
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     shares: ClassVar[str] = "see is_shared"
-    equations: ClassVar[str] = ""
     Settings: ClassVar[type[Any]] = NoSettings
     aliases: ClassVar[tuple[str, ...]] = ()
     refuses: ClassVar[Mapping[str, str]] = {}

@@ -2,6 +2,9 @@
 
 Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
 Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021, Algorithms 1 and 2.
+
+As in the authors' code clusters are divided by complete linkage (paper: single), not in the first rounds, and not if
+they have fewer than three clients.
 """
 
 from __future__ import annotations
@@ -21,20 +24,21 @@ SMALLEST_SPLIT = 3
 
 
 class ClusteredFL(Method):
-    """Federated averaging in each cluster; initially all clients form one cluster."""
+    """Run FedAvg in each cluster; initially all clients form one.
+
+    client i:
+        train w_i, from its cluster's w, on f_i
+        send w_i
+    server, in each cluster: Δ_i ← w_i − w;  w ← mean(w_i)
+        if ‖mean(Δ_i)‖ < ε1 and max ‖Δ_i‖ > ε2: split it by cos(Δ_i, Δ_j)
+    predict: the cluster's w
+    """
 
     name = "clustered-fl"
     paper = (
         "Sattler et al., Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization …, TNNLS 2021"
     )
     shares = "everything, averaged within a cluster"
-    equations = (
-        r"\Delta_i = w_i - w, \quad s_{ij} = \frac{\langle \Delta_i, \Delta_j \rangle}{\|\Delta_i\| "
-        r"\|\Delta_j\|}"
-        "\n"
-        r"\left\| \sum_i a_i \Delta_i \right\| < \varepsilon_1 \quad \text{and} \quad \max_i \|\Delta_i\| "
-        r"> \varepsilon_2 \quad \text{split a cluster}"
-    )
     Settings = ClusteredFLSettings
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:

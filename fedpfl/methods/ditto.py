@@ -1,7 +1,7 @@
 """Ditto: every client also trains its own model, which is pulled towards the global one.
 
-Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. A
-client trains its own model v first; v is pulled to the received w^t, so the order changes nothing but the batches.
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. v
+trains before w; since v is pulled to the received w, the order changes nothing but the batches.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from .settings import DittoSettings
 
 
 class Ditto(Method):
-    """w as in FedAvg; v ← v − η·(∇CE(v) + λ·(v − w^t)) with the received w^t. A client predicts with v."""
+    """Train a second model v, which stays, near the global one.
+
+    client i:
+        train v_i on f_i(v_i) + λ/2·‖v_i − w‖²
+        train w_i, from w, on f_i
+        send w_i
+    server: w ← mean(w_i)
+    predict: v_i
+    """
 
     name = "ditto"
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
     shares = "the global model w; the personal model v stays"
-    equations = (
-        r"v_i \leftarrow v_i - \eta \left( \nabla f_i(v_i) + \lambda (v_i - w^t) \right)"
-        "\n"
-        r"w \leftarrow \frac{\sum_i n_i w_i}{\sum_i n_i}"
-    )
     Settings = DittoSettings
 
     def build(self, model: nn.Module) -> nn.Module:

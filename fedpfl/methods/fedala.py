@@ -3,8 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI
 2023, Algorithm 1.
 
-When a client learns the weights for the first time, the paper trains them until they converge; here this takes a fixed
-number of epochs. As in the authors' code, a client also mixes before it is tested, on a copy of its weights.
+The first time the paper learns W until it converges; here for a fixed number of epochs. As in the authors' code a
+client also mixes before it is tested, on a copy of W.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ FIRST_EPOCHS = 10  # in which W is learned while all its entries are still 1
 
 
 class FedALA(Method):
-    """Client i starts from Θ_i + (Θ − Θ_i) ⊙ W_i, 0 ≤ W_i ≤ 1, in the higher layers, then trains as in FedAvg.
+    """Start local training from a learned mixture of the received and the own higher layers.
 
-    W_i ← clip(W_i − η·∇CE(start) ⊙ (Θ − Θ_i)) on a share of the client's samples.
+    client i:
+        ŵ = w_i + (w − w_i) ⊙ W_i        # in the higher layers; below ŵ = w; at first W_i = 1
+        W_i ← clip(W_i − η·∇f_i(ŵ) ⊙ (w − w_i)) to 0 … 1, on a share s of the samples
+        train w_i, from ŵ, on f_i
+        send w_i
+    server: w ← mean(w_i)
+    predict: ŵ
     """
 
     name = "fedala"
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023"
     shares = "everything; the weights W_i of the mixture stay"
-    equations = (
-        r"\hat{\Theta}_i = \Theta_i + (\Theta - \Theta_i) \odot W_i"
-        "\n"
-        r"W_i \leftarrow \mathrm{clip}_{[0, 1]} \left( W_i - \eta \nabla f_i(\hat{\Theta}_i) \odot "
-        r"(\Theta - \Theta_i) \right)"
-    )
     Settings = FedALASettings
 
     def build(self, model: nn.Module) -> nn.Module:

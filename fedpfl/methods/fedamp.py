@@ -22,17 +22,19 @@ from .settings import FedAMPSettings
 
 
 class FedAMP(KeepsTrained):
-    """u_i = Σ_j ξ_ij·w_j goes to client i, which minimises its loss near u_i."""
+    """Send each client a mixture u_i of all models, in which similar ones weigh most.
+
+    client i:
+        train w_i, from u_i, on f_i + λ/(2α)·‖w_i − u_i‖²
+        send w_i
+    server: ξ_ij ← α/σ·exp(−‖w_i − w_j‖²/σ);  ξ_ii ← 1 − Σ_{j ≠ i} ξ_ij
+        u_i ← Σ_j ξ_ij·w_j
+    predict: w_i as last trained
+    """
 
     name = "fedamp"
     paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
     shares = "everything; each client gets its own mixture"
-    equations = (
-        r"u_i = \sum_j \xi_{ij} w_j, \quad \xi_{ij} = \frac{\alpha}{\sigma} \exp \left( -\frac{\|w_i - "
-        r"w_j\|^2}{\sigma} \right) \; (j \neq i), \quad \xi_{ii} = 1 - \sum_{j \neq i} \xi_{ij}"
-        "\n"
-        r"w_i \leftarrow \arg\min_w f_i(w) + \frac{\lambda}{2 \alpha} \|w - u_i\|^2"
-    )
     Settings = FedAMPSettings
 
     def check(self) -> None:

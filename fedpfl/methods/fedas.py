@@ -2,9 +2,8 @@
 
 Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Section 3 and Algorithm 1.
 
-As in the authors' code the trace of the Fisher information is Σ_b ‖∇_b‖², ∇_b being the gradient of the mean loss over
-batch b at the trained model, and a client is tested with what it trained last. The alignment takes batches of B samples
-(the authors' of 16) and leaves BatchNorm's running statistics alone.
+As in the authors' code F is a sum over batches at the trained model, and a client is tested with what it trained last.
+The alignment takes batches of B samples (the authors' of 16) and leaves BatchNorm's running statistics alone.
 """
 
 from __future__ import annotations
@@ -55,17 +54,20 @@ class FisherMean(Mean):
 
 
 class FedAS(KeepsTrained):
-    """Base and personal head train together, after the base has learnt the class means of the client's last base."""
+    """Share the base, aligned with the client's last one; the head stays.
+
+    client i:
+        µ_ic ← mean features of class c by its last θ_i
+        train θ_i, from θ, on Σ_c mean_{y = c} (z − µ_ic)², one epoch
+        train θ_i, φ_i on f_i
+        send θ_i and F_i = Σ_b ‖∇f_i on batch b‖²
+    server: θ ← Σ F_i·θ_i / Σ F_i
+    predict: (θ_i, φ_i) as last trained
+    """
 
     name = "fedas"
     paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024"
     shares = "the base, and the trace of the Fisher information"
-    equations = (
-        r"\theta \leftarrow \theta - \eta_a \nabla \sum_c \mathrm{mean}_{y_s = c} (\theta(x_s) - \mu_{ic})^2, \quad "
-        r"\mu_{ic} = \frac{1}{n_{ic}} \sum_{y_s = c} \theta_i(x_s)"
-        "\n"
-        r"\theta \leftarrow \frac{\sum_i F_i \theta_i}{\sum_i F_i}, \quad F_i = \sum_b \| \nabla f_{ib} \|^2"
-    )
     refuses = {"loss": "aligns the features of each class"}
     aggregation = Aggregation(FisherMean)
     extras = (Extra("fisher", SERVER, "logarithm of the trace of the Fisher information", (1,), checked=True),)

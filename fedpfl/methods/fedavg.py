@@ -14,12 +14,18 @@ from .settings import FedAvgSettings
 
 
 class FedAvg(Method):
-    """One model for all: w ← Σ n_i·w_i / Σ n_i."""
+    """Share everything: one model for all.
+
+    client i:
+        train w_i, from w, on f_i
+        send w_i
+    server: w ← Σ n_i·w_i / Σ n_i        # mean(w_i) on other methods' pages
+    predict: w
+    """
 
     name = "fedavg"
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
     shares = "everything"
-    equations = r"w \leftarrow \frac{\sum_i n_i w_i}{\sum_i n_i}"
     Settings = FedAvgSettings
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
 
-Tuning happens on a copy before each test, so rounds start from the untuned head; an exported model is the tested copy.
+Each test tunes a copy, so rounds start from the untuned head; an exported model is the tuned copy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from .settings import FedBABUSettings
 
 
 class FedBABU(HeadMethod):
-    """Base: Σ n_i·θ_i / Σ n_i under a head that never changes; a client predicts after tuning."""
+    """Share the base; the head never changes but for a client's tests.
+
+    client i:
+        train θ_i, from θ, on f_i(θ_i, φ)        # φ: random, the same for all
+        send θ_i
+    server: θ ← mean(θ_i)
+    predict: (θ, φ_i), φ_i fine-tuned from φ on f_i
+    """
 
     name = "fedbabu"
     paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     shares = "the base"
-    equations = r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, \quad \phi = \phi^0"
     Settings = FedBABUSettings
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

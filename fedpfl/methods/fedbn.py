@@ -13,15 +13,18 @@ from .base import Method
 
 
 class FedBN(Method):
-    """w ← Σ n_i·w_i / Σ n_i, except for BatchNorm's parameters and running statistics, which stay."""
+    """Share all but BatchNorm's parameters and running statistics b_i.
+
+    client i:
+        train w_i, from w, and b_i on f_i
+        send w_i
+    server: w ← mean(w_i)
+    predict: (w, b_i)
+    """
 
     name = "fedbn"
     paper = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
     shares = "everything but BatchNorm's parameters and running statistics"
-    equations = (
-        r"w^{(l)} \leftarrow \frac{\sum_i n_i w_i^{(l)}}{\sum_i n_i} \quad \text{for every layer } l "
-        r"\text{ but BatchNorm}"
-    )
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share every array that belongs to no BatchNorm layer."""

@@ -21,17 +21,20 @@ from .settings import FedCACSettings
 
 
 class FedCAC(Method):
-    """Start of client i = M_i ⊙ custom_i + (1 − M_i) ⊙ global; local training as in FedAvg."""
+    """Start each client from the global model, its critical values from those of similar clients.
+
+    client i:
+        train w_i, from ŵ_i, on f_i
+        send w_i
+    server: w ← mean(w_i);  M_i marks the share τ of each array with the largest |(w_i − ŵ_i) ⊙ w_i|
+        v_i ← plain mean(w_j) over clients j whose M_j overlaps enough with M_i
+        ŵ_i ← M_i ⊙ v_i + (1 − M_i) ⊙ w
+    predict: ŵ_i
+    """
 
     name = "fedcac"
     paper = "Wu et al., Bold but Cautious: … Personalized Federated Learning through … Collaboration, ICCV 2023"
     shares = "everything; critical parameters only with similar clients"
-    equations = (
-        r"c_i = |\Delta w_i \odot w_i|, \quad M_i = \text{the share } \tau \text{ of each array with the "
-        r"largest } c_i"
-        "\n"
-        r"w_i \leftarrow M_i \odot \mathrm{custom}_i + (1 - M_i) \odot w"
-    )
     Settings = FedCACSettings
 
     @property

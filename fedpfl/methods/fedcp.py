@@ -3,10 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for Personalized Federated Learning via
 Conditional Policy, KDD 2023, Section 4 and Algorithm 1.
 
-A client sends the mean of its own head and the global one, and the distance to the received base's features is a
-maximum mean discrepancy with four Gaussian kernels, both as in the authors' code. That code adds Gumbel noise to the
-policy, also in tests; here the policy is only the softmax. The authors' first context is random; here it follows from
-the initial head. The received base computes the features of a round in evaluation mode, once.
+As in the authors' code a client sends the mean of both heads, and MMD has four Gaussian kernels. That code adds Gumbel
+noise to the policy, also in tests; here it is a softmax. The first v follows from the initial head, there it is random.
 """
 
 from __future__ import annotations
@@ -47,10 +45,14 @@ class ConditionalPolicy(nn.Module):
 
 
 class FedCP(Method):
-    """Base, policy and global head are averaged; the own head stays.
+    """Share the base, a policy and a global head; the own head stays.
 
-    r = policy(z ⊙ v/‖v‖) for z = base(x) and v the sum of the rows of the own head's weight at the start of a round. A
-    client predicts own(r ⊙ z) + global((1 − r) ⊙ z), and trains all but the global head.
+    client i:
+        r ← policy_i(z ⊙ v_i/‖v_i‖), v_i: sum of the rows of φ_i's weight
+        train θ_i, policy_i, φ_i on CE(φ_i(r ⊙ z) + φ((1 − r) ⊙ z), y) + λ·MMD(z, θ(x))
+        send θ_i, policy_i and (φ_i + φ)/2
+    server: θ, policy, φ ← mean of what arrived
+    predict: φ_i(r ⊙ z) + φ((1 − r) ⊙ z)
     """
 
     name = "fedcp"
@@ -59,14 +61,6 @@ class FedCP(Method):
         "Policy, KDD 2023"
     )
     shares = "base, conditional policy, global head"
-    equations = (
-        r"\min_{\theta_i, \phi_i, \Theta_i} \; \mathrm{CE}(\phi_i(r \odot z) + \phi((1 - r) \odot z), y) + \lambda "
-        r"\, \mathrm{MMD}(z, \theta(x)), \quad z = \theta_i(x)"
-        "\n"
-        r"(r, 1 - r) = \mathrm{softmax}(\Theta_i(z \odot v_i / \|v_i\|)), \quad v_i = \sum_c \phi_{i, c}"
-        "\n"
-        r"\phi \leftarrow \frac{\sum_i n_i (\phi_i + \phi) / 2}{\sum_i n_i}"
-    )
     refuses = {"personal-head": "has a personal head already, and its other one is common to all"}
     Settings = FedCPSettings
 

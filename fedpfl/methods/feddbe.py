@@ -3,10 +3,9 @@
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation Space,
 NeurIPS 2023, Section 4 and Algorithm 1.
 
-The paper's initialisation is round 1: all clients train the initial model, without either part of the method, and
-send the mean of their features. As in the authors' code the models of that round are not averaged. The authors take the
-running mean of the last batches, which with µ = 1 is one batch; here it is the mean of all training samples. The
-personal mean steps with the run's optimiser, in the paper with plain SGD.
+Round 1 is the paper's initialisation; as in the authors' code its models are not averaged. There z̄_i is a running mean
+of the last batches, with µ = 1 of one batch; here the mean of all samples. p_i steps with the run's optimiser, in the
+paper with plain SGD.
 """
 
 from __future__ import annotations
@@ -75,20 +74,22 @@ class AfterConsensus(Mean):
 
 
 class FedDBE(Method):
-    """A client predicts with head(base(x) + p_i) and learns p_i; the mean of its features is pulled to that of all.
+    """Share everything but a vector p_i, which a client adds to its features.
 
-    m is the running mean of the features within a round: m ← (1 − µ)·m + µ·(mean of a batch), 0 at first.
+    round 1, client i: train w_i, from w, on f_i;  send z̄_i, the mean of z
+             server: z̄ ← mean(z̄_i)
+    client i:
+        train w_i, from w, and p_i on CE(φ_i(z + p_i), y) + κ/(2K)·‖m − z̄‖²
+        send w_i
+    server: w ← mean(w_i)
+    predict: φ(z + p_i)
+
+    K is the number of features, m their running mean in the round: m ← (1 − µ)·m + µ·(mean of the batch).
     """
 
     name = "feddbe"
     paper = "Zhang et al., Eliminating Domain Bias for Federated Learning in Representation Space, NeurIPS 2023"
     shares = "everything but the client's mean p_i; in round 1 mean features instead"
-    equations = (
-        r"\min_{\theta, \phi, p_i} \; \mathrm{CE}(\phi(\theta(x) + p_i), y) + \frac{\kappa}{2 K} \|m - \bar{z}\|^2"
-        "\n"
-        r"\bar{z} = \frac{\sum_i n_i \bar{z}_i}{\sum_i n_i}, \quad \bar{z}_i = \frac{1}{n_i} \sum_s \theta_i(x_s) \; "
-        r"\text{ after a first training of every client}"
-    )
     Settings = FedDBESettings
     aggregation = Aggregation(AfterConsensus)
     extras = (

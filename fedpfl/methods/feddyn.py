@@ -69,21 +69,19 @@ class FedDynMean(Mean):
 
 
 class FedDyn(KeepsArrays):
-    """A client minimises CE(w) − ⟨h_i, w⟩ + α/2·‖w − w^t‖² and then sets h_i ← h_i − α·(w_i − w^t).
+    """Add a linear and a quadratic term to a client's loss, and renew both each round.
 
-    The server, over N clients of which S answered: h ← h − α/N·Σ_S (w_i − w^t); w ← mean_S(w_i) − h/α.
+    client i:
+        train w_i, from w, on f_i − ⟨h_i, w_i⟩ + α/2·‖w_i − w‖²
+        h_i ← h_i − α·(w_i − w)
+        send w_i
+    server: h ← h − α/N·Σ (w_i − w);  w ← plain mean(w_i) − h/α
+    predict: w
     """
 
     name = "feddyn"
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
     shares = "everything but the client's h_i"
-    equations = (
-        r"w_i = \arg\min_w f_i(w) - \langle h_i, w \rangle + \frac{\alpha}{2} \|w - w^t\|^2, \quad h_i "
-        r"\leftarrow h_i - \alpha (w_i - w^t)"
-        "\n"
-        r"h \leftarrow h - \frac{\alpha}{N} \sum_{i \in S} (w_i - w^t), \quad w \leftarrow \frac{1}{|S|} "
-        r"\sum_{i \in S} w_i - \frac{h}{\alpha}"
-    )
     memory = "h"
     Settings = FedDynSettings
 

@@ -26,17 +26,20 @@ MIXTURE = "mixture"
 
 
 class FedEM(Method):
-    """Expectation: which component explains which sample; maximisation: each trains on the samples that it explains."""
+    """Train a few models together; each client mixes them in shares π_i.
+
+    client i:
+        q_sm ∝ π_im·exp(−loss of w_m on sample s)
+        π_im ← mean_s q_sm
+        train each w_im, from w_m, on Σ_s q_sm·(loss of w_im on sample s)
+        send all w_im
+    server: w_m ← mean(w_im)
+    predict: Σ_m π_im·softmax(w_m(x))
+    """
 
     name = "fedem"
     paper = "Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021"
     shares = "all components; their weights in the mixture stay"
-    equations = (
-        r"q_s(m) \propto \pi_{im} \exp(-\ell(h_m(x_s), y_s)), \quad \pi_{im} = \frac{1}{n_i} \sum_s q_s(m)"
-        "\n"
-        r"w_m \leftarrow \frac{\sum_i n_i w_{im}}{\sum_i n_i}, \quad w_{im} \text{ minimises } \sum_s "
-        r"q_s(m) \, \ell(h_m(x_s), y_s)"
-    )
     refuses = {"loss": "mixes probabilities of classes"}
     Settings = FedEMSettings
 

@@ -3,9 +3,8 @@
 Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023, Section 3 and
 Algorithm 1.
 
-The class means of a round are shuffled; the authors' program takes them client by client. Its optimiser belongs to a
-client's model, so the server's head keeps its random initial values; here it trains, as in the paper. A client is
-tested with its base and the received head.
+A round's class means are shuffled; the authors' program takes them client by client. Its optimiser belongs to a
+client's model, so its head keeps its initial values; here the head trains, as in the paper.
 """
 
 from __future__ import annotations
@@ -56,18 +55,18 @@ class TrainedHead(PairsRule):
 
 
 class FedGH(PrototypeMethod):
-    """A client takes the head, trains base and head, and sends the mean features of each of its classes.
+    """Share a head that the server trains on the clients' class means.
 
-    The server takes steps on the cross-entropy of the head's predictions for these means.
+    client i:
+        train θ_i, and φ_i from φ, on f_i
+        send µ_ic, the mean of z of each class c
+    server: train φ on CE(φ(µ_ic), c)
+    predict: (θ_i, φ)
     """
 
     name = "fedgh"
     paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023"
     shares = "the head, from the server to the clients; mean features of each class, to the server"
-    equations = (
-        r"\phi \leftarrow \phi - \eta \nabla_\phi \, \mathrm{CE}(\phi(\bar{z}_{ic}), c), \quad \bar{z}_{ic} = "
-        r"\frac{1}{n_{ic}} \sum_{y_s = c} \theta_i(x_s)"
-    )
     refuses = {
         "personal-head": "trains one head for all clients",
         "loss": "has mean features of each class",

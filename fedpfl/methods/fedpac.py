@@ -76,22 +76,20 @@ class HeadCombination(PrototypeRule):
 
 
 class FedPAC(PrototypeMethod):
-    """The head on CE; then the base on CE + λ·mean (f(x) − c_y)²; centroids c_y are the means of all clients' features.
+    """Align features with all clients' class means µ_c; combine heads of similar clients.
 
-    A client also sends h_i = (p_ij·µ_ij)_j and V_i = (E‖z‖² − ‖h_i‖²)/n_i of its features z by the received base, p_ij
-    being the share of class j among its n_i samples and µ_ij the mean of their features. The server combines heads by
-    them.
+    client i:
+        h_i ← (n_ic/n_i·µ_ic)_c, µ_ic: mean of z of class c;  V_i ← (mean ‖z‖² − ‖h_i‖²)/n_i
+        train φ_i on f_i, one epoch;  train θ_i, from θ, on f_i + λ·mean (z − µ_y)²
+        send θ_i, φ_i, h_i, V_i and the new µ_ic
+    server: θ ← mean(θ_i);  µ_c ← mean of µ_ic by n_ic
+        φ_i ← Σ_j a_j·φ_j, a ≥ 0, Σ a_j = 1, minimising Σ a_j²·V_j + ‖h_i − Σ a_j·h_j‖²
+    predict: (θ, φ_i)
     """
 
     name = "fedpac"
     paper = "Xu et al., Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023"
     shares = "everything, and mean features of each class; each client gets its own combination of heads"
-    equations = (
-        r"\min_\theta \; f_i(\theta, \phi_i) + \lambda \, \mathrm{mean}_s (\theta(x_s) - c_{y_s})^2"
-        "\n"
-        r"\phi_i \leftarrow \sum_j \alpha_{ij} \phi_j, \quad \alpha_i = \arg\min_{\alpha \geq 0, \, "
-        r"\sum_j \alpha_j = 1} \sum_j \alpha_j^2 V_j + \left\| h_i - \sum_j \alpha_j h_j \right\|^2"
-    )
     refuses = {
         "personal-head": "combines its clients' heads, and shares class prototypes",
         "loss": "has a mean of features for each class",

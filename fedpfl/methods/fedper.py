@@ -11,12 +11,18 @@ from .bases.head import HeadMethod
 
 
 class FedPer(HeadMethod):
-    """Base: Σ n_i·θ_i / Σ n_i; the head never leaves the client."""
+    """Share the base; the head stays.
+
+    client i:
+        train θ_i, from θ, and φ_i on f_i
+        send θ_i
+    server: θ ← mean(θ_i)
+    predict: (θ, φ_i)
+    """
 
     name = "fedper"
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
     shares = "the base"
-    equations = r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, \quad \phi_i \text{ stays}"
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base."""

@@ -3,8 +3,10 @@
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022,
 Equations 3 to 7 and Algorithm 1.
 
-Equation 6 divides each class's sum Σ |D_ij|/N_j·C_i(j), which is a mean already, by the number of clients that have the
-class. That would draw all features towards 0, so we take it for a slip.
+Equation 6 divides the mean by the number of clients again, which would draw features towards 0: we read it as a typo.
+The distance is that of the authors' code; the paper's, ‖µ_ic − µ_c‖₂, has no gradient at 0, where the only client with
+a class is. The paper predicts the nearest prototype (``fedproto-predict``), which ignores how frequent a class is at
+the client.
 """
 
 from __future__ import annotations
@@ -24,24 +26,18 @@ from .settings import FedProtoSettings
 
 
 class FedProto(PrototypeMethod):
-    """CE + λ·mean of (f(x) − C(y))², C(j) being the mean features of class j over all clients (Equation 7).
+    """Share the class means µ_c of features and nothing of the model.
 
-    The paper's distance is ‖C_i(j) − C(j)‖₂ for each class j of a batch. It has no gradient at 0, the distance of a
-    client that is the only one with a class; so the distance here is that of the authors' code.
-
-    Models stay with their clients. A client predicts with its model by default. The paper's rule is the nearest
-    prototype, ŷ = argmin_j ‖f(x) − C(j)‖₂; it ignores how frequent a class is at the client.
+    client i:
+        train w_i on f_i + λ·mean (z − µ_y)²
+        send µ_ic, the mean of z of each class c
+    server: µ_c ← Σ n_ic·µ_ic / Σ n_ic
+    predict: w_i
     """
 
     name = "fedproto"
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
     shares = "nothing of the model, but mean features of each class"
-    equations = (
-        r"C_i(j) = \frac{1}{|D_{ij}|} \sum_{s \in D_{ij}} f_i(x_s), \quad C(j) = \frac{\sum_i |D_{ij}| "
-        r"C_i(j)}{\sum_i |D_{ij}|}"
-        "\n"
-        r"\min_{w_i} \; \mathrm{CE}(w_i) + \lambda \, \mathrm{mean}_s (f_i(x_s) - C(y_s))^2"
-    )
     refuses = {
         "personal-head": "keeps its head already, and shares class prototypes, for which a class means the same to all",
         "loss": "has a prototype for each class",

@@ -11,16 +11,18 @@ from .settings import FedProxSettings
 
 
 class FedProx(Method):
-    """A client minimises CE(w) + µ/2·‖w − w^t‖² with the received w^t; w ← Σ n_i·w_i / Σ n_i."""
+    """Pull each client back to the model that it received.
+
+    client i:
+        train w_i, from w, on f_i + µ/2·‖w_i − w‖²
+        send w_i
+    server: w ← mean(w_i)
+    predict: w
+    """
 
     name = "fedprox"
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
     shares = "everything"
-    equations = (
-        r"w_i \leftarrow \arg\min_w f_i(w) + \frac{\mu}{2} \|w - w^t\|^2"
-        "\n"
-        r"w \leftarrow \frac{\sum_i n_i w_i}{\sum_i n_i}"
-    )
     Settings = FedProxSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

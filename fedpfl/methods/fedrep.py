@@ -15,17 +15,19 @@ from .settings import FedRepSettings
 
 
 class FedRep(HeadMethod):
-    """p-epochs on the head over a frozen base, then E epochs on the base under a frozen head."""
+    """Share the base; the head stays, and trains first.
+
+    client i:
+        train φ_i on f_i(θ, φ_i)
+        train θ_i, from θ, on f_i(θ_i, φ_i)
+        send θ_i
+    server: θ ← mean(θ_i)
+    predict: (θ, φ_i)
+    """
 
     name = "fedrep"
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021"
     shares = "the base"
-    equations = (
-        r"\phi_i \leftarrow \phi_i - \eta \nabla_\phi f_i(\theta, \phi_i), \quad \text{then} \quad "
-        r"\theta_i \leftarrow \theta_i - \eta \nabla_\theta f_i(\theta_i, \phi_i)"
-        "\n"
-        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}"
-    )
     Settings = FedRepSettings
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

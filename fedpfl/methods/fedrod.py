@@ -2,12 +2,10 @@
 
 Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, with linear
 personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition,
-NeurIPS 2020. A head is one layer here, because the sum of two linear layers is one: a client's model can be exported as
-a plain model.
+NeurIPS 2020.
 
-The personal head starts as a copy of the generic one, as in other implementations. With a start at zero a client
-predicts as the global model does until it has trained, but it ended lower in all comparisons
-(docs/results/pfllib-fashion-mnist.md).
+A head is one layer: the sum of two is one, so a client's model can be exported as a plain model. p starts as a copy of
+φ, as in other implementations; from zero it ended lower in all comparisons (docs/results/pfllib-fashion-mnist.md).
 """
 
 from __future__ import annotations
@@ -26,20 +24,21 @@ PERSONAL_HEAD = "personal_head"
 
 
 class FedRoD(Method):
-    """Features z, generic logits g(z), personal logits p(z); a client predicts by g + p, the global model is g.
+    """Share the base and a generic head; a personal head p_i stays.
 
-    CE(g + log n_ic) trains base and generic head, CE(stop(g) + p(stop(z))) the personal head; n_ic are the client's
-    samples of class c, and classes that it lacks are left out of the first softmax.
+    client i:
+        train θ_i, φ_i, from θ, φ, on CE(φ_i(z) + log n_ic, y)
+        train p_i, in the same steps, on CE(φ_i(z) + p_i(z), y) with z and φ_i fixed
+        send θ_i, φ_i
+    server: θ, φ ← mean(θ_i, φ_i)
+    predict: φ(z) + p_i(z);  global model: φ(z)
+
+    Classes that a client lacks (n_ic = 0) are left out of the first softmax.
     """
 
     name = "fedrod"
     paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning …, ICLR 2022"
     shares = "the base and the generic head"
-    equations = (
-        r"\min_{\theta, g} \; \mathrm{CE}(g(z) + \log n_{ic}, y), \quad z = \theta(x)"
-        "\n"
-        r"\min_{p_i} \; \mathrm{CE}(g(z) + p_i(z), y) \quad \text{with } \theta \text{ and } g \text{ frozen}"
-    )
     refuses = {
         "personal-head": "has a personal head already, and its other one learns what is common to all",
         "loss": "balances classes",

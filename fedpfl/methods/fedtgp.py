@@ -3,9 +3,8 @@
 Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.
 
-The server's batches have as many class means as the clients' have samples (B), and its layers have PyTorch's
-initialisation. The authors' program predicts by the nearest prototype, and sends prototypes of classes that no client
-has had.
+The server's batches have B class means, its layers PyTorch's initialisation. The authors' program predicts by the
+nearest prototype, and sends prototypes of classes that no client has had.
 """
 
 from __future__ import annotations
@@ -87,24 +86,18 @@ class TrainedPrototypes(PairsRule):
 
 
 class FedTGP(FedProto):
-    """Clients do what they do in FedProto; the server trains prototypes P = g(E), a network g of one vector per class.
+    """Share class prototypes P_c that the server trains on the clients' class means.
 
-    It minimises −log of exp(−‖z̄ − P_c‖ − δ) / (exp(−‖z̄ − P_c‖ − δ) + Σ_{c' ≠ c} exp(−‖z̄ − P_c'‖)) over the clients'
-    class means z̄ of class c.
+    client i: as in FedProto, with µ_c = P_c
+    server: m_c ← plain mean(µ_ic);  δ ← min(max_c min_{d ≠ c} ‖m_c − m_d‖, τ)
+        e_d = exp(−‖µ_ic − P_d‖), for d = c times exp(−δ);  P_c = g(E_c)
+        train g, E on −log(e_c / Σ_d e_d) of all µ_ic
+    predict: w_i
     """
 
     name = "fedtgp"
     paper = "Zhang et al., FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced …, AAAI 2024"
     shares = "nothing of the model, but mean features of each class, and prototypes that the server trains on them"
-    equations = (
-        r"\min_{E, g} \; -\sum_{i, c} \log \frac{e^{-\|\bar{z}_{ic} - P_c\| - \delta}}{e^{-\|\bar{z}_{ic} - P_c\| - "
-        r"\delta} + \sum_{c' \neq c} e^{-\|\bar{z}_{ic} - P_{c'}\|}}, \quad P_c = g(E_c)"
-        "\n"
-        r"\delta = \min \left( \max_c \min_{c' \neq c} \|Q_c - Q_{c'}\|, \; \tau \right), \quad Q_c = "
-        r"\mathrm{mean}_i \, \bar{z}_{ic}"
-        "\n"
-        r"\min_{w_i} \; \mathrm{CE}(w_i) + \lambda \, \mathrm{mean}_s (\theta_i(x_s) - P_{y_s})^2"
-    )
     Settings = FedTGPSettings
 
     @property

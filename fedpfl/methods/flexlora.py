@@ -3,9 +3,8 @@
 Bai, Chen, Qian, Yao, Li: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client Resources,
 NeurIPS 2024, Section 3 and Algorithm 1.
 
-All clients' adapters have the shape of rank ``lora-rank`` and the scale α/r of that rank. Beyond a client's own rank
-the rows of A and the columns of B are 0: they do not travel, and since both are 0 their gradients are, too. The method
-needs ``trainable = "lora"``.
+All adapters have the shape and the scale α/r of ``lora-rank``. Beyond a client's rank they are 0, do not travel, and
+have no gradient.
 """
 
 from __future__ import annotations
@@ -89,7 +88,16 @@ class MeanOfProducts(Mean):
 
 
 class FlexLoRA(AdapterMethod):
-    """All of the model is shared; clients differ in the rank of their adapters."""
+    """Share all of the model; clients differ in the rank r_i of their adapters.
+
+    each adapted weight is W + α/r·B_i·A_i, W frozen, rank r_i
+    client i:
+        train B_i, A_i and the head on f_i
+        send them
+    server: U·S·Vᵀ ← SVD of mean(B_i·A_i);  the head ← its mean
+        B_i ← first r_i columns of U·S;  A_i ← first r_i rows of Vᵀ
+    predict: W + α/r·B_i·A_i
+    """
 
     name = "flexlora"
     paper = (
@@ -97,10 +105,6 @@ class FlexLoRA(AdapterMethod):
         "NeurIPS 2024"
     )
     shares = "adapters of each client's rank, and the head"
-    equations = (
-        r"W = \frac{\sum_i n_i B_i A_i}{\sum_i n_i} = U \Sigma V^\top, \quad B_i \leftarrow (U \Sigma)_{:, 1..r_i}, "
-        r"\quad A_i \leftarrow (V^\top)_{1..r_i, :}"
-    )
     Settings = FlexLoRASettings
 
     def check(self) -> None:

@@ -3,8 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature Information
 for Personalized Federated Learning, ICCV 2023, Section 3.
 
-The distance to the global class embeddings is the Frobenius norm over a batch, ‖CoV(f, c_g) − E[y]‖, as in the authors'
-code. For B samples that is √B times their root mean square distance, so λ depends on the batch size.
+As in the authors' code the distance to E_y is the Frobenius norm over a batch: for B samples √B times their root mean
+square distance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from .settings import GPFLSettings
 
 
 class GPFL(Method):
-    """Base, class embeddings and conditional valve are averaged; the head stays."""
+    """Share the base, class embeddings E and a conditional valve V; the head stays.
+
+    client i:
+        g ← mean_c E_c;  g_i ← Σ_c n_ic/n_i·E_c
+        train θ_i, V_i, E_i, φ_i on CE(φ_i(V_i(z, g_i)), y)
+            + CE(cos(V_i(z, g), E_i), y) + λ·‖V_i(z, g) − E_y‖
+        send θ_i, V_i, E_i
+    server: θ, V, E ← mean of what arrived
+    predict: φ_i(V(z, g_i))
+    """
 
     name = "gpfl"
     paper = (
@@ -32,12 +41,6 @@ class GPFL(Method):
         "ICCV 2023"
     )
     shares = "base, class embeddings, conditional valve"
-    equations = (
-        r"\min \; \mathrm{CE}(\phi_i(\mathrm{CoV}(f, p_i)), y) + \mathrm{CE}(\cos(\mathrm{CoV}(f, g), E), "
-        r"y) + \lambda \|\mathrm{CoV}(f, g) - E_y\|"
-        "\n"
-        r"g = \frac{1}{C} \sum_c E_c, \quad p_i = \sum_c \frac{n_{ic}}{n_i} E_c"
-    )
     refuses = {
         "personal-head": "keeps its head already, and shares class embeddings, for which a class means the same to all",
         "loss": "has an embedding of each class",

@@ -65,21 +65,17 @@ class Mixture:
 
 
 class KNNPer(Method):
-    """Training is FedAvg's. A client predicts with λ·h_knn + (1 − λ)·h, h_knn by its nearest training samples.
+    """Train as FedAvg does; let the client's nearest samples vote as well.
 
-    h_knn(x)_y is proportional to Σ exp(−‖φ(x) − φ(x_s)‖₂/σ) over those of the k nearest samples x_s that are of class
-    y; φ are the features that the last layer of h gets.
+    training: FedAvg
+    client i: remembers z_s, y_s of its samples s
+    predict: λ·knn(x) + (1 − λ)·softmax(w(x))
+        knn(x)_c ∝ Σ exp(−‖z − z_s‖/σ) over those of the k nearest samples with y_s = c
     """
 
     name = "knn-per"
     paper = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
     shares = "everything; features of the client's samples, which are remembered, stay"
-    equations = (
-        r"h_i(x) = \lambda \, h_i^{\mathrm{knn}}(x) + (1 - \lambda) \, h(x)"
-        "\n"
-        r"h_i^{\mathrm{knn}}(x)_y \propto \sum_{s \in \mathrm{knn}(x), \, y_s = y} \exp \left( "
-        r"-\frac{\|\varphi(x) - \varphi(x_s)\|_2}{\sigma} \right)"
-    )
     refuses = {"loss": "lets neighbours vote for classes"}
     Settings = KNNPerSettings
 

@@ -12,12 +12,18 @@ from .bases.head import HeadMethod
 
 
 class LGFedAvg(HeadMethod):
-    """Head: Σ n_i·φ_i / Σ n_i; the base never leaves the client. Both train together."""
+    """Share the head; the base stays.
+
+    client i:
+        train θ_i, and φ_i from φ, on f_i
+        send φ_i
+    server: φ ← mean(φ_i)
+    predict: (θ_i, φ)
+    """
 
     name = "lg-fedavg"
     paper = "Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020"
     shares = "the head"
-    equations = r"\phi \leftarrow \frac{\sum_i n_i \phi_i}{\sum_i n_i}, \quad \theta_i \text{ stays}"
     refuses = {"personal-head": "shares the head and nothing else"}
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

@@ -8,12 +8,16 @@ from .base import Method
 
 
 class Local(Method):
-    """Nothing is shared."""
+    """Share nothing.
+
+    client i:
+        train w_i on f_i
+    predict: w_i
+    """
 
     name = "local"
     paper = "no federation: the baseline of every personalised-FL paper"
     shares = "nothing"
-    equations = r"w_i \leftarrow w_i - \eta \nabla f_i(w_i)"
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share nothing."""

@@ -2,9 +2,8 @@
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
 
-The features are the input of the model's last layer. The paper puts a projection head of two layers before that
-layer; here that is up to the model. The two models that features are compared with are not trained and run in
-evaluation mode.
+Features are the input of the last layer; the paper's projection head of two layers is up to the model. The compared
+models run in evaluation mode. In a client's first round z_i = z_w, and ℓ has no gradient.
 """
 
 from __future__ import annotations
@@ -24,19 +23,20 @@ TEMPERATURE = 0.5  # τ of the contrastive loss
 
 
 class Moon(KeepsTrained):
-    """CE + µ·ℓ, ℓ = −log(exp(cos(z, z_glob)/τ) / (exp(cos(z, z_glob)/τ) + exp(cos(z, z_prev)/τ))); the mean of all.
+    """Add a contrastive loss that compares a sample's features with those of two earlier models.
 
-    z are a sample's features by the model that trains, z_glob by the received one and z_prev by the one that the client
-    trained last. The first time that is the received one, too, and ℓ then has no gradient.
+    client i:
+        z, z_w, z_i ← features of a sample by w_i, by w, and by the client's last w_i
+        ℓ = −log(exp(cos(z, z_w)/τ) / (exp(cos(z, z_w)/τ) + exp(cos(z, z_i)/τ)))
+        train w_i, from w, on f_i + µ·mean ℓ
+        send w_i
+    server: w ← mean(w_i)
+    predict: w
     """
 
     name = "moon"
     paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
     shares = "everything; the model that a client trained last stays for comparison"
-    equations = (
-        r"\min_w \; \mathrm{CE} + \mu \ell, \quad \ell = -\log \frac{\exp(\cos(z, z_{\mathrm{glob}}) / "
-        r"\tau)}{\exp(\cos(z, z_{\mathrm{glob}}) / \tau) + \exp(\cos(z, z_{\mathrm{prev}}) / \tau)}"
-    )
     Settings = MoonSettings
 
     def build(self, model: nn.Module) -> nn.Module:

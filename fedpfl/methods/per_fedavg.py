@@ -4,7 +4,7 @@ Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Gua
 Approach, NeurIPS 2020, Algorithm 1.
 
 The step β goes through the optimiser, with ``momentum`` and ``weight-decay`` where they are not 0; the paper has
-neither, and the step α inside has none.
+neither.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ DELTA = 0.001  # step δ of the finite difference
 
 
 class PerFedAvg(Method):
-    """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step on its own data."""
+    """Train a model for its loss after one step of gradient descent.
+
+    client i:
+        for each batch, from w: w_i ← w_i − β·∇F_i(w_i), F_i(w) = f_i(w − α·∇f_i(w))
+        send w_i
+    server: w ← plain mean(w_i)
+    predict: w − α·∇f_i(w)
+    """
 
     name = "per-fedavg"
     paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
     shares = "everything"
-    equations = r"\min_w \; \sum_i f_i(w - \alpha \nabla f_i(w))"
     Settings = PerFedAvgSettings
     aggregation = Aggregation(Mean, {"weights": "uniform"})  # Algorithm 1
 

@@ -3,9 +3,9 @@
 McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024, Section 4 and
 Algorithm 1.
 
-The statistics are those of all training samples by the trained base; the authors' code takes the features of the steps.
-As in that code the identity is added to a client's covariance. At first the means are the rows of the drawn head; the
-authors draw uniform numbers. The server sets negative eigenvalues of the mean covariance to 0.
+Statistics are those of all samples by the trained base; the authors' code takes the features of the steps. As there the
+identity is added to a client's covariance. The first means are the rows of the drawn head; the authors draw uniform
+numbers. The server sets negative eigenvalues to 0.
 """
 
 from __future__ import annotations
@@ -73,23 +73,20 @@ class MeanOfGaussians(Mean):
 
 
 class PFedFDA(Method):
-    """The base trains under the classifier of all clients' Gaussians; a client predicts with that of a mixture.
+    """Share the base and Gaussians of the features, of which each client makes its head.
 
-    The classifier of means µ_c, a covariance Σ and the client's class shares π_c is Σ⁻¹µ_c·z − ½·µ_cᵀΣ⁻¹µ_c + log π_c.
+    head of (µ, Σ):  h(z)_c = µ_cᵀΣ⁻¹z − ½·µ_cᵀΣ⁻¹µ_c + log(n_ic/n_i)
+    client i:
+        train θ_i, from θ, under the head of (µ, Σ)
+        (µ_i, Σ_i) ← β·(own means and covariance) + (1 − β)·(µ, Σ), β best on held-out samples
+        send θ_i, µ_i, Σ_i
+    server: θ, µ, Σ ← mean of what arrived
+    predict: the head of (µ_i, Σ_i) on z
     """
 
     name = "pfedfda"
     paper = "McLaughlin and Su, Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024"
     shares = "the base, and means and covariance of the features"
-    equations = (
-        r"h_c(z) = \mu_c^\top \Sigma^{-1} z - \frac{1}{2} \mu_c^\top \Sigma^{-1} \mu_c + \log \pi_{ic}"
-        "\n"
-        r"\mu_i = \beta_\mu \hat{\mu}_i + (1 - \beta_\mu) \mu, \quad \Sigma_i = \beta_\Sigma \hat{\Sigma}_i + (1 - "
-        r"\beta_\Sigma) \Sigma, \quad (\beta_\mu, \beta_\Sigma) = \arg\min \mathrm{CE} \text{ of held-out samples}"
-        "\n"
-        r"\mu \leftarrow \frac{\sum_i n_i \mu_i}{\sum_i n_i}, \quad \Sigma \leftarrow \frac{\sum_i n_i \Sigma_i}"
-        r"{\sum_i n_i}"
-    )
     refuses = {
         "personal-head": "makes its heads of statistics, which are shared",
         "loss": "has a Gaussian for each class",

@@ -1,11 +1,10 @@
 """pFedMe: clients have models near the global one, which follows the gradient of their Moreau envelopes.
 
-T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1. As in the
-authors' code, θ starts a round from what the client received, and each batch continues from the θ of the one before.
+T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1, which calls v
+θ. As in the authors' code v starts a round from w and continues from batch to batch.
 
-A batch of a round is one of the paper's R local rounds. The step η of w goes through the optimiser, with ``momentum``
-and ``weight-decay`` where they are not 0; the paper has neither, and the steps of θ have none. A client is tested with
-the θ of the round in which it trained last.
+A batch is one of the paper's R local rounds. The step η goes through the optimiser, with ``momentum`` and
+``weight-decay`` where they are not 0; the paper has neither.
 """
 
 from __future__ import annotations
@@ -27,17 +26,19 @@ from .settings import PFedMeSettings
 
 
 class PFedMe(KeepsTrained):
-    """θ ≈ argmin f(θ) + λ/2·‖θ − w‖² by K steps on a batch, then w ← w − η·λ·(w − θ); w ← (1 − β)·w + β·mean(w_i)."""
+    """Train a second model v near w on each batch, and move w towards it.
+
+    client i, for each batch, from w:
+        v_i ← K steps on f_i(v_i) + λ/2·‖v_i − w_i‖²
+        w_i ← w_i − η·λ·(w_i − v_i)
+    send w_i
+    server: w ← (1 − β)·w + β·plain mean(w_i)
+    predict: v_i
+    """
 
     name = "pfedme"
     paper = "T Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
     shares = "the global model w; the client's θ stays"
-    equations = (
-        r"\theta_i \approx \arg\min_\theta f_i(\theta) + \frac{\lambda}{2} \|\theta - w_i\|^2, \quad w_i "
-        r"\leftarrow w_i - \eta \lambda (w_i - \theta_i)"
-        "\n"
-        r"w \leftarrow (1 - \beta) w + \beta \, \mathrm{mean}_i(w_i)"
-    )
     Settings = PFedMeSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

@@ -3,8 +3,8 @@
 Hyeon-Woo, Ye-Bin, Oh: FedPara: Low-Rank Hadamard Product for Communication-Efficient Federated Learning, ICLR 2022,
 Sections 2.2 and 2.3.
 
-W1 = X1·Y1ᵀ is shared and W2 = X2·Y2ᵀ personal; a convolution's factors are T ×₁ X ×₂ Y with a core T of R×R×H×W
-(Proposition 3). The product of two matrices of rank R has rank up to R², so R is near the square root of the full rank.
+A convolution's factors are T ×₁ X ×₂ Y with a core T of R×R×H×W (Proposition 3). The product of two matrices of rank R
+has rank up to R², so R is near the square root of the full rank.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ from .settings import PFedParaSettings
 
 
 class PFedPara(Method):
-    """W = W1 ⊙ (W2 + 1): W1 is averaged, W2 stays (Section 2.3)."""
+    """Share one low-rank factor of each weight; the other stays.
+
+    each weight is P ⊙ (Q_i + 1), P = X·Yᵀ, Q_i = X_i·Y_iᵀ
+    client i:
+        train X, Y, from the server's, and X_i, Y_i on f_i
+        send X, Y
+    server: X, Y ← mean of what arrived
+    predict: P ⊙ (Q_i + 1)
+    """
 
     name = "pfedpara"
     paper = "Hyeon-Woo et al., FedPara: Low-Rank Hadamard Product for Communication-Efficient FL, ICLR 2022"
     shares = "the first factor W1 of every weight, biases, BatchNorm"
     refuses = {"trainable": "factorises whole weights"}
-    equations = r"W_i = W_1 \odot (W_{2,i} + 1), \quad W_1 = X_1 Y_1^\top, \quad W_{2,i} = X_{2,i} Y_{2,i}^\top"
     Settings = PFedParaSettings
 
     def build(self, model: nn.Module) -> nn.Module:

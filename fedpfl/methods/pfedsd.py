@@ -20,15 +20,19 @@ TEMPERATURE = 3.0  # τ of the distillation
 
 
 class PFedSD(KeepsTrained):
-    """Cross-entropy + λτ²·KL(teacher ‖ student); the teacher is the model that the client trained last."""
+    """Distil a client's last model into the one that it received.
+
+    client i:
+        teacher ← its last w_i
+        train w_i, from w, on f_i + λτ²·KL(softmax(teacher/τ) ‖ softmax(w_i/τ)), of logits
+        send w_i
+    server: w ← mean(w_i)
+    predict: w_i as last trained
+    """
 
     name = "pfedsd"
     paper = "Jin et al., Personalized Edge Intelligence via Federated Self-Knowledge Distillation, TPDS 2023"
     shares = "everything; the model before aggregation stays as teacher"
-    equations = (
-        r"\min_w \; \mathrm{CE} + \lambda \tau^2 \, \mathrm{KL} \left( "
-        r"\mathrm{softmax}(z_{\mathrm{teacher}} / \tau) \,\|\, \mathrm{softmax}(z / \tau) \right)"
-    )
     refuses = {"loss": "learns from probabilities of classes"}
     Settings = PFedSDSettings
 

@@ -3,14 +3,9 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, Algorithm 1.
 
-Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K steps. For plain SGD that is the mean of the K
-gradients, and this mean is used here, because it is also valid with momentum and Adam. ``weight-decay``, which the
-paper does not have, works on the corrected gradients.
-
-Option I, the gradient at the received model, is left out. It needs few or small steps: far from where a round began its
-correction is out of date, and clients diverge. With momentum option II diverges as well, because momentum makes each
-correction several times as large. So clients train without momentum, as in the paper, unless ``scaffold-momentum`` is
-set.
+The paper's option II sets c_i to c_i − c + (w − w_i)/(K·η) after K steps. For plain SGD that is the mean gradient,
+which is also valid with momentum and Adam. ``weight-decay`` works on the corrected gradients. Option I, the gradient at
+the received model, is left out: far from where a round began it is out of date, and clients diverge.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from .settings import ScaffoldSettings
 
 
 class ControlledMean(Mean):
-    """x ← mean_S(y_i), a step of η_g = 1; c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N."""
+    """w ← mean_S(w_i), a step of η_g = 1; c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N."""
 
     name = "scaffold"
     no_robust_mean = ""
@@ -50,7 +45,7 @@ class ControlledMean(Mean):
         return Payload(arrays={"control": self.control}) if kind == "train" else Payload()
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Add y_i and Δc_i."""
+        """Add w_i and Δc_i."""
         super().add(client, shared, reply)
         self._change.add(reply.arrays["change"], 1.0)
 
@@ -61,17 +56,19 @@ class ControlledMean(Mean):
 
 
 class Scaffold(KeepsArrays):
-    """A client steps y_i ← y_i − η·(∇f_i(y_i) − c_i + c) and then renews c_i, of which it sends the change Δc_i."""
+    """Correct each gradient by c − c_i.
+
+    client i:
+        for each batch, from w: w_i ← w_i − η·(∇f_i(w_i) − c_i + c)
+        new c_i ← mean of these ∇f_i(w_i)
+        send w_i and the change of c_i
+    server: w ← plain mean(w_i);  c ← c + Σ changes / N
+    predict: w
+    """
 
     name = "scaffold"
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
     shares = "everything, and the change of the client's c_i"
-    equations = (
-        r"y_i \leftarrow y_i - \eta (\nabla f_i(y_i) - c_i + c)"
-        "\n"
-        r"x \leftarrow \mathrm{mean}_i \, y_i, \quad c \leftarrow c + \frac{1}{N} \sum_{i "
-        r"\in S} \Delta c_i"
-    )
     extras = (
         Extra("control", CLIENT, "c, the mean of all clients' c_i", (SHARED,)),
         Extra("change", SERVER, "Δc_i, the change of the client's c_i", (SHARED,)),

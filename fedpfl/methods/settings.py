@@ -61,40 +61,34 @@ class FactorizedFLSettings:
     )
     penalty: str = setting(
         "gradient",
-        "Effect of λ‖µ‖₁. gradient: it is part of the training loss. threshold: λ is only the value below which an "
-        "entry counts as 0, as in the authors' code, whose penalty has no gradient.",
+        "Effect of λ‖µ‖₁. gradient: part of the loss. threshold: only entries below λ count as 0, as in the authors' "
+        "code.",
         choices=("gradient", "threshold"),
         of=FACTORIZED,
     )
-    mu: bool = setting(
-        True, "Whether weights have a term µ besides u ⊗ v. false: the ablation without µ.", of=FACTORIZED
-    )
+    mu: bool = setting(True, "Whether weights have the term µ.", of=FACTORIZED)
     threshold: float = setting(
         0.0,
-        "Threshold τ: clients whose cosine similarity is below it are left out. Above 1 all are.",
+        "Threshold τ of the cosine similarity; above 1 all other clients are left out.",
         minimum=-1,
         of=FACTORIZED,
     )
-    scaling: float = setting(
-        1.0, "Scaling ε of the similarities. 0: all matched clients weigh the same.", minimum=0, of=FACTORIZED
-    )
+    scaling: float = setting(1.0, "Scaling ε of the similarities. 0: equal weights.", minimum=0, of=FACTORIZED)
     min_aggregate: int = setting(
         10,
-        "Minimum number of nearest clients to average, even below τ; includes the client itself.",
+        "Minimum number of clients to average, even below τ, with the client itself.",
         minimum=1,
         of=FACTORIZED,
     )
     matching: str = setting(
         "similar",
-        "Clients whose arrays are averaged. similar: the matched ones. random: three drawn at random. worst: the "
-        "three least similar. The last two are for comparison.",
+        "Clients that are averaged: the similar ones or, for comparison, three random or the three worst ones.",
         choices=("similar", "random", "worst"),
         of=FACTORIZED,
     )
     classifier: str = setting(
         "personal",
-        "Whether each client keeps its classifier, as when labels or tasks differ (personal), or the classifier is "
-        "treated like any other layer (shared).",
+        "personal: each client keeps its classifier, as when labels differ. shared: it is a layer like any other.",
         choices=("personal", "shared"),
         of=FACTORIZED,
     )
@@ -106,7 +100,7 @@ class FedALASettings:
 
     layers: int = setting(
         1,
-        "Number p of shared layers to mix, counted from the output; lower layers are used as received. 0: FedAvg.",
+        "Number of layers to mix, counted from the output. 0: FedAvg.",
         minimum=0,
     )
     samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
@@ -117,15 +111,13 @@ class FedALASettings:
 class FedAMPSettings:
     """Settings of FedAMP."""
 
-    alpha: float = setting(1.0, "Step α_k of the mixture. 0: every client keeps its own model.", minimum=0)
+    alpha: float = setting(1.0, "Step α of the mixture. 0: every client keeps its own model.", minimum=0)
     sigma: float = setting(
         50.0,
-        "Scale σ of the attention exp(−‖w_i − w_j‖²/σ). The weights of all other clients must sum to less than 1.",
+        "Scale σ. The weights of all other clients must sum to less than 1.",
         above=0,
     )
-    prox: float = setting(
-        0.1, "Weight λ of the proximal term λ/(2α_k)·‖w − u_i‖² towards the client's mixture.", minimum=0
-    )
+    prox: float = setting(0.1, "Weight λ of the proximal term towards the client's mixture.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +126,7 @@ class FedAvgSettings:
 
     weights: str = setting(
         "examples",
-        "Weights of the mean. examples: by training samples. uniform: equal.",
+        "Weights of the mean: by training samples (examples), or equal.",
         choices=("examples", "uniform"),
     )
     share_buffers: bool = setting(
@@ -194,27 +186,25 @@ class FedDecompSettings:
     rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
     lora_epochs: int = setting(
         -1,
-        "Epochs E_lora per round that train τ; the remaining ones train σ and must be at least one. -1: two fifths "
-        "of E, as in the authors' code, but at least 1; with a single epoch both train together. 0: τ is never "
-        "trained, which is FedAvg with equal weights.",
+        "Epochs E_lora per round that train τ; at least one remains for σ. -1: two fifths of E, as in the authors' "
+        "code, at least 1; with a single epoch both train together. 0: FedAvg with equal weights.",
         minimum=-1,
     )
     init: str = setting(
         "code",
-        "Shape and initialisation of τ, as in the paper (equations 3 and 4) or as in the authors' code, where τ of a "
-        "convolution can have full rank.",
+        "Shape and initialisation of τ, as in the paper or in the authors' code.",
         choices=("paper", "code"),
     )
     variant: str = setting(
         "alternating",
-        "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared and σ personal. tau-only: "
-        "only τ is trained and σ stays as initialised (figure 5, E_lora = E). Table 4's controls train both "
-        "together and share both (all-shared: FedAvg with low-rank matrices) or neither (all-local).",
+        "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared, σ personal. tau-only: σ stays "
+        "as initialised (figure 5). Table 4's controls train both together and share both (all-shared) or neither "
+        "(all-local).",
         choices=("alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"),
     )
     absent_clients: str = setting(
         "skip",
-        "Clients not asked in a round. skip: they are left out of the mean. last: they count with the last mean.",
+        "Clients not asked in a round: left out of the mean, or counted with the last mean.",
         choices=("skip", "last"),
     )
     lora_moves_statistics: bool = setting(
@@ -244,21 +234,20 @@ class ChannelSettings:
 
     layers: str = setting(
         "auto",
-        'Layers Λ to split, by name or by number, such as "16,17". Number 1 is the first convolution or linear '
-        "layer; the projections of residual networks are not counted. auto: the last convolution, or the last "
-        "hidden layer of a model without convolutions.",
+        'Layers Λ to split, by name or number, such as "16,17". Number 1 is the first convolution or linear layer; '
+        "projections of residual networks are not counted. auto: the last convolution, or else the last hidden layer.",
         of="fedfac",
     )
     splits: str = setting(
         "channel",
-        "What belongs to a channel. channel: its row of the weight, its bias and its BatchNorm channel. weight: the "
-        "row alone; the layer's biases and BatchNorm are personal, as in the authors' code.",
+        "What belongs to a channel. channel: its row of the weight, bias and BatchNorm channel. weight: the row; "
+        "biases and BatchNorm are personal, as in the authors' code.",
         choices=("channel", "weight"),
         of="fedfac",
     )
     share_buffers: bool = setting(
         True,
-        "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal.",
+        "Whether BatchNorm's running statistics are shared; in the authors' runs they are personal.",
         of="fedfac",
     )
 
@@ -269,8 +258,8 @@ class FedSplitSettings(ChannelSettings):
 
     split: str = setting(
         "random",
-        "random, or the absolute path of a NumPy file on the server's machine with 1 (shared) or 0 "
-        "(client-specific) for each channel of Λ. FedFac writes such files to RUN/arrays/split.",
+        "random, or the absolute path of a NumPy file on the server's machine with 1 (shared) or 0 for each channel "
+        "of Λ, such as FedFac's RUN/arrays/split.",
     )
     shared: float = setting(
         0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1
@@ -284,7 +273,7 @@ class FedFomoSettings:
     models: int = setting(5, "Maximum number M of other clients' models sent to a client.", minimum=0)
     validation: float = setting(
         0.2,
-        "Share of a client's training samples used to compare models; they are not used for training.",
+        "Share of a client's training samples held out to compare models.",
         minimum=0,
         maximum=0.9,
     )
@@ -298,8 +287,7 @@ class FedProtoSettings:
         1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0, of="fedproto"
     )
     predict: str = setting(
-        "model", "How classes are predicted. model: by the client's own model. prototype: as the class of the nearest "
-        "prototype.",
+        "model", "Prediction by the client's model, or as the class of the nearest prototype.",
         choices=("model", "prototype"), of="fedproto",
     )  # fmt: skip
 
@@ -317,26 +305,24 @@ class FedReGSettings(HeadSettings):
 
     threshold: str = setting(
         "average",
-        "How the size t of a client's rebalanced set follows from the training samples of all clients; each class "
-        "gets t / C samples.",
+        "How the size t of the rebalanced set follows from the clients' numbers of training samples.",
         choices=("average", "median", "max", "second-min"),
     )
     augmentation: str = setting(
         "simple",
-        "How a class with too few images is filled up. simple: flip, crop, rotation, colour jitter and affine map. "
-        "auto: AutoAugment. none: plain copies. Data other than images are always filled up with copies.",
+        "How a class with too few images is filled up. simple: flip, crop, rotation, colour jitter, affine map. auto: "
+        "AutoAugment. none: copies, as always for other data.",
         choices=("simple", "auto", "none"),
     )
     personal_start: str = setting(
         "generic",
-        "Initialisation of the personal head. generic: a copy of the generic head. random: its own, as in Algorithm 1.",
+        "Initialisation of the personal head: a copy of the generic head, or random, as in Algorithm 1.",
         choices=("generic", "random"),
     )
     variant: str = setting(
         "full",
-        "full: the method. The others are ablations. same-weights (a): base and head have the same weights. "
-        "one-head (b): no personal head. original-only (c): no rebalanced data. rebalanced-only (d): no training on "
-        "the original data, hence no personal head.",
+        "full, or an ablation: same-weights (a: head weighted as the base), one-head (b: no personal head), "
+        "original-only (c: no rebalanced data), rebalanced-only (d: no original data, no personal head).",
         choices=("full", "same-weights", "one-head", "original-only", "rebalanced-only"),
     )
 
@@ -354,7 +340,7 @@ class FedRoDSettings:
 
     personal_start: str = setting(
         "generic",
-        "Initialisation of the personal head. generic: a copy of the generic head. zero: zeros.",
+        "Initialisation of the personal head: a copy of the generic head, or zeros.",
         choices=("generic", "zero"),
     )
 
@@ -372,8 +358,8 @@ class FlexLoRASettings:
 
     ranks: str = setting(
         "",
-        "Ranks of the clients' adapters, separated by commas, each at most lora-rank. Client i takes entry i; the "
-        "list repeats after its end. Empty: lora-rank for all.",
+        "Ranks of the clients' adapters, separated by commas, each at most lora-rank; the list repeats after its "
+        "end. Empty: lora-rank for all.",
     )
 
 
@@ -398,8 +384,8 @@ class KNNPerSettings:
     )
     tune: bool = setting(
         False,
-        "Each client chooses λ_m from 0, 0.1, … 1 for the highest accuracy on its validation samples "
-        "(validation-fraction), as in the paper. A client without validation samples uses the common weight.",
+        "Each client chooses λ from 0, 0.1, … 1 by its validation samples (validation-fraction), as in the paper; "
+        "without any it uses the common weight.",
         needs="validation-fraction",
     )
 
@@ -418,7 +404,7 @@ class PerFedAvgSettings:
     beta: float = setting(0.001, "Step size β of the shared model.", above=0)
     gradient: str = setting(
         "first-order",
-        "first-order: ignore the Hessian. hessian-free: approximate the Hessian-vector product by a finite difference.",
+        "Without the Hessian (first-order), or with its product by a finite difference (hessian-free).",
         choices=("first-order", "hessian-free"),
     )
 
@@ -436,12 +422,12 @@ class PFedMeSettings:
 
     pull: float = setting(
         15.0,
-        "Weight λ of the proximal term between a client's model θ and w. 0: θ trains alone and w never changes.",
+        "Weight λ of the proximal term between a client's model v and w. 0: v trains alone and w never changes.",
         minimum=0,
     )
-    steps: int = setting(5, "Number of steps K of θ per batch.", minimum=1)
+    steps: int = setting(5, "Number of steps K of v per batch.", minimum=1)
     personal_learning_rate: float = setting(
-        0.02, "Learning rate of θ; its product with λ should stay well below 2.", above=0
+        0.02, "Learning rate of v; its product with λ should stay well below 2.", above=0
     )
     beta: float = setting(1.0, "Server step size β towards the mean of the clients' w.", above=0)
 
@@ -452,8 +438,8 @@ class PFedParaSettings:
 
     gamma: float = setting(
         0.5,
-        "Position γ of the inner rank between the smallest one that allows a weight of full rank (0) and the "
-        "largest one that has no more values than the weight (1).",
+        "Position γ of the inner rank between the smallest that allows full rank (0) and the largest that has no more "
+        "values than the weight (1).",
         minimum=0, maximum=1,
     )  # fmt: skip
 
@@ -483,33 +469,28 @@ class FedFacSettings(ChannelSettings):
 
     variant: str = setting(
         "dynamic",
-        "static: one factor analysis, after the first round. dynamic: one after every round.",
+        "One factor analysis, after round 1 (static), or one after every round (dynamic).",
         choices=("static", "dynamic"),
     )
-    kappa: str = setting(
-        "0.85", 'Share κ of the variance explained by the factors, for all layers or per layer: "0.85" or "0.75,0.9".'
-    )
+    kappa: str = setting("0.85", 'Share κ of the variance explained by the factors: "0.85" or per layer "0.75,0.9".')
     tau: str = setting(
         "0.5",
-        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers "
-        'or per layer: "0.5" or "0.25,inf". inf: the whole layer is personal. -inf: the whole layer is shared. '
-        "mean: the communalities' mean is the threshold.",
+        "Threshold τ below which a channel is client-specific, as a quantile of the communalities: "
+        '"0.5" or per layer "0.25,inf". inf: the whole layer is personal. -inf: shared. mean: their mean.',
     )
     factor: str = setting(
         "principal-axis",
-        "Factor analysis. principal-axis: as in the paper. eigenvector: squared entries of the first eigenvectors, "
-        "as in the authors' code.",
+        "Factor analysis as in the paper (principal-axis) or in the authors' code (eigenvector).",
         choices=("principal-axis", "eigenvector"),
     )
     update: str = setting(
         "weights",
-        "What is analysed. weights: the clients' weights. difference: their change since the start of the round.",
+        "What is analysed: the clients' weights, or their difference since the start of the round.",
         choices=("weights", "difference"),
     )
     mask: str = setting(
         "none",
-        "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round. "
-        "shared: the shared channels. personal: the client-specific ones.",
+        "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round.",
         choices=("none", "shared", "personal"),
     )
 

@@ -13,7 +13,7 @@ from torch import nn
 import fedpfl.setup.config
 from fedpfl.client import engine as client_module
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
-from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
+from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
 from fedpfl.core.payload import Payload
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method, methods
@@ -140,7 +140,6 @@ def test_the_extras_of_every_method_fit_the_model(name):
     for extra in config.method.extras:
         assert extra.about
         assert extra.name in made.names(SERVER) + made.names(CLIENT)
-        assert f"`{extra.name}` (" in describe(extra)
 
 
 # -- a method with a vector that goes both ways ----------------------------------------------------------------------

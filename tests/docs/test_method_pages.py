@@ -34,7 +34,7 @@ def test_every_method_is_in_one_group_and_has_what_teaches():
     assert sorted(name for name, _ in texts) == sorted(methods())
     assert method_pages.REST not in method_pages.groups(), "docs/tools/methods.toml lacks a method"
     for name, of in texts:
-        assert of.keys() - {"link"} == {"problem", "use", "avoid", "tune", "like"}, name
+        assert of.keys() - {"link", "code", "more"} == {"problem", "use", "avoid", "tune", "like"}, name
         assert {*of["like"]} <= methods().keys() - {name}, name
     # These have no address: a baseline, and papers of which none is known.
     assert {name for name, of in texts if "link" not in of} == {"local", "fedreg", "fedsplit", "fedfac"}
@@ -56,9 +56,7 @@ def test_every_picture_and_table_has_local_and_fedavg_beside_the_method():
     for name, of in method_pages.measured().items():
         text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
         assert f"]({name}.svg)" in text
-        others = [label for other, label in method_pages.BASELINES.items() if other != name]
-        lines = re.findall(r"^- \*\*.*, rank \d+ of \d+.*$", text, re.MULTILINE)
-        assert len(lines) == len(of) and all(re.search(rf"{label} \d", line) for line in lines for label in others)
+        assert len(re.findall(r"\*\*[\d.]+ ± [\d.]+\*\* \(rank \d+\)", text)) == len(of)
         drawn = (ROOT / "docs" / "methods" / f"{name}.svg").read_text(encoding="utf-8")
         for label in ("Local", "FedAvg"):
             assert len(re.findall(rf">{label} \d+\.\d<", drawn)) == len(of)
@@ -84,12 +82,22 @@ def test_the_readme_s_picture_has_every_method_of_its_column_local_and_fedavg_am
 
 
 @pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
+def test_an_algorithm_is_short_and_tells_who_does_what(method):
+    algorithm, _ = method_pages.algorithm_of(method)
+    lines = algorithm.splitlines()
+    assert 3 <= len(lines) <= 8 and all(len(line) <= 100 for line in lines)
+    assert re.search("^(round 1, )?client i|^training", algorithm, re.MULTILINE)
+    assert method.name in ("fedfomo", "factorized-fl-plus") or re.search("^predict: ", algorithm, re.MULTILINE)
+    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
+    assert text.count(algorithm) == 1 and "```math" not in text
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
 def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
     text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
-    assert re.search(rf"\| paper \| \[?{re.escape(method.paper)}(?:\]\(http\S+\))? \|", text)
-    assert f"| what travels | {method.shares} |" in text
+    assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))? · ", text, re.MULTILINE)
     for key in keys(method.Settings, method.name):
-        assert f"| `{key}` | `" in text
+        assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
     (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
     assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name
 

@@ -48,8 +48,8 @@ WORDS = {
     "devices": 8_600,
     "how-to": 29_500,
     "learn": 4_000,
-    "methods": 21_500,
-    "reference": 8_900,
+    "methods": 14_800,
+    "reference": 8_000,
     "results": 14_600,
     "tutorial": 2_600,
 }

@@ -3,10 +3,10 @@
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 4 and Algorithm 1.
 
-Not in the paper's algorithm: biases, γ and β of BatchNorm are averaged with u; the running statistics stay. Clients
-below τ are left out, except the ``factorized-fl-min-aggregate`` nearest ones, as in the authors' program; with the
-paper's score of 0 they would have the weight exp(0). The default is the 10 of the program, so that with up to ten
-clients none is ever left out, and ε = 1 makes their weights nearly equal.
+Not in the algorithm: biases, γ and β of BatchNorm are averaged with u; the running statistics stay. Clients below τ are
+left out, except the ``factorized-fl-min-aggregate`` nearest ones; with the paper's score of 0 they would weigh exp(0).
+The authors' program has 10, with which up to ten clients are never left out, and ε = 1 makes their weights nearly
+equal. Other differences from the program are settings or are listed in configs/factorized-fl-cifar10.toml.
 """
 
 from __future__ import annotations
@@ -31,24 +31,20 @@ NAME = "factorized-fl"  # stands before the keys of both variants
 
 
 class FactorizedFL(Method):
-    """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay.
+    """Share u of each weight with similar clients; v and µ stay.
 
-    S_i contains the clients whose similarity reaches the threshold τ, and at least the ``min-aggregate`` nearest ones,
-    as in the authors' program; the paper sets the similarity of the others to 0. Other differences from the program are
-    settings (``factorized-fl-penalty``, ``keep-momentum``, ``test-on``) or are listed in
-    configs/factorized-fl-cifar10.toml.
+    each weight is u ⊗ v + µ        # µ sparse
+    client i:
+        train u_i, v_i, µ_i on f_i + λ·‖µ_i‖₁
+        send u_i, and v_i of the layer before the classifier
+    server: s_ij ← cos(v_i, v_j);  S_i ← clients j with s_ij ≥ τ
+        u_i ← Σ_{j ∈ S_i} ω_ij·u_j,  ω_ij = exp(ε·s_ij) / Σ_{k ∈ S_i} exp(ε·s_ik)
+    predict: the client's weights
     """
 
     name = NAME
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
-    equations = (
-        r"W_i = u_i \otimes v_i + \mu_i, \quad \min_{u, v, \mu} \; f_i + \lambda \|\mu\|_1"
-        "\n"
-        r"u_i \leftarrow \sum_{j \in S_i} \omega_{ij} u_j, \quad \omega_{ij} = "
-        r"\frac{\exp(\varepsilon s_{ij})}{\sum_{k \in S_i} \exp(\varepsilon s_{ik})}, "
-        r"\quad s_{ij} = \cos(v_i, v_j), \quad S_i = \{j : s_{ij} \geq \tau\}"
-    )
     Settings = FactorizedFLSettings
     refuses = {"trainable": "factorises whole weights"}
 

@@ -3,19 +3,15 @@
 Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
 
-Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
-(Appendix B). Embeddings and recurrent layers are σ alone. ``initial-weights`` gives a pre-trained σ; τ starts as
-always. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: W is frozen, ΔW_σ the adapter that is shared, ΔW_τ a
-second, personal one next to it; the head has σ and τ as always. ``diagnostics`` records the distances of Sections 4.4
-and 4.5: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖,
-where σ̄¹ and τ_i¹ are what training starts from.
+Convolutions and linear layers have a τ; with self-attention only its projections and the classifier (Appendix B);
+embeddings and recurrent layers none. ``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is
+W + ΔW_σ + ΔW_τ: W is frozen, ΔW_σ the shared adapter, ΔW_τ a personal one. ``diagnostics`` records the distances of
+Sections 4.4 and 4.5.
 
-``feddecomp-init = "code"``, the default, is τ as in the authors' program, not as in Equations 3 and 4: A is Kaiming
-uniform, τ is divided by the rank, and the inner size is larger. So τ is not low-rank everywhere: it can have full rank
-in both convolutions of ``small-cnn``, in 5 of the 10 layers of ``resnet8`` (R_c 0.6) and in 7 of the 13 of ``resnet10``
-(R_c 0.8). ``"paper"`` has the equations' ranks. BatchNorm's running statistics do not change while τ trains, unless
-``feddecomp-lora-moves-statistics`` is set. The variants ``reverse`` and ``all-shared`` average B and A separately, so
-the clients get mean(B)·mean(A), not the mean of the products.
+``feddecomp-init = "code"``, the default, is τ as in the authors' program: A is Kaiming uniform, τ is divided by the
+rank, and the inner size is larger than in Equations 3 and 4. So τ can have full rank in both convolutions of
+``small-cnn``, in 5 of the 10 layers of ``resnet8`` (R_c 0.6) and in 7 of the 13 of ``resnet10`` (R_c 0.8). The variants
+``reverse`` and ``all-shared`` average B and A separately: clients get mean(B)·mean(A), not the mean of the products.
 """
 
 from __future__ import annotations
@@ -41,7 +37,16 @@ SHARE_OF_TAU = 2 / 5
 
 
 class FedDecomp(Method):
-    """θ = σ + B·A: σ is averaged, B and A stay."""
+    """Share the full-rank part σ of each weight; the low-rank part τ stays.
+
+    each weight is σ + τ_i, τ_i = B_i·A_i
+    client i:
+        train B_i, A_i on f_i for E_lora epochs, σ fixed
+        train σ_i, from σ, on f_i for E − E_lora epochs, τ_i fixed
+        send σ_i
+    server: σ ← plain mean(σ_i)
+    predict: σ + τ_i
+    """
 
     name = "feddecomp"
     aliases = ("fedlora",)
@@ -49,11 +54,6 @@ class FedDecomp(Method):
         "Wu et al., Decoupling General and Personalized Knowledge … via Additive and Low-Rank Decomposition, MM 2024"
     )
     shares = "the full-rank part σ of every weight, biases, BatchNorm"
-    equations = (
-        r"\theta_i = \sigma + \tau_i, \quad \tau_i = B_i A_i"
-        "\n"
-        r"\sigma \leftarrow \frac{1}{N} \sum_i \sigma_i"
-    )
     Settings = FedDecompSettings
 
     def check(self) -> None:

@@ -1,16 +1,16 @@
 """FedFac: FedSplit whose split is found by a factor analysis of the clients' channels.
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
-Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all explain well is shared.
+Algorithms 1 (static) and 2 (dynamic).
 
-The dynamic variant starts without a split: round 1 trains everything, and its analysis makes the first one. Algorithm 2
-has a factor analysis before round 1. The estimator is that of the paper (``fedfac-factor = "principal-axis"``); the
-files of ``configs/`` have the authors' program's, ``"eigenvector"``.
+Algorithm 2 analyses before round 1; here round 1 trains everything, and its analysis makes the first split. The paper
+discards the first local training. Equation 7 is used with Σ_ε = diag(R − ÂÂᵀ); as printed, without diag, it would not
+change anything. The authors' program, and the files of ``configs/``, have ``fedfac-factor = "eigenvector"``: squared
+entries of the first eigenvectors, unscaled and not iterated.
 
-Table 8's panel A masks "each group of parameters in the l-th layer when updating the local models", by random values.
-With ``fedfac-mask`` a client replaces the group by newly drawn initial values in each round before it trains, once
-there is a split. Everything then trains as usual, and clients are tested with the trained values. The paper does not
-say whether the masked values train, nor when they are drawn.
+Table 8 masks "each group of parameters in the l-th layer when updating the local models". With ``fedfac-mask`` a client
+draws new initial values for the group before it trains, and everything trains; the paper does not say when values are
+drawn, nor whether they train.
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ from .fedsplit import FedSplit
 
 
 class FedFac(FedSplit):
-    """The channels with the lowest communality are client-specific."""
+    """Share the channels that a factor analysis of all clients' channels explains well.
+
+    client i:
+        train w_i, from w, on f_i
+        send w_i        # static: from round 2 on only what is shared
+    server: X ← all clients' channels of a layer of Λ;  fit X = A·F + ε with G factors
+        ν_j ← Σ_{m ≤ G} A_jm²;  channel j is shared if ν_j ≥ the τ quantile of ν
+        w ← mean(w_i), for what is shared
+    predict: (w, the client's own channels)
+    """
 
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
-    equations = (
-        r"\mathcal{K} = A F + \epsilon, \quad \nu_j = \sum_{m \leq G} a_{jm}^2"
-        "\n"
-        r"\text{channel } j \text{ is shared if } \nu_j \text{ is at least the } \tau \text{ quantile of } \nu"
-    )
     Settings = FedFacSettings
 
     @property

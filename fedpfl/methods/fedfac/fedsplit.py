@@ -24,12 +24,18 @@ from .channels import arrays_of, default_layer, hidden_layers, norm_of
 
 
 class FedSplit(Method):
-    """W_k = (W^s, W_k^p): shared channels are averaged, client-specific ones never leave the client."""
+    """Share some output channels of some layers Λ; the others stay.
+
+    client i:
+        train w_i, from w, on f_i
+        send w_i but for its client-specific channels of Λ
+    server: w ← mean(w_i), for what arrived
+    predict: (w, the client's own channels)
+    """
 
     name = "fedsplit"
     paper = "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data"
     shares = "everything but the client-specific channels of some layers, by a given split"
-    equations = r"W_i = (W^s, W_i^p), \quad W^s \leftarrow \frac{\sum_i n_i W_i^s}{\sum_i n_i}"
     refuses = {"trainable": "splits whole layers into channels"}
     Settings: ClassVar[type[Any]] = FedSplitSettings
 

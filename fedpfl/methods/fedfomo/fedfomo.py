@@ -3,10 +3,8 @@
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
 Section 3.
 
-As in the authors' code, a client compares the models with the one that it began its last local training with. The model
-that it trained is among the candidates, so others' models compete with it. If no candidate is better than the old
-model, the client returns to the old one. The authors' server also offers models of whole groups of
-clients; here it does not.
+As in the authors' code, w_i in the comparison is what the client began its last training with, and what it trained is a
+candidate as well; if none is better, it returns to the old one. The authors' server also offers models of whole groups.
 """
 
 from __future__ import annotations
@@ -32,16 +30,19 @@ BEFORE = "before"  # the model's child that remembers the shared arrays from bef
 
 
 class FedFomo(Method):
-    """w_i ← w_i + Σ_j ω_j·(w_j − w_i), then local training; no model is the same for all."""
+    """Send each client some other clients' models, of which it takes what helps.
+
+    client i, with the models w_j of up to M other clients:
+        ω_j ∝ max(0, (f_i(w_i) − f_i(w_j)) / ‖w_j − w_i‖), on held-out samples
+        w_i ← w_i + Σ_j ω_j·(w_j − w_i)
+        train w_i on f_i
+        send w_i, ω
+    server: picks the next models for client i by its ω
+    """
 
     name = "fedfomo"
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
     shares = "everything; clients also get other clients' models"
-    equations = (
-        r"\omega_{ij} \propto \max \left( 0, \frac{L_i(w_i) - L_i(w_j)}{\|w_j - w_i\|} \right)"
-        "\n"
-        r"w_i \leftarrow w_i + \sum_j \omega_{ij} (w_j - w_i)"
-    )
     extras = (
         Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
         Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,), checked=True),

@@ -2,13 +2,10 @@
 
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
-head_P starts as a copy of head_G, so the first logits are twice the shared model's; Algorithm 1 initialises it at
-random (``fedreg-personal-start = "random"``). Variant b averages its only head by effective samples.
-
-Where the paper leaves it open: a head is the last linear layer; Q = t / C is rounded to the nearest whole number, at
-least 1; samples to augment are drawn with replacement; the rebalanced set is drawn once, since it is an input of the
-client's Algorithm 1. Each step starts with a new optimiser. ``MAX_GROWTH`` is not in the paper: it bounds t on the
-client, because t follows from the counts that other clients report.
+p starts as a copy of φ, in Algorithm 1 at random (``fedreg-personal-start``). Variant b averages its only head by
+effective samples. Where the paper is silent: a head is the last linear layer; t/C is rounded, at least 1; samples to
+augment are drawn with replacement; the rebalanced set is drawn once; each step has a new optimiser. ``MAX_GROWTH``
+bounds t on the client, because t follows from counts that other clients report.
 """
 
 from __future__ import annotations
@@ -42,17 +39,19 @@ ONE_HEAD = ("one-head", "rebalanced-only")
 
 
 class FedReG(Method):
-    """Base and head_G are shared, head_P is personal; clients predict with the sum of both heads."""
+    """Share the base and a head that learns from rebalanced data; a personal head p_i stays.
+
+    client i:
+        train θ_i, from θ, and p_i on CE(φ(z) + p_i(z), y)
+        train θ_i, and φ_i from φ, on CE(φ_i(z), y) over a set with t/C samples of each class
+        send θ_i, φ_i and r_i = Σ_c min(n_ic, t/C)
+    server: θ ← mean(θ_i);  φ ← Σ r_i·φ_i / Σ r_i
+    predict: φ(z) + p_i(z)
+    """
 
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
     shares = "base and head_G; a second head stays"
-    equations = (
-        r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q_i = \frac{t}{C_i}, \quad n_i^r = \sum_c \min(n_{ic}, Q_i)"
-        "\n"
-        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, "
-        r"\quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
-    )
     refuses = {
         "personal-head": "has a personal head already, and its other one learns what is common to all",
         "loss": "draws a set with equally many samples of each class",

@@ -32,33 +32,30 @@ class Bounds(NamedTuple):
     kind: type  # int, or float for either
     lowest: float  # allowed, as is the highest
     highest: float
-    against: str  # what else the value is compared with, where that is known
 
 
-# The answer to a query, which a node gives before round 1.
+# The answer to a query, which a node gives before round 1; beside a row, what else the value is compared with.
 DESCRIPTION: Mapping[str, Bounds] = {
-    "client": Bounds(int, 0, MAX_CLIENTS - 1, "num-clients; a number belongs to one node"),
-    "num-clients": Bounds(int, 1, MAX_CLIENTS, "the server's num-clients, or else that of most nodes"),
-    "num-classes": Bounds(
-        int, 0, MAX_CLASSES, "100 times the median of all clients, where it is above 1,000; its layout"
-    ),
-    "vocabulary": Bounds(int, 0, 1_000_000, "that of most clients"),
-    "division": Bounds(int, 0, 2**32 - 1, "that of most clients"),
-    "threads": Bounds(int, 0, 100_000, ""),
-    "train-samples": Bounds(int, 0, 2**53, "max-client-samples"),
-    "test-samples": Bounds(int, 0, 2**53, "max-client-samples"),
+    "client": Bounds(int, 0, MAX_CLIENTS - 1),  # num-clients; a number belongs to one node
+    "num-clients": Bounds(int, 1, MAX_CLIENTS),  # the server's num-clients, or else that of most nodes
+    "num-classes": Bounds(int, 0, MAX_CLASSES),  # 100 times the median of all clients, where it is above 1,000
+    "vocabulary": Bounds(int, 0, 1_000_000),  # that of most clients
+    "division": Bounds(int, 0, 2**32 - 1),  # that of most clients
+    "threads": Bounds(int, 0, 100_000),
+    "train-samples": Bounds(int, 0, 2**53),  # max-client-samples
+    "test-samples": Bounds(int, 0, 2**53),  # max-client-samples
 }
-# Texts of that answer: the form, and what it is compared with.
-TEXTS: Mapping[str, tuple[str, str]] = {
-    "input-shape": (r"\d{1,6}(x\d{1,6}){0,3}", "that of most clients"),
-    "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
-    "remarks": (r"(?s).{0,2000}", "printable"),
-    "columns": (r"([0-9a-f]{16}( .{1,2000})?)?", "that of most clients"),
-    "classes": (r"([0-9a-f]{16})?", "that of most clients, where the classifier is shared"),
-    "model": (r"[!-+\--~]{0,200}", "this client's earlier answers"),
-    "extras": (r"[ -~]{0,2000}", "the server's model, where the client names its own model"),
-    "identity": (r"[0-9a-f]{64}", "this client's earlier answers"),
-    "earlier-identity": (r"[0-9a-f]{64}", "this client's answer in the run that this one continues"),
+# The form of that answer's texts.
+TEXTS: Mapping[str, str] = {
+    "input-shape": r"\d{1,6}(x\d{1,6}){0,3}",  # that of most clients
+    "layout": rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}",  # the server's model
+    "remarks": r"(?s).{0,2000}",  # printable
+    "columns": r"([0-9a-f]{16}( .{1,2000})?)?",  # that of most clients
+    "classes": r"([0-9a-f]{16})?",  # that of most clients, where the classifier is shared
+    "model": r"[!-+\--~]{0,200}",  # this client's earlier answers
+    "extras": r"[ -~]{0,2000}",  # the server's model, where the client names its own model
+    "identity": r"[0-9a-f]{64}",  # this client's earlier answers
+    "earlier-identity": r"[0-9a-f]{64}",  # this client's answer in the run that this one continues
 }
 OPTIONAL = {
     "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "columns": "", "classes": "", "model": "",
@@ -69,19 +66,19 @@ MAX_INPUT_VALUES = 2**24
 
 # Numbers of a reply: the first row whose name ends the metric's applies. The last one is for a method's own metrics.
 REPLY: Mapping[str, Bounds] = {
-    "train-samples": Bounds(int, 0, 2**53, "the client's answer to the query"),
-    "trained-samples": Bounds(int, 0, 2**53, "the client's test samples"),
-    "personalised-samples": Bounds(int, 0, 2**53, "the client's test samples"),
-    "global-samples": Bounds(int, 0, 2**53, "the client's test samples"),
-    "validation-samples": Bounds(int, 0, 2**53, ""),
-    "-samples": Bounds(int, 0, 2**53, "the client's training samples, by the rule that uses it"),
-    "-correct": Bounds(int, 0, 2**53, "the samples of the same test"),
-    "-metric-sum": Bounds(float, -LARGEST, LARGEST, "the bounds of the metric, times its count"),
-    "-metric-count": Bounds(float, 0, 2**53, "the test samples, times the values of a sample"),
-    "-loss-sum": Bounds(float, 0, LARGEST, ""),
-    "-loss": Bounds(float, 0, LARGEST, ""),
-    "-seconds": Bounds(float, 0, 10**9, ""),
-    "": Bounds(float, -LARGEST, LARGEST, ""),
+    "train-samples": Bounds(int, 0, 2**53),  # the client's answer to the query
+    "trained-samples": Bounds(int, 0, 2**53),  # the client's test samples
+    "personalised-samples": Bounds(int, 0, 2**53),  # the client's test samples
+    "global-samples": Bounds(int, 0, 2**53),  # the client's test samples
+    "validation-samples": Bounds(int, 0, 2**53),
+    "-samples": Bounds(int, 0, 2**53),  # the client's training samples, by the rule that uses it
+    "-correct": Bounds(int, 0, 2**53),  # the samples of the same test
+    "-metric-sum": Bounds(float, -LARGEST, LARGEST),  # the bounds of the metric, times its count
+    "-metric-count": Bounds(float, 0, 2**53),  # the test samples, times the values of a sample
+    "-loss-sum": Bounds(float, 0, LARGEST),
+    "-loss": Bounds(float, 0, LARGEST),
+    "-seconds": Bounds(float, 0, 10**9),
+    "": Bounds(float, -LARGEST, LARGEST),
 }
 # What is too large or not finite where training diverges.
 LOSSES = ("-loss", "-loss-sum")
@@ -110,7 +107,7 @@ def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], m
         highest = max_samples if name.endswith("-samples") else None
         if wrong := problem(name, said.get(name, OPTIONAL.get(name)), bounds, highest):
             raise LayoutError(wrong)
-    for name, (form, _) in TEXTS.items():
+    for name, form in TEXTS.items():
         text = config.get(name, OPTIONAL.get(name))
         if not isinstance(text, str) or not re.fullmatch(form, text):
             raise LayoutError(f"{name} = {shown(text)}: is not of the form that this version uses")

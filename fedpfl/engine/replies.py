@@ -24,7 +24,7 @@ SCORES = {
     for name in ("trained", "personalised", "global", "validation")
 }
 # Where tests do not count what is right: below 0 where the mean of the targets predicts better than the model.
-EXPLAINED = Bounds(float, -LARGEST, LARGEST, "the samples of the same test")
+EXPLAINED = Bounds(float, -LARGEST, LARGEST)
 
 
 @dataclass(frozen=True)

@@ -560,7 +560,7 @@ class Weighted(Expected):
             require_metrics(metrics)
         except LayoutError as error:
             return str(error), {}
-        wrong = problem(self.key, metrics.get(self.key), Bounds(float, 0, self.most, ""))
+        wrong = problem(self.key, metrics.get(self.key), Bounds(float, 0, self.most))
         return (f"its reply says {wrong}" if wrong else ""), {}
 
 

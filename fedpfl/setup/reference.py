@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from ..core.claims import DESCRIPTION, REPLY, TEXTS
 from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
 from ..core.removed import renewed, require_there
@@ -22,7 +21,6 @@ from .config import METHOD, all_settings, sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
-BOUNDS_BEGIN, BOUNDS_END = "<!-- bounds: written by `fedpfl config --update` -->", "<!-- end of bounds -->"
 HOOKS_BEGIN, HOOKS_END = "<!-- hooks: written by `fedpfl config --update` -->", "<!-- end of hooks -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
@@ -171,19 +169,6 @@ def _type_of(field: dataclasses.Field[Any]) -> str:
     return f"{type(field.default).__name__} | float" if isinstance(field.default, str) else type(field.default).__name__
 
 
-def bounds_table() -> str:
-    """Return the bounds of what clients say as a Markdown table, between the two marker lines of its page."""
-    lines = [BOUNDS_BEGIN, "", "| value | when | allowed | compared with |", "|---|---|---|---|"]
-    for when, claims in (("before round 1", DESCRIPTION), ("in a reply", REPLY)):
-        for name, claim in claims.items():
-            called = f"`…{name}`" if name.startswith("-") else f"`{name}`" if name else "any other metric"
-            kind = "whole numbers" if claim.kind is int else "numbers"
-            lowest, highest = (f"{n:,}" if isinstance(n, int) else f"{n:g}" for n in (claim.lowest, claim.highest))
-            lines.append(f"| {called} | {when} | {kind} from {lowest} to {highest} | {claim.against} |")
-    lines += [f"| `{name}` | before round 1 | a text of its form | {against} |" for name, (_, against) in TEXTS.items()]
-    return "\n".join([*lines, "", BOUNDS_END])
-
-
 def hooks_table() -> str:
     """Return what a method can define as a Markdown table, between the two marker lines of its page."""
     listed = inspect.cleandoc(Method.__doc__ or "").partition("Attributes\n----------\n")[2]
@@ -209,7 +194,7 @@ def _set_by(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite ``settings.pyi``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and tables in two others.
+    """Rewrite ``settings.pyi``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and a table in another.
 
     Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
     well: Flower wants the version written out in ``pyproject.toml``, and pages show how to clone the repository. A
@@ -240,11 +225,10 @@ def update(root: Path) -> list[Path]:
     for path in (root / name for name in PAGES_THAT_CLONE):
         if path.is_file():
             wanted[path] = CLONED.sub(REPOSITORY or NO_ADDRESS, path.read_text(encoding="utf-8"))
-    for name, table in {"how-to/security.md": bounds_table(), "contributing/architecture.md": hooks_table()}.items():
-        page, (begin, *_, end) = root / "docs" / name, table.splitlines()
-        if page.is_file():
-            old = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-            wanted[page] = old.sub(lambda _, new=table: new, page.read_text(encoding="utf-8"))  # type: ignore[misc]
+    page, table = root / "docs" / "contributing" / "architecture.md", hooks_table()
+    if page.is_file():
+        old = re.compile(re.escape(HOOKS_BEGIN) + ".*?" + re.escape(HOOKS_END), re.DOTALL)
+        wanted[page] = old.sub(lambda _: table, page.read_text(encoding="utf-8"))
     return _write(wanted)
 
 

@@ -1,11 +1,9 @@
-"""The page on security names tests that exist, and the bounds that the code has."""
+"""The page on security names tests that exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-
-from fedpfl.setup.reference import bounds_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
@@ -20,7 +18,3 @@ def test_each_attack_on_the_page_has_a_test_that_exists():
         path, function = found.groups()
         source = (ROOT / path).read_text(encoding="utf-8")
         assert function is None or f"def {function}(" in source, row
-
-
-def test_the_bounds_are_those_of_the_code():
-    assert bounds_table() in PAGE

@@ -145,7 +145,10 @@ BY_HAND = {
     "how-to/virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.
-NOT_MEASURED = ("reference/api.md", "reference/configuration.md", "how-to/data.md", "how-to/partition.md", "devices/deployment.md", "methods/")
+NOT_MEASURED = (
+    "reference/api.md", "reference/configuration.md", "how-to/data.md", "how-to/partition.md", "devices/deployment.md",
+    "methods/",
+)  # fmt: skip
 NUMBER = re.compile(r"\W*\d[\d,]*\.?\d*(?: ?(?:±|%|/|\().*)?\W*")
 
 

@@ -49,7 +49,7 @@ WORDS = {
     "how-to": 26_600,
     "learn": 4_000,
     "methods": 14_800,
-    "reference": 8_000,
+    "reference": 7_950,
     "results": 14_600,
     "tutorial": 2_600,
 }

@@ -79,8 +79,7 @@ class DataSettings:
     )
     data: str = setting(
         "",
-        'Path of your own data: the file or folder that dataset = "npz" and the other readers of your own data '
-        "load. A data set class of your own receives it too.",
+        "Path of your own data, a file or folder. A data set class of your own receives it too.",
     )
     data_dir: str = setting(
         "~/.fedpfl/data",
@@ -88,8 +87,8 @@ class DataSettings:
     )
     normalize: str = setting(
         HALF,
-        "Scaling of image pixels. half: to −1 … 1. cifar-10, cifar-100, svhn: by the mean and standard deviation of "
-        "each of three channels that FedDecomp's and Factorized-FL's authors use for these data.",
+        "Scaling of image pixels. half: to −1 … 1. cifar-10, cifar-100, svhn: by each channel's mean and standard "
+        "deviation, as FedDecomp's and Factorized-FL's authors do.",
         choices=tuple(NORMALIZATIONS),
     )
     standardize: str = setting(
@@ -101,21 +100,21 @@ class DataSettings:
     )
     impute: str = setting(
         "refuse",
-        "Empty cells among the features of tables and series. refuse: an error. mean: replaced by the mean of the "
-        "client's own training samples, or 0 if it has none.",
+        "Empty cells of tables and series. refuse: an error. mean: the mean of the client's own training samples, "
+        "or 0 if it has none.",
         choices=("refuse", "mean"),
     )
     image_size: int = setting(
         0,
-        "Side length in pixels for images from folders and Hugging Face data sets: the largest central square is "
-        "cropped and resized. 0: no resizing; all images must then have the same size.",
+        "Side length in pixels to which the largest central square of images from folders and Hugging Face is "
+        "resized. 0: no resizing; all images must have the same size.",
         minimum=0,
         maximum=4096,
     )
     text_step: int = setting(
         80,
-        "Characters between the starts of consecutive samples when running text is cut into samples of 80 "
-        "characters (shakespeare.json). LEAF uses 1, with which training and test samples overlap.",
+        "Characters between the starts of samples when shakespeare.json is cut into samples of 80 characters. "
+        "With LEAF's 1, training and test samples overlap.",
         minimum=1,
     )
     label_column: str = setting("label", "Table column with the label.")
@@ -127,12 +126,10 @@ class DataSettings:
     )
     time_column: str = setting(
         "",
-        "Table column with the time of each row, as numbers or in ISO 8601. Each client's rows are put in this order; "
-        'it is no feature. With split = "time" a client is tested with its last rows.',
+        "Table column with the time of each row, as numbers or in ISO 8601. It orders each client's rows and is "
+        "no feature.",
     )
-    ignore_columns: str = setting(
-        "", "Table columns that are not features, such as row numbers and comments, separated by commas."
-    )
+    ignore_columns: str = setting("", "Table columns that are not features, separated by commas.")
     category_columns: str = setting(
         "",
         "Table columns of words, separated by commas: each word becomes a feature, 0 or 1. With a list, mode=on|off, "
@@ -140,8 +137,8 @@ class DataSettings:
     )
     class_names: str = setting(
         "",
-        "Class names of a table in order, separated by commas. Empty: the labels found in the table, sorted. "
-        "Devices whose own tables have names as labels need this setting.",
+        "Class names of a table in order, separated by commas. Empty: the labels found, sorted. Devices whose own "
+        "tables have names as labels need this setting.",
     )
     window_column: str = setting(
         "window",
@@ -158,14 +155,12 @@ class DataSettings:
     )
     num_clients: int = setting(
         0,
-        "Number of clients to divide the data among. 0: one per node; in `fedpfl run`, the natural clients of the "
-        "data, or 10.",
+        "Number of clients. 0: one per node; in `fedpfl run`, the natural clients of the data, or 10.",
         minimum=0,
     )
     num_classes: int = setting(
         0,
-        "Number of classes. Set it if devices hold their own data and may lack the highest classes, or if some "
-        "classes of your own file have no samples. 0: inferred from the data.",
+        "Number of classes, for data that may lack some. 0: inferred from the data.",
         minimum=0,
     )
     partitioner: str = setting(
@@ -177,8 +172,8 @@ class DataSettings:
     )
     division_file: str = setting(
         "",
-        "File that assigns each sample to a client, written by `fedpfl partition --export FILE.npz`, or partition.pkl "
-        "of FL-bench. It replaces the partitioner, the split and their settings.",
+        "File that assigns each sample to a client, of `fedpfl partition --export FILE.npz`, or FL-bench's "
+        "partition.pkl. It replaces the partitioner and the split.",
     )
     partition_seed: int = setting(
         0,
@@ -198,7 +193,7 @@ class DataSettings:
         "Choice of test samples. mixed: pool training and test sets, divide the pool, and split each client's "
         "samples by test-fraction. given: divide the training set; test samples are of the same classes, from the "
         "test set. stratified: as mixed, with a client's share of each class. time: train on a client's first "
-        "samples, test on its last ones (time-column, or the order of the data).",
+        "samples, test on its last ones.",
         choices=("mixed", "given", "stratified", "time"),
     )
     test_fraction: float = setting(
@@ -207,15 +202,14 @@ class DataSettings:
     test_on: str = setting(
         "own",
         "Samples on which a client is tested. own: its test samples. all: those of all clients with the same "
-        "classes, as in Factorized-FL; not for devices that hold their own data. server: the test set stays at the "
-        "server, which tests the global model on it; clients are tested with samples of the training set.",
+        "classes; not for devices that hold their own data. server: the test set stays at the server, which tests "
+        "the global model on it; clients are tested with samples of the training set.",
         choices=("own", "all", "server"),
     )
     validation_fraction: float = setting(
         0.0,
-        "Share of each client's training samples held out from training. Personalised models are also evaluated on "
-        "them (validation in metrics.jsonl), for choosing settings. 0: none. A validation part of "
-        "the data is used instead.",
+        "Share of each client's training samples held out to choose rounds and settings. 0: none. A validation "
+        "part of the data is used instead.",
         minimum=0,
         maximum=0.9,
     )
@@ -234,7 +228,7 @@ class DataSettings:
     )
     permute_labels: bool = setting(
         False,
-        "Give every client a different numbering of the classes, as in Factorized-FL's label-heterogeneous runs.",
+        "Give every client a different numbering of the classes, as in Factorized-FL.",
     )
 
     @staticmethod

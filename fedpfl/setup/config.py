@@ -53,9 +53,8 @@ class RunSettings:
     )
     client_models: str = setting(
         "",
-        "Models for some of the clients: client numbers (from 0) with a model, separated by commas: "
-        "0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function from a client number to a model's name. Shared arrays "
-        "must have the same shapes in all models.",
+        "Models of some clients, by number: 0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function from a client "
+        "number to a model's name. Shared arrays must have the same shapes in all models.",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)
     fraction_train: float = setting(
@@ -63,39 +62,37 @@ class RunSettings:
     )
     personal_head: bool = setting(
         False,
-        "Keep the classifier (the model's last layer) on each client, even if the method shares it. For clients "
-        "with different labels or label numbering.",
+        "Keep the classifier (the model's last layer) on each client, even if the method shares it.",
     )
     new_clients: float = setting(
         0.0,
-        "Share of the clients held out as new clients: they do not train and do not count in the run's accuracies. "
-        "`fedpfl personalise` makes models for them afterwards.",
+        "Share of the clients held out: they do not train and do not count in accuracies. `fedpfl personalise` "
+        "makes models for them afterwards.",
         minimum=0,
         maximum=0.9,
     )
     initial_weights: str = setting(
         "",
-        "File of initial weights (safetensors, or with PyTorch 2.10 and later a state dict), at the same path on every "
-        "machine. The last layer is initialised at random if its shape differs.",
+        "File of initial weights (safetensors, or with PyTorch 2.10 and later a state dict), at the same path on "
+        "every machine. A last layer of another shape is initialised at random.",
     )
     download_weights: bool = setting(
         False,
-        "Whether torchvision:, timm: and hf: may download pretrained weights. false: torchvision: and timm: start "
-        "from random weights, and hf: reads a local folder.",
+        "Whether torchvision:, timm: and hf: may download pretrained weights. false: random weights, and hf: "
+        "reads a local folder.",
     )
     evaluate_every: int = setting(
         1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0
     )
     test_at: str = setting(
         "end",
-        "When clients are tested. end: after a round, with the new shared arrays. start: before they train, with "
-        "those of the round before, as on FedReG's testbed; `fedpfl personalise` tests the last round's result.",
+        "When clients are tested. end: after a round, with the new shared arrays. start: before they train, as on "
+        "FedReG's testbed; `fedpfl personalise` tests the last round's result.",
         choices=("end", "start"),
     )
     early_stop: int = setting(
         0,
-        "Stop after this number of rounds without a better mean accuracy on the validation samples "
-        "(validation-fraction). 0: no early stop.",
+        "Stop after this number of rounds without a better mean accuracy on the validation samples. 0: no early stop.",
         minimum=0,
     )
     metrics: str = setting(
@@ -115,51 +112,47 @@ class RunSettings:
     device_models: str = setting(
         "auto",
         "Whether a client writes its whole personalised model below state-dir after the last round. auto: devices "
-        "do; clients of a simulation do if they adapt it to the test.",
+        "do, and clients of a simulation that adapt it to the test.",
         choices=("auto", "always", "never"),
     )
     device_model_every: int = setting(
         0,
-        "Number of rounds between further device models; clients are tested in these rounds. 0: only after the last "
-        "round.",
+        "Rounds between further device models; clients are tested in these rounds. 0: only after the last round.",
         minimum=0,
     )
     run_name: str = setting("", "Name of the run's folder. Empty: made from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
     continue_from: str = setting(
         "",
-        "Run (name in output-dir, or folder) whose final shared and personal arrays this new run starts from. "
-        "Clients' data may have changed.",
+        "Run (name in output-dir, or folder) whose final shared and personal arrays this new run starts from.",
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
         600.0,
-        "Seconds to wait over Flower until all clients are connected. In `fedpfl run` they are there at once.",
+        "Seconds to wait over Flower until all clients are connected.",
         above=0,
     )
     round_timeout: float = setting(
         600.0,
-        "Seconds to wait over Flower for a round's replies, training and tests together; at least a quarter is "
-        "reserved for the tests. `fedpfl run` waits as long as its workers are alive.",
+        "Seconds to wait over Flower for a round's replies; at least a quarter is reserved for the tests. `fedpfl "
+        "run` waits as long as its workers are alive.",
         above=0,
     )
     check_after: float = setting(
         60.0,
-        "Seconds without a reply after which a device is asked whether it still works; a message that it lost is "
-        "sent again.",
+        "Seconds without a reply after which a device is asked whether it still works; a lost message is sent again.",
         above=0,
     )
     min_clients: int = setting(
         0,
-        "Over Flower, minimum number of clients at the start. 0: more than half; the start fails if a node is "
-        "missing or silent after node-timeout. Other values: the run then starts without the missing nodes. Nodes "
-        "that give impossible answers are left out and named.",
+        "Over Flower, minimum number of clients at the start. 0: more than half; a node that is missing or silent "
+        "after node-timeout fails the start. Above 0: the run then starts without it. Nodes that give impossible "
+        "answers are left out and named.",
         minimum=0,
     )
     max_client_samples: int = setting(
         1_000_000,
-        "Maximum number of samples per client. A client that reports more is left out; this bounds its weight in "
-        "means and what others compute from the number.",
+        "Maximum number of samples per client. A client that reports more is left out.",
         minimum=1,
     )
     min_replies: int = setting(

@@ -54,8 +54,8 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Without `-c` a run has the values of `[tool.flwr.app.config]` in `pyproject.toml`, here the defaults. `-c`",
-        "takes pairs, a TOML file (see `configs/`) or a YAML file; `flwr run . --run-config` pairs or TOML.",
+        "Written by `fedpfl config --update`. By default a run has these values, those of `[tool.flwr.app.config]` in",
+        "`pyproject.toml`. `-c` takes pairs, a TOML or a YAML file, `flwr run . --run-config` pairs or TOML:",
         "",
         "```sh",
         "fedpfl run -c 'method=\"fedavg\" dirichlet-alpha=0.1'",
@@ -63,7 +63,7 @@ def settings_page() -> str:
         "",
         "<!-- no output: tutorial/first-run.md shows it -->",
         "",
-        "Written by `fedpfl config --update`. An empty cell under *allowed* means any text.",
+        "An empty cell under *allowed* means any text.",
         "",
     ]
     others: dict[str, dataclasses.Field[Any]] = {}
@@ -261,6 +261,7 @@ def settings_table(fields: Mapping[str, dataclasses.Field[Any]]) -> list[str]:
     for key, field in fields.items():
         default = json.dumps(field.default, ensure_ascii=False)
         allowed = METHODS_LINK if key == "method" else _allowed(field).removeprefix("one of ").removeprefix("text")
+        allowed = allowed.replace(" and at most ", ", ≤ ").replace("at least", "≥")
         row = (f"`{key}`", f"`{default}`", field.metadata["doc"], allowed)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     return lines

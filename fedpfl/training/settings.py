@@ -43,29 +43,28 @@ class TrainingSettings:
     batch_size: int = setting(10, "Batch size B.", minimum=1)
     last_batch: str = setting(
         "drop",
-        "Samples of an epoch that do not fill a batch. drop: left out, if there is at least one full batch. keep: a "
-        "smaller batch. even: all batches get nearly the same size, about B.",
+        "Samples of an epoch that do not fill a batch. drop: left out, if there is a full batch. keep: a smaller "
+        "batch. even: all batches get nearly the same size, about B.",
         choices=LAST_BATCH,
     )
     loss: str = setting(
         CLASSES,
-        "Loss. cross-entropy: classification. mse: regression; the accuracy is R². multi-label: several labels per "
-        "sample, with binary cross-entropy; the accuracy is the share of correct labels. Or a function of your own: "
-        "MODULE:NAME for classes, mse:MODULE:NAME and multi-label:MODULE:NAME; tests report the loss of that kind.",
+        "Loss. cross-entropy: classification. mse: regression; the accuracy is R². multi-label: several labels "
+        "per sample, with binary cross-entropy; the accuracy is the share of correct labels. A function of your "
+        "own: MODULE:NAME for classes, mse:MODULE:NAME and multi-label:MODULE:NAME.",
         choices=(CLASSES, TARGETS, LABELS),
         open_to={custom.FORM: custom.is_own},
     )
     batch_loss: str = setting(
         "mean",
         "Reduction of a batch's loss: mean or sum over its samples. With sum the gradient is larger by the number "
-        "of samples; weight-decay and the penalties of methods stay the same. Recorded losses are always means.",
+        "of samples; weight-decay and the penalties of methods stay the same.",
         choices=("mean", "sum"),
     )
     class_weights: str = setting(
         "none",
-        "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
-        "samples in C classes. 1,5: the weight of each class, the same for all clients. The recorded training loss "
-        "includes them; test losses do not.",
+        "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's "
+        "n samples in C classes. 1,5: the weight of each class, the same for all clients.",
         choices=("none", "balanced"),
         open_to={"a weight for each class, such as 1,5": lambda text: listed_weights(text) is not None},
     )
@@ -81,7 +80,7 @@ class TrainingSettings:
     local_steps: int = setting(
         0,
         "Optimiser steps per round, in place of local-epochs. A method with several phases divides them in the "
-        "ratio of its epochs (rounded, at least 1 each). 0: use local-epochs.",
+        "ratio of its epochs. 0: use local-epochs.",
         minimum=0,
     )
     optimizer: str = setting(
@@ -93,8 +92,8 @@ class TrainingSettings:
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(
         "constant",
-        "Schedule of the clients' learning rates over the rounds, including those of methods. exponential: times "
-        "learning-rate-decay every round. cosine: half a cosine that would reach 0 after the last round.",
+        "Schedule of the learning rates over the rounds. exponential: times learning-rate-decay every round. "
+        "cosine: half a cosine that would reach 0 after the last round.",
         choices=("constant", "exponential", "cosine"),
     )
     learning_rate_decay: float = setting(0.99, "Decay factor of the schedule exponential.", above=0, maximum=1)
@@ -105,24 +104,22 @@ class TrainingSettings:
     )
     clip_norm: float = setting(
         0.0,
-        "Maximum L2 norm of a step's gradient, penalties included; longer gradients are scaled down. 0: no clipping.",
+        "Maximum L2 norm of a step's gradient, penalties included. 0: no clipping.",
         minimum=0,
     )
     momentum: float = setting(0.9, "Momentum of SGD; β₁ of Adam.", minimum=0, maximum=0.999999)
     weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
-        "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). 0: none. The arrays "
-        "that are sent, and the global model, are not fine-tuned. Methods that adapt models to a test in their own "
-        "way ignore it.",
+        "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). 0: none. Methods "
+        "that adapt models to a test in their own way ignore it.",
         minimum=0,
     )
     device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"))
     precision: str = setting(
         "float32",
         "Number type of the forward and backward pass in training. tf32: on a GPU, products with 10 bits of the "
-        "fraction, in tests as well. bf16: bfloat16 where PyTorch's autocast allows it. Weights, optimiser state and "
-        "the server's sums stay float32.",
+        "fraction, in tests as well. bf16: bfloat16 where PyTorch's autocast allows it.",
         choices=("float32", "tf32", "bf16"),
     )
     clients_at_once: int = setting(

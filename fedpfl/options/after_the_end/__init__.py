@@ -77,8 +77,8 @@ class MissedSettings:
 
     missed_timeout: float = setting(
         0.0,
-        "Over Flower, seconds to wait after the last round for clients that missed its test. They get the final "
-        "shared arrays when they return. 0: do not wait; `fedpfl personalise` serves them later.",
+        "Over Flower, seconds to wait after the last round for clients that missed its test. 0: do not wait; "
+        "`fedpfl personalise` serves them later.",
         minimum=0,
     )
 

@@ -16,7 +16,7 @@ class DiagnosticsSettings:
     diagnostics: bool = setting(
         False,
         "Record how far shared and personal arrays move (drift, shared-change and personal-change in "
-        "metrics.jsonl). Costs memory on the server, and disk space for a second copy of a client's personal arrays.",
+        "metrics.jsonl). Costs memory on the server, and disk space on clients.",
     )
 
 

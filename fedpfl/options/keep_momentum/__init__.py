@@ -16,8 +16,7 @@ class KeepMomentumSettings:
 
     keep_momentum: bool = setting(
         False,
-        "Keep a client's SGD momentum across rounds, separately for each phase, among its personal arrays. false: "
-        "it starts from 0 in every phase.",
+        "Keep a client's SGD momentum across rounds, separately for each phase, among its personal arrays.",
     )
 
 

@@ -16,8 +16,8 @@ class ParticipationSettings:
 
     over_selection: float = setting(
         0.0,
-        "Extra clients to ask, as a share of those that fraction-train asks, such as 0.3. The first replies count, "
-        "up to the number that fraction-train gives; the round does not wait for the others.",
+        "Extra clients to ask, as a share of those that fraction-train asks, such as 0.3. As many of the first "
+        "replies count as without it.",
         minimum=0,
         maximum=10,
     )
@@ -34,32 +34,31 @@ class ParticipationSettings:
     )
     drop_rate: float = setting(
         0.0,
-        "Probability that an asked client drops out of the round; at least min-replies stay. It gets no message and "
-        "is tested as others are.",
+        "Probability that an asked client drops out of the round; at least min-replies stay.",
         minimum=0,
         maximum=0.99,
     )
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them. A CSV file with a row "
-        "client,first,last for each stretch of rounds (docs/devices/deployment.md), or MODULE:NAME, a function of "
-        "round, clients and rng that returns the numbers of clients.",
+        "client,first,last for each stretch of rounds, or MODULE:NAME, a function of round, clients and rng that "
+        "returns the numbers of clients.",
     )
     replay: str = setting(
         "",
         "Run (name in output-dir, or folder) whose participation to repeat: each round asks the clients whose "
-        "replies counted in that run.",
+        "replies counted there.",
     )
     new_nodes: str = setting(
         "ignore",
-        "Over Flower, what happens to a client that was missing at the start (min-clients) and connects later. "
-        "join: it takes part from the next round. ignore: it does not take part in this run.",
+        "Over Flower, what happens to a client that was missing at the start and connects later. join: it takes "
+        "part from the next round. ignore: it does not take part.",
         choices=("ignore", "join"),
     )
     forget_after: int = setting(
         0,
-        "Number of consecutive rounds without an answer after which a client is no longer asked. Over Flower it "
-        "takes part again once it answers a check. 0: it is asked in every round.",
+        "Consecutive rounds without an answer after which a client is no longer asked. Over Flower it takes part "
+        "again once it answers a check. 0: it is asked in every round.",
         minimum=0,
     )
 

@@ -36,8 +36,7 @@ class RobustSettings:
     )
     robust_false_share: float = setting(
         0.2,
-        "trimmed-mean, krum: share of a round's clients that may be malicious, rounded up. trimmed-mean drops this "
-        "many of the largest and of the smallest values.",
+        "trimmed-mean, krum: share of a round's clients that may be malicious, rounded up.",
         minimum=0,
         maximum=0.49,
     )

@@ -19,7 +19,7 @@ class TrainableSettings:
         ALL,
         "Parameters to train: all; head; lora: adapters and the head; or the head and the base arrays whose names "
         "match a pattern (base.blocks.block6.*; several separated by commas). The others are frozen: neither sent "
-        "nor stored, and checked to be equal everywhere.",
+        "nor stored.",
     )
     lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
     lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)

@@ -46,10 +46,10 @@ WORDS = {
     ".": 400,
     "contributing": 3_350,
     "devices": 8_600,
-    "how-to": 26_600,
+    "how-to": 26_150,
     "learn": 4_000,
     "methods": 14_800,
-    "reference": 7_950,
+    "reference": 7_550,
     "results": 14_600,
     "tutorial": 2_600,
 }

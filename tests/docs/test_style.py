@@ -45,8 +45,8 @@ AVOID = {
 WORDS = {
     ".": 400,
     "contributing": 3_350,
-    "devices": 8_600,
-    "how-to": 26_150,
+    "devices": 7_600,
+    "how-to": 25_500,
     "learn": 4_000,
     "methods": 14_800,
     "reference": 7_550,

@@ -35,8 +35,8 @@ FOLDER = ROOT / "docs" / "gallery"
 RECORD = run_records.RECORDS / "figures" / "gallery.json"
 PAGE = ROOT / "docs" / "how-to" / "gallery.md"
 ORDER = (
-    "table", "series", "images", "own_model", "own_method", "callbacks", "different_models", "lora", "onnx_export",
-    "privacy", "robust", "compare", "virtual_bench", "slurm",
+    "table", "series", "images", "segmentation", "own_model", "own_method", "callbacks", "different_models", "lora",
+    "onnx_export", "privacy", "robust", "compare", "virtual_bench", "slurm",
 )  # fmt: skip
 START = """\
 # Gallery
@@ -44,7 +44,7 @@ START = """\
 <!-- written by docs/tools/gallery.py from the programs in docs/gallery -->
 
 Small programs that run as they are, on data that need no download. Each needs [fedpfl](install.md) with the extra
-`notebook`. The outputs, pictures and times are from one core of an {processor}.
+`notebook`. The outputs, curves of accuracy and times, imports included, are from one core of an {processor}.
 """
 
 
@@ -102,8 +102,8 @@ def page() -> str:
         seconds = math.ceil(ran["seconds"])
         parts += [
             f"## {title}\n", f"{about}\n", f"```python\n{code}\n```\n", f"```text\n{ran['output'].rstrip()}\n```\n",
-            f"![{title}: accuracy over the rounds](../gallery/{name}.svg)\n",
-            f"[`{name}.py`](../gallery/{name}.py) took at most {seconds} s of processor time, with all imports.\n",
+            f"![{title}](../gallery/{name}.svg)\n",
+            f"[`{name}.py`](../gallery/{name}.py): {seconds} s\n",
         ]  # fmt: skip
     return "\n".join(parts)
 

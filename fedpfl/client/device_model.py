@@ -31,7 +31,7 @@ from ..data.dataset import MAX_CLASSES
 from ..data.datasets.npz import MAX_TOKENS
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS, Scaling
 from ..training.loop import predict
-from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
+from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
 from ..training.phase import Forward
 from .guard import guard
 
@@ -83,6 +83,8 @@ class LoadedModel(NamedTuple):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the probabilities of the classes or labels, or the values of targets, shape (n, k).
 
+        Of segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width).
+
         Parameters
         ----------
         x : ndarray
@@ -94,7 +96,7 @@ class LoadedModel(NamedTuple):
             The samples are not of the shape that the model takes.
         """
         outputs = predict(self.module, self._inputs(x)).float()
-        if self.about["loss"] == CROSS_ENTROPY:
+        if self.about["loss"] in (CROSS_ENTROPY, SEGMENTATION):
             outputs = outputs.softmax(1)
         elif self.about["loss"] == MULTI_LABEL:
             outputs = outputs.sigmoid()

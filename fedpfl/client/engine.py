@@ -22,7 +22,7 @@ from ..core import custom
 from ..core.errors import ConfigError, TrainingDiverged
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
-from ..core.metrics import COUNT, SUM
+from ..core.metrics import COUNT, MASKS, SUM
 from ..core.names import digest, sent
 from ..core.option import part
 from ..core.payload import Payload
@@ -477,14 +477,19 @@ def _make_engine(config: Config, nodes: int, path: str, client: int, model: str)
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
+    if config.training.augmentation != AUGMENTATIONS[0] and data.has_masks:
+        raise ConfigError("augmentation", config.training.augmentation, "must be none: masks would stay as they are")
     ours = config.training.augmentation in AUGMENTATIONS[1:]
     if ours and len(data.input_shape) != 3:
         allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
-    if config.training.kind.classes == data.has_targets:
-        has = "numbers as targets" if data.has_targets else "classes"
-        hint = "use mse or multi-label" if data.has_targets else "targets are an array y of floats, n or n×k"
+    if (config.training.kind.classes, config.training.labels == MASKS) != (not data.has_targets, data.has_masks):
+        has, hint = "classes", "targets are an array y of floats, n or n×k, and masks of whole numbers, n×H×W"
+        if data.has_targets:
+            has, hint = "numbers as targets", "use mse or multi-label"
+        if data.has_masks:
+            has, hint = "masks", f"use {MASKS}"
         raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")
     config.training.require_fitting(data.num_classes)
 

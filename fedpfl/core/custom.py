@@ -41,7 +41,7 @@ PYTHON = "python"
 _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
 # Clients that a part of a setting is for, and labels that a loss is for.
-_CLIENTS = re.compile(r"\A(?:\d+(?:-\d+)?:|(?:mse|multi-label):(?=[^:]+:))")
+_CLIENTS = re.compile(r"\A(?:\d+(?:-\d+)?:|(?:mse|multi-label|segmentation):(?=[^:]+:))")
 # Objects of this process by the texts that name them; fedpfl/setup/objects.py puts them here.
 objects: dict[str, Any] = {}
 

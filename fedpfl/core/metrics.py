@@ -18,7 +18,7 @@ from .claims import LARGEST
 from .errors import ConfigError, did_you_mean
 
 # The settings `loss` by what the targets are.
-CLASSES, TARGETS, LABELS = "cross-entropy", "mse", "multi-label"
+CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
 ACCURACY, LOSS = "accuracy", "loss"
 SUM, COUNT = "-metric-sum", "-metric-count"
 MAX_NAME = 32
@@ -64,9 +64,11 @@ METRICS: Mapping[str, MetricKind] = {
     "mae": MetricKind((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True),
     "rmse": MetricKind((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True, has_root=True),
     "r2": MetricKind((TARGETS,), -LARGEST, 1),
+    "iou": MetricKind((MASKS,)),
+    "dice": MetricKind((MASKS,)),
 }
 # Of a function of the user's: any number, the larger the better.
-OWN = MetricKind((CLASSES, TARGETS, LABELS), -LARGEST, LARGEST)
+OWN = MetricKind((CLASSES, TARGETS, LABELS, MASKS), -LARGEST, LARGEST)
 # Names of other numbers of a test.
 _TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
 
@@ -80,9 +82,9 @@ class MetricKey(NamedTuple):
 
 
 def labels_of(loss: str) -> str:
-    """Return which of ``CLASSES``, ``TARGETS`` and ``LABELS`` a setting ``loss`` is for; its own functions name it."""
+    """Return which of ``CLASSES``, ``TARGETS`` and so on a setting ``loss`` is for; its own functions name it."""
     if custom.is_own(loss):
-        return next((kind for kind in (TARGETS, LABELS) if loss.startswith(f"{kind}:")), CLASSES)
+        return next((kind for kind in (TARGETS, LABELS, MASKS) if loss.startswith(f"{kind}:")), CLASSES)
     return loss
 
 

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import torch
 
 CACHE_BYTES = 512 * 2**20
+# In a mask, the label of pixels that count neither in training nor in tests.
+IGNORED = 255
 
 
 class Samples(NamedTuple):
@@ -20,8 +22,9 @@ class Samples(NamedTuple):
         Images: n × channels × height × width in channels_last memory order (convolutions on the CPU are about 1.3
         times faster), (v/255 − 0.5)/0.5, that is −1 … 1, unless ``normalize`` is set. Other data as they
         are: n × features or n × channels × length, texts n × length.
-    y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets
-        Class numbers, in the client's own numbering with ``permute-labels``.
+    y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets; of uint8, n × height × width, for masks
+        Class numbers, in the client's own numbering with ``permute-labels``. In masks 255 is a pixel that does not
+        count.
 
     Examples
     --------

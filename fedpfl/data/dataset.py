@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core import custom
 from ..core.errors import DataError, words_of
+from ..core.samples import IGNORED
 
 MAX_CLASSES = 100_000
 
@@ -25,8 +26,9 @@ class Dataset:
         Images: uint8, samples × height × width × channels. Texts: tokens 0 … ``vocabulary`` − 1 as whole numbers,
         samples × length. Other data: float32, samples × features or samples × channels × length. ``x_test`` is None
         where there is no test set.
-    y_train, y_test : ndarray of int64 or of str, shape (n,), or of float32, shape (n, k)
-        Class numbers 0 … C−1, or names of classes; or targets, k numbers for each sample.
+    y_train, y_test : ndarray of int64 or of str, shape (n,), of float32, shape (n, k), or of uint8, n × height × width
+        Class numbers 0 … C−1, or names of classes; or targets, k numbers for each sample; or masks, a class number for
+        each pixel of an image, 255 where a pixel does not count.
     client_train, client_test : ndarray of int64, optional
         The natural owner of each sample, numbered from 0.
     num_classes : int
@@ -92,11 +94,15 @@ class Dataset:
             self._set("split", "given")
         if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
             self._number_names()
-        if self.has_targets:
+        if self.y_train.dtype.kind == "f":
             self._set("num_classes", self.y_train.shape[1] if self.y_train.ndim > 1 else 1)
             self._set("class_names", self.class_names or numbered(self.num_classes))
             return
-        tops = {part: int(y.max(initial=-1)) for part, y in self._labels().items()}
+        counted = {part: y[y != IGNORED] if self.has_masks else y for part, y in self._labels().items()}
+        tops = {part: int(y.max()) if y.size else -1 for part, y in counted.items()}
+        if self.has_masks and self.y_train.shape[1:] != self.input_shape[1:]:
+            shapes = f"masks of {self.y_train.shape[1:]} do not fit inputs of {self.input_shape}"
+            raise DataError(f"{self.name}: {shapes} (channels, height, width)")
         count = self.num_classes or len(self.class_names) or max(tops.values()) + 1
         if self.class_names and len(self.class_names) != count:
             raise DataError(f"{self.name}: has names for {len(self.class_names)} classes, num-classes is {count}")
@@ -137,8 +143,13 @@ class Dataset:
 
     @property
     def has_targets(self) -> bool:
-        """Whether samples have numbers as targets instead of a class."""
-        return self.y_train.dtype.kind == "f"
+        """Whether samples have numbers as targets, or masks, instead of a class."""
+        return self.y_train.dtype.kind == "f" or self.has_masks
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether samples have a class for each pixel."""
+        return self.y_train.ndim == 3
 
     @property
     def unnamed(self) -> bool:

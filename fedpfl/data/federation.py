@@ -249,8 +249,13 @@ class FederatedData:
 
     @property
     def has_targets(self) -> bool:
-        """Whether samples have numbers as targets instead of a class."""
+        """Whether samples have numbers as targets, or masks, instead of a class."""
         return self._data.has_targets
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether samples have a class for each pixel."""
+        return self._data.has_masks
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -380,7 +380,8 @@ def _matching(
 def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     """Return data that have no classes as if all samples were of one, for partitioners that do not look at them."""
     if settings.partitioner not in ("iid", "natural", "dirichlet-sizes"):
-        allowed = f"divides by classes, but {data.name} has numbers as targets: use iid, natural or dirichlet-sizes"
+        has = "masks" if data.has_masks else "numbers as targets"
+        allowed = f"divides by classes, but {data.name} has {has}: use iid, natural or dirichlet-sizes"
         raise ConfigError("partitioner", settings.partitioner, allowed)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Mapping
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.metrics import CLASSES, TARGETS, labels_of
+from ..core.metrics import CLASSES, MASKS, TARGETS, labels_of
 from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
@@ -235,7 +235,7 @@ class DataSettings:
     def of(values: Mapping[str, Any]) -> DataSettings:
         """Return the settings in a flat mapping of all keys, with what its ``loss`` says of the labels."""
         labels = labels_of(str(values.get("loss", CLASSES)))
-        found = parse(DataSettings if labels == CLASSES else TargetSettings, values)
+        found = parse(DataSettings if labels in (CLASSES, MASKS) else TargetSettings, values)
         if found.class_names and labels == TARGETS:
             raise ConfigError("class-names", found.class_names, f'must be empty with loss = "{TARGETS}": no classes')
         return found

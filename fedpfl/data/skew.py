@@ -28,6 +28,7 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
     why = {
         "texts cannot have noise": bool(data.vocabulary),
         "only square images can be rotated": rotated and not (len(shape) == 3 and shape[1] == shape[2]),
+        "masks are not rotated with their images": rotated and data.has_masks,
         "needs test-on = own: a client's tests are of its own inputs": settings.test_on != "own",
         "is for simulations, where the clients' data are divided here": not isinstance(numbers, range),
     }

@@ -16,7 +16,6 @@ from ..results.run_folder import RunFolder
 from ..results.summary import summary
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
-from ..training.losses import MSE
 from .agreement import Agreement, agree
 from .attendance import Attendance
 from .listener import Listener, Server
@@ -105,7 +104,7 @@ def _run(
     kind = config.training.kind
     make = part(config) if (part := config.last("loop", None)) else RoundLoop
     loop = make(
-        rule, config.run, task["state_key"], server.extras, listeners, counted=config.training.labels != MSE,
+        rule, config.run, task["state_key"], server.extras, listeners, counted=kind.counted,
         several=not kind.classes, continued=continued.get("personal", ()), attendance=attendance,
     )  # fmt: skip
     if state is not None:

@@ -350,7 +350,7 @@ def read_data(found: Any, config: Config, client: int, model: own_models.OwnMode
     """Return what a user's function gives as the data of one client."""
     data = found if isinstance(found, Dataset) else CustomLoader("data", [found])(config.data)
     data = replace(data, client_train=None, client_test=None, client_names=())
-    if not data.has_targets:
+    if not data.has_targets or data.has_masks:
         classes = config.data.num_classes
         if not classes and not own_models.needs_classes(model):
             classes = own_models.outputs_of(model, data.input_shape)  # a client may have none of the last classes

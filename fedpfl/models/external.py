@@ -51,9 +51,10 @@ def with_head(
 ) -> BaseHeadModel:
     """Cut any module into base and head, in place; a :class:`BaseHeadModel` is only checked.
 
-    The module maps inputs (n, *input_shape) to (n, num_classes). ``head`` names its ``nn.Linear`` that becomes the
-    head; empty for the last one, if the model ends in it. ``vocabulary`` is 0 unless the input is text. ``ConfigError``
-    if there is no such layer, the model does not end in it, or input or output do not fit.
+    The module maps inputs (n, *input_shape) to (n, num_classes), or images to (n, num_classes, height, width). ``head``
+    names its ``nn.Linear`` that becomes the head, of the second kind an ``nn.Conv2d``; empty for the last one, if the
+    model ends in it. ``vocabulary`` is 0 unless the input is text. ``ConfigError`` if there is no such layer, the model
+    does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
     size = torch.Size((PROBES, *input_shape))
@@ -66,28 +67,34 @@ def with_head(
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
         )
-    if isinstance(module, BaseHeadModel):
-        return module
-    linear = [layer for layer, found in module.named_modules() if type(found) is nn.Linear]
-    if head and head not in linear:
-        raise ConfigError("model", name, f"has no nn.Linear called {head!r}")
-    if not linear:
-        return _whole(module, name, "has no nn.Linear")
-    chosen = head or linear[-1]
-    if not chosen:
-        return BaseHeadModel(nn.Flatten(), module)  # type: ignore[arg-type]  # it is the nn.Linear itself
+    model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, head, name)
+    model.per_pixel = wanted.dim() > 2
+    return model
+
+
+def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) -> BaseHeadModel:
+    """Cut a module before its head; ``wanted`` is what it gives for ``x``."""
+    kind = nn.Conv2d if wanted.dim() > 2 else nn.Linear
+    layers, what = [layer for layer, found in module.named_modules() if type(found) is kind], f"nn.{kind.__name__}"
+    if head and head not in layers:
+        raise ConfigError("model", name, f"has no {what} called {head!r}")
+    if not layers:
+        return _whole(module, name, f"has no {what}")
+    chosen = head or layers[-1]
+    if not chosen:  # it is the layer itself
+        return BaseHeadModel(nn.Flatten() if kind is nn.Linear else nn.Identity(), module)  # type: ignore[arg-type]
     model = cut_at(module, chosen)
     try:
-        same = torch.allclose(_output(model, x, name, num_classes), wanted, atol=1e-4, rtol=1e-4)
+        same = torch.allclose(_output(model, x, name, wanted.shape[1]), wanted, atol=1e-4, rtol=1e-4)
     except ConfigError:
         same = False
     if same:
         return model
     if head:
-        raise ConfigError("model", name, f"does not end in the nn.Linear {head!r}")
+        raise ConfigError("model", name, f"does not end in the {what} {head!r}")
     parent, _, short = chosen.rpartition(".")
     setattr(module.get_submodule(parent), short, model.head)
-    return _whole(module, name, f"does not end in its last nn.Linear, {chosen!r}")
+    return _whole(module, name, f"does not end in its last {what}, {chosen!r}")
 
 
 def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:
@@ -121,7 +128,8 @@ def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, training:
     if not isinstance(out, Tensor):
         allowed = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"
         raise ConfigError("model", name, allowed)
-    if tuple(out.shape) != (PROBES, num_classes):
+    # A number for each class, or for each class and pixel.
+    if tuple(out.shape) not in ((PROBES, num_classes), (PROBES, num_classes, *x.shape[2:])):
         found = shown(tuple(out.shape[1:]))
         raise ConfigError("model", name, f"gives {found} numbers for a sample{when}; the data need {num_classes}")
     return out

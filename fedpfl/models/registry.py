@@ -35,6 +35,8 @@ class BaseHeadModel(nn.Module):
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     head_path : str
         Where in a user's module the head was, empty for models that are built in two parts.
+    per_pixel : bool
+        Whether it gives a number for each class and pixel, (n, num_classes, height, width).
     still : tuple of str
         Names of the parameters that the model has frozen itself (``requires_grad=False``).
 
@@ -54,6 +56,7 @@ class BaseHeadModel(nn.Module):
     vocabulary: int = 0
     another: Callable[[], BaseHeadModel]
     head_path: str = ""
+    per_pixel: bool = False
     still: tuple[str, ...] = ()
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from ..core.errors import ConfigError
 from ..core.extras import Extras
 from ..core.frozen import frozen
+from ..core.metrics import MASKS
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
@@ -39,6 +40,9 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     """
     seed_model(config)
     plain = build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights)
+    if plain.per_pixel != (config.training.labels == MASKS):
+        gives = "pixel" if plain.per_pixel else "sample"
+        raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
     layers = _layers_of_tied(plain)
     for change in config.parts("model"):
         plain = change(config, plain)

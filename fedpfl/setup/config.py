@@ -99,7 +99,8 @@ class RunSettings:
         "",
         "Metrics measured in tests besides accuracy and loss, separated by commas: balanced-accuracy, "
         "top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, auroc, average-precision; with loss "
-        "= multi-label also f1-micro; with mse mae, rmse, r2; or MODULE:NAME, a function of your own.",
+        "= multi-label also f1-micro; with mse mae, rmse, r2; with segmentation iou, dice; or MODULE:NAME, a function "
+        "of your own.",
     )
     choose_by: str = setting(
         "accuracy",

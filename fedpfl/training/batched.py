@@ -34,8 +34,8 @@ from ..core.sharing import UNUSED_BUFFER, Given
 from .augment import find as find_augmentation
 from .augment import flip_crop
 from .device import step_precision
+from .further_losses import class_weights, weighing_with
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, summed
-from .losses import class_weights, weighing_with
 from .merge import CannotStack, Merged
 from .optim import SGD, TorchOptimizer, clip
 from .phase import Batch, Phase, loss_of

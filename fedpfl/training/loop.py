@@ -21,7 +21,7 @@ from ..core.pixels import HALF
 from ..core.samples import Samples
 from .batches import batch_sizes
 from .device import step_precision
-from .losses import CROSS_ENTROPY, KINDS, class_weights, weighing_with
+from .losses import CROSS_ENTROPY, KINDS, SEGMENTATION
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
@@ -80,7 +80,7 @@ def run_phase(
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
     weighted = settings.class_weights != "none"
-    weights = weighing_with(class_weights(y, settings.class_weights)) if weighted else nullcontext()
+    weights = part("fedpfl.training.further_losses:weighing")(y, settings.class_weights) if weighted else nullcontext()
     with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
@@ -176,6 +176,8 @@ def evaluate(
 ) -> Score:
     """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
     kind, measures = KINDS[loss], measures or {}
+    if loss == SEGMENTATION:
+        return cast(Score, part("fedpfl.training.masks:evaluate")(forward, samples, measures))
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
@@ -219,9 +221,9 @@ def predict(forward: Forward, x: Tensor) -> Tensor:
     return torch.cat([forward(x[part]) for part in test_batches(len(x))])
 
 
-def test_batches(count: int) -> list[slice]:
+def test_batches(count: int, size: int = EVALUATION_BATCH) -> list[slice]:
     """Return the batches of a test. One sample alone is too few for BatchNorm without running statistics."""
-    starts = [*range(0, count, EVALUATION_BATCH)] or [0]
+    starts = [*range(0, count, size)] or [0]
     if len(starts) > 1 and count - starts[-1] == 1:
         del starts[-1]
     return [slice(at, end) for at, end in zip(starts, [*starts[1:], count])]

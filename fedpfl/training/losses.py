@@ -1,4 +1,4 @@
-"""What a model's numbers mean: classes, targets, or labels of which several can be right.
+"""What a model's numbers mean: classes, targets, labels of which several can be right, or a class for each pixel.
 
 Each kind has a loss and a score. A score is a sum over the values of a test set, so that those of clients can be added:
 of classes and of labels how many are right, of targets the share of their variance that is explained (R²).
@@ -6,28 +6,19 @@ of classes and of labels how many are right, of targets the share of their varia
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom
-from ..core.errors import ConfigError
-from ..core.metrics import labels_of
-from .settings import listed_weights
+from ..core.option import part
 
-CROSS_ENTROPY, MSE, MULTI_LABEL = "cross-entropy", "mse", "multi-label"
-BALANCED = "balanced"
+CROSS_ENTROPY, MSE, MULTI_LABEL, SEGMENTATION = "cross-entropy", "mse", "multi-label", "segmentation"
 
 # (numbers of the model, labels or targets) → mean loss.
 Criterion = Callable[..., Tensor]
-# The weight of each class in the phase that runs, for the client whose samples it trains on.
-_weights: ContextVar[Tensor | None] = ContextVar("weights", default=None)
 
 
 @dataclass(frozen=True)
@@ -35,14 +26,16 @@ class LossKind:
     """A loss and how its tests are scored.
 
     ``criterion(outputs, y)`` is the mean loss over a batch; with ``reduction="sum"`` the sum over samples or values.
-    With ``classes`` labels are int64 of shape (n,), otherwise targets float32 of shape (n, k). ``score(outputs, y)`` is
-    that of a whole test set; divided by the number of values it is what ``called`` names.
+    With ``classes`` labels are int64 of shape (n,), otherwise targets float32 of shape (n, k), or masks.
+    ``score(outputs, y)`` is that of a whole test set; divided by the number of values it is what ``called`` names. If
+    it is ``counted``, it is a number of right values.
     """
 
     criterion: Callable[..., Tensor]
     classes: bool
     score: Callable[[Tensor, Tensor], float]
     called: str
+    counted: bool = True
 
 
 def _explained(outputs: Tensor, y: Tensor) -> float:
@@ -57,75 +50,20 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
     return float(each.mean()) * y.numel()
 
 
-def class_weights(y: Tensor, given: str = BALANCED) -> Tensor:
-    """Return the weights of the classes: those that are given, or n / (C · n_c) for each of the C among n labels.
-
-    Of a class that has no label the balanced weight is 1.
-    """
-    if given != BALANCED:
-        return torch.tensor(listed_weights(given), device=y.device)
-    counts = torch.bincount(y)
-    weights = len(y) / (counts.clamp(min=1) * max(1, int((counts > 0).sum())))
-    return torch.where(counts > 0, weights, torch.ones_like(weights))
-
-
-@contextmanager
-def weighing_with(weights: Tensor) -> Iterator[None]:
-    """Weigh classes wherever :func:`weighted_cross_entropy` is computed inside."""
-    token = _weights.set(weights)
-    try:
-        yield
-    finally:
-        _weights.reset(token)
-
-
-def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the cross-entropy of each sample times the weight of its class: the mean, the sum, or each (none)."""
-    losses = F.cross_entropy(outputs, y, reduction="none")
-    weights = _weights.get()
-    if weights is not None:
-        losses = losses * weights[y]
-    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
-
-
-@lru_cache(maxsize=8)
-def _own(text: str, version: int) -> Criterion:
-    word = custom.without_clients(text)
-    function = custom.guarded("loss", text, custom.find("loss", word))
-
-    def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        found: Any = function(outputs, y)
-        if not isinstance(found, Tensor) or found.shape not in ((), (len(y),)):
-            is_one = custom.article(found) if not isinstance(found, Tensor) else f"a tensor of {tuple(found.shape)}"
-            raise ConfigError("loss", text, f"returns {is_one}; it must return the mean, or a value for each sample")
-        if reduction == "none" and not found.dim():
-            raise ConfigError("loss", text, "must return a value for each sample: this method weighs samples")
-        return found if reduction == "none" else found.sum() if reduction == "sum" else found.mean()
-
-    return criterion
-
-
-def own_loss(text: str) -> Criterion:
-    """Return the user's function that a setting ``loss`` names: (model's numbers, labels) → mean, or each sample's."""
-    return _own(text, custom.version())
-
-
-def require_working(text: str, num_classes: int) -> None:
-    """Try the user's function with two samples, so that a mistake shows before round 1."""
-    y = torch.arange(2) % num_classes if labels_of(text) == CROSS_ENTROPY else torch.eye(2, num_classes)
-    outputs = torch.eye(2, num_classes).requires_grad_()
-    found = own_loss(text)(outputs, y)
-    if not (found.requires_grad and torch.isfinite(found)):
-        raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
+def _of_masks(name: str) -> Callable[..., Any]:
+    return lambda *given, **named: part(f"fedpfl.training.masks:{name}")(*given, **named)
 
 
 KINDS = {
     CROSS_ENTROPY: LossKind(
         F.cross_entropy, True, lambda outputs, y: int((outputs.argmax(1) == y).sum()), "accuracy"
     ),
-    MSE: LossKind(F.mse_loss, False, _explained, "R²"),
+    MSE: LossKind(F.mse_loss, False, _explained, "R²", counted=False),
     MULTI_LABEL: LossKind(
         F.binary_cross_entropy_with_logits, False, lambda outputs, y: int(((outputs > 0) == (y > 0.5)).sum()),
         "the share of correct labels",
+    ),
+    SEGMENTATION: LossKind(
+        _of_masks("cross_entropy"), False, _of_masks("accuracy"), "the share of right pixels", counted=False
     ),
 }  # fmt: skip

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from ..core import custom, metrics
 from ..core.claims import LARGEST
 from ..core.errors import ConfigError, FedpflError
-from .losses import CROSS_ENTROPY, KINDS, MSE
+from ..core.samples import IGNORED
+from .losses import CROSS_ENTROPY, KINDS, MSE, SEGMENTATION
 
 SumAndCount = Tuple[float, float]
 # (the model's numbers, labels or targets, the setting ``loss``) → sum and count.
@@ -47,8 +48,11 @@ def find_working(text: str, num_classes: int, loss: str) -> dict[str, Measure]:
 
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
     """Try the metrics with two samples of different classes, so that a mistake of the user's shows before round 1."""
-    y = torch.arange(2) % num_classes if loss == CROSS_ENTROPY else torch.eye(2, num_classes)
-    measured(measures, torch.eye(2, num_classes), y, loss, tried=True)
+    outputs, labels = torch.eye(2, num_classes), torch.arange(2) % num_classes
+    y = labels if loss == CROSS_ENTROPY else outputs
+    if loss == SEGMENTATION:
+        outputs = y = labels[:, None, None].expand(2, 4, 4)
+    measured(measures, outputs, y, loss, tried=True)
 
 
 def measured(
@@ -84,6 +88,8 @@ class _Own:
         self._function = custom.guarded("metrics", word, custom.find("metrics", word))
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+        if loss == SEGMENTATION:
+            outputs, y = outputs.long(), y.long()
         return _pair(self._word, self._function(outputs, y))
 
 
@@ -192,6 +198,18 @@ def _errors(of_errors: Callable[[Tensor], Tensor]) -> Measure:
     return lambda outputs, y, loss: (float(of_errors(outputs.double() - y.double()).sum()), y.numel())
 
 
+def _of_pixels(outputs: Tensor, y: Tensor, twice: int) -> SumAndCount:
+    """Return the mean overlap of found and true pixels of a class, over the classes that have any."""
+    there = y != IGNORED
+    said, truth = outputs[there].long(), y[there].long()
+    if not len(truth):
+        return UNDEFINED
+    right = torch.bincount(truth[said == truth], minlength=IGNORED)
+    both = torch.bincount(said, minlength=IGNORED) + torch.bincount(truth, minlength=IGNORED)
+    each = (twice * right).double() / (both - (2 - twice) * right)
+    return float(each[both > 0].mean()), 1
+
+
 _OURS: Mapping[str, Measure] = {
     "balanced-accuracy": _macro(lambda right, wrong, missed: _ratio(right, right + missed), only_true=True),
     "top-5-accuracy": _top,
@@ -204,5 +222,7 @@ _OURS: Mapping[str, Measure] = {
     "average-precision": _one_against_rest(_average_precision),
     "mae": _errors(torch.abs),
     "rmse": _errors(torch.square),
+    "iou": lambda outputs, y, loss: _of_pixels(outputs, y, 1),
+    "dice": lambda outputs, y, loss: _of_pixels(outputs, y, 2),
     "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1),
 }

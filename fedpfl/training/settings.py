@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.metrics import CLASSES, LABELS, TARGETS, labels_of
+from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, labels_of
 from ..core.option import part
 from ..core.pixels import HALF
 from ..core.settings import setting
@@ -49,10 +49,10 @@ class TrainingSettings:
     )
     loss: str = setting(
         CLASSES,
-        "Loss. cross-entropy: classification. mse: regression; the accuracy is R². multi-label: several labels "
-        "per sample, with binary cross-entropy; the accuracy is the share of correct labels. A function of your "
-        "own: MODULE:NAME for classes, mse:MODULE:NAME and multi-label:MODULE:NAME.",
-        choices=(CLASSES, TARGETS, LABELS),
+        "Loss. cross-entropy: classification. mse: regression; the accuracy is R². multi-label: several labels per "
+        "sample, with binary cross-entropy; the accuracy is the share of correct labels. segmentation: a class for "
+        "each pixel, with cross-entropy. A function of your own: MODULE:NAME for classes, mse:MODULE:NAME and so on.",
+        choices=(CLASSES, TARGETS, LABELS, MASKS),
         open_to={custom.FORM: custom.is_own},
     )
     batch_loss: str = setting(
@@ -152,10 +152,10 @@ class TrainingSettings:
     def criterion(self) -> Callable[..., Tensor]:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
         if self.has_own_loss:
-            own: Callable[..., Tensor] = part("fedpfl.training.losses:own_loss")(self.loss)
+            own: Callable[..., Tensor] = part("fedpfl.training.further_losses:own_loss")(self.loss)
             return own
         usual: Callable[..., Tensor] = self.kind.criterion
-        return part("fedpfl.training.losses:weighted_cross_entropy") if self.class_weights != "none" else usual
+        return part("fedpfl.training.further_losses:weighted_cross_entropy") if self.class_weights != "none" else usual
 
     def augmentation_of(self, normalize: str = HALF) -> Callable[[Any, Any], Any] | None:
         """Return how samples of a batch are changed, (samples, generator) → samples; None where they are not."""
@@ -176,7 +176,7 @@ class TrainingSettings:
                 "class-weights", self.class_weights, f"must have {num_classes} weights, one for each class"
             )
         if self.has_own_loss:
-            part("fedpfl.training.losses:require_working")(self.loss, num_classes)
+            part("fedpfl.training.further_losses:require_working")(self.loss, num_classes)
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""

@@ -20,8 +20,8 @@ from fedpfl.core.samples import Samples
 from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
+from fedpfl.training.further_losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.loop import run_phase
-from fedpfl.training.losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.optim import AdamW
 from fedpfl.training.phase import Phase
 from fedpfl.training.schedule import rate_factor
@@ -286,7 +286,7 @@ def test_what_does_not_fit_is_one_line():
         ConfigError, match=r"augmentation = 'flip-crop': must be none, or a function of your own, for a table"
     ):
         config = Config.parse({"augmentation": "flip-crop"})
-        _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", has_targets=False))
+        _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", has_targets=False, has_masks=False))
     assert AdamW([torch.zeros(2)], 0.1, 0.9, 0.0).weight_decay == 0.0
 
 

@@ -18,19 +18,22 @@ from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
 from ...data.federation import PIXELS
-from ...training.losses import CROSS_ENTROPY, MULTI_LABEL
+from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
 
 # A sample's answer, as it is written in JSON.
 Answer = Dict[str, Any]
 
 
 def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
-    """Return a model's answers to samples: class and probabilities, labels and probabilities, or values."""
+    """Return a model's answers to samples: class and probabilities, labels and probabilities, a mask, or values."""
     names, loss = model.about["class-names"], model.about["loss"]
     found: list[Answer] = []
     for row in model.predict(x).astype(np.float64):
         if not np.isfinite(row).all():
             raise DataError(f"sample {len(found)}: the model's answer is not finite; are the values as in training?")
+        if loss == SEGMENTATION:
+            found.append({"mask": row.argmax(0).tolist()})
+            continue
         numbers = dict(zip(names, row.tolist()))
         if loss == CROSS_ENTROPY:
             at = int(row.argmax())

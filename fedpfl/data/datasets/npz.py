@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.npy import UNREADABLE, header
+from ...core.samples import IGNORED
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..registry import dataset
 from ..settings import DataSettings
@@ -35,15 +36,14 @@ def read_npz(
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with which there may be
-    ``x_val`` and ``y_val``; optionally ``client`` (or
-    ``client_train``, ``client_test``), the owner of each sample, and ``classes``, the names of the classes. Images are
-    uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary`` is then the number of
-    different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are whole numbers or
-    names, the classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. An array that
-    may say more of each sample is refused, and others are ignored. Nothing in the file is ever unpickled.
-    ``num_classes`` counts where the file does not name the classes: a device may lack the highest ones. ``alone``:
-    others number the same classes without seeing this file, so names as labels need ``classes``. With ``targets`` whole
-    numbers in ``y`` are targets, too.
+    ``x_val`` and ``y_val``; optionally ``client`` (or ``client_train``, ``client_test``), the owner of each sample, and
+    ``classes``, the names of the classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape
+    n×length, and ``vocabulary`` is then the number of different tokens; other data are floats of shape n×features or
+    n×channels×length. ``y`` are whole numbers or names, the classes, or floats of shape n or n×k, targets for ``loss =
+    "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W. An array that may say more of each sample is refused,
+    and others are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name
+    the classes: a device may lack the highest ones. ``alone``: others number the same classes without seeing this file,
+    so names as labels need ``classes``. With ``targets`` whole numbers in ``y`` are targets, too.
     """
     arrays = read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
@@ -65,8 +65,9 @@ def read_npz(
         shown = ", ".join(f"y{part} is {_show(y)}" for part, y in zip(parts, ys))
         raise DataError(f"{path}: {shown}: must be of one kind")
     class_names: tuple[str, ...] = ()
-    if ys[0].dtype.kind in "US":
-        if alone and "classes" not in arrays:
+    masks = ys[0].ndim == 3
+    if ys[0].dtype.kind in "US" or masks:
+        if alone and not masks and "classes" not in arrays:
             raise DataError(f"{path}: has names as labels; devices number them alike only with an array classes")
         class_names = _given_names(arrays["classes"], path, num_classes) if "classes" in arrays else ()
     elif ys[0].dtype.kind != "f":
@@ -228,7 +229,10 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
     """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong.
 
     With ``names``, labels may be names of classes, which stay as they are; with ``targets`` whole numbers are targets.
+    Masks, n×H×W, become uint8.
     """
+    if y.ndim in (3, 4):
+        return _masks_of(y, n, where)
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f":
         y = y.reshape(-1)
     if y.dtype.kind in ("fiub" if targets else "f") and y.ndim in (1, 2):
@@ -251,6 +255,20 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
         at = int(y.argmin())
         raise DataError(f"{where}[{at}] is {y[at]}: labels must be 0 … C−1")
     return y
+
+
+def _masks_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
+    if y.ndim == 4 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 3 or y.dtype.kind not in "iub" or len(y) != n:
+        raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample, or for each pixel")
+    low, high = int(y.min(initial=0)), int(y.max(initial=0))
+    if low < 0 or high > IGNORED:
+        raise DataError(
+            f"{where} holds {low if low < 0 else high}: the labels of masks are 0 … C−1, of at most {IGNORED} classes, "
+            f"and {IGNORED} for pixels that do not count"
+        )
+    return np.ascontiguousarray(y, np.uint8)
 
 
 def _class_names(

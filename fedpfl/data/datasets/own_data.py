@@ -9,6 +9,7 @@ from typing import Sequence
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.samples import IGNORED
 from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
@@ -110,8 +111,8 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         if (data.validation is None) != (first.validation is None):
             has, lacks = (entries[0], entry) if data.validation is None else (entry, entries[0])
             raise DataError(f"{lacks}: has no validation part, but {has.name} has one")
-        if data.has_targets != first.has_targets:
-            kind = "numbers with decimals" if data.has_targets else "classes"
+        if (data.has_targets, data.has_masks) != (first.has_targets, first.has_masks):
+            kind = "classes" if not data.has_targets else "masks" if data.has_masks else "numbers with decimals"
             raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
         if data.unnamed != first.unnamed:
             kind = "numbers" if data.unnamed else "names"
@@ -169,10 +170,12 @@ def _in_colour(data: Dataset) -> Dataset:
 
 def _renumbered(data: Dataset, y: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     """Return labels by their places among the classes of all clients; targets as they are."""
-    if data.has_targets or data.class_names == names:
+    if data.class_names == names or (data.has_targets and not data.has_masks):
         return y
     place = {name: at for at, name in enumerate(names)}
-    renumbered: np.ndarray = np.array([place[name] for name in data.class_names], np.int64)[y]
+    numbers = np.arange(max(IGNORED + 1, data.num_classes))
+    numbers[: data.num_classes] = [place[name] for name in data.class_names]
+    renumbered: np.ndarray = numbers[y].astype(y.dtype)
     return renumbered
 
 

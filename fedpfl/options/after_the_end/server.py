@@ -25,7 +25,6 @@ from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.assembly import extras_of, make_rule
 from ...setup.config import Config
-from ...training.losses import MSE
 from ..participation import ParticipationSettings
 from . import MissedSettings, PersonaliseSettings
 
@@ -100,7 +99,7 @@ class _Afterwards(RoundLoop):
         """Return the loop of a run that is over."""
         task = folder.task()
         made = cls(
-            rule, config.run, task["state_key"], extras, counted=config.training.labels != MSE,
+            rule, config.run, task["state_key"], extras, counted=config.training.kind.counted,
             several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
         )  # fmt: skip
         made.timeout = config.of(MissedSettings).missed_timeout

@@ -31,7 +31,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -104,8 +104,9 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
 
 
 def grid(
-    name: str, scale: str, output: Path, commit: str, seeds: int | None = None, before: Record | None = None
-) -> Record:
+    name: str, scale: str, output: Path, commit: str,
+    seeds: int | None = None, columns: Sequence[str] = (), before: Record | None = None,
+) -> Record:  # fmt: skip
     """Return the record of an experiment's finished runs.
 
     Parameters
@@ -118,11 +119,16 @@ def grid(
         The commit of the code that ran.
     seeds : int, optional
         ``--seeds`` of the command.
+    columns : sequence of str, optional
+        Each ``--column`` of the command; other columns have no numbers, though another experiment may have run some
+        of their cells.
     before : dict, optional
         An earlier record of the experiment, whose cells stay where the folder has no finished run.
     """
     experiment = load(EXPERIMENTS[name])
     measured = Measured(experiment, scale, Store(output), seeds)
+    if columns:
+        measured.runs = {place: run for place, run in measured.runs.items() if place[1] in columns}
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
         factor = 100 if run_numbers.find(metric).share else 1
@@ -138,8 +144,9 @@ def grid(
         if made.columns[0] != "client"  # long, and no page has them
     }
     kept = _keep(before, values, curves, tables) if before else {}
+    command = ["fedpfl", "experiment", "run", name, "--scale", scale, *(("--seeds", str(seeds)) if seeds else ())]
     return {
-        "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
+        "command": shlex.join([*command, *chain.from_iterable(("--column", column) for column in columns)]),
         "commit": commit, **kept, "seeds": len(measured.seeds), "values": values, "curves": curves, "tables": tables,
         **machine(),
     }  # fmt: skip
@@ -147,6 +154,7 @@ def grid(
 
 def _keep(before: Record, values: Record, curves: Record, tables: Record) -> dict[str, dict[str, list[str]]]:
     """Fill cells with fewer runs than in an earlier record from it; return their names by the commit that ran them."""
+    earlier: dict[str, str] = {cell: commit for commit, cells in before.get("kept", {}).items() for cell in cells}
     kept: set[Place] = set()
     for numbers, old in ((values, before["values"]), (curves, before["curves"])):
         for name, rows in numbers.items():
@@ -162,7 +170,10 @@ def _keep(before: Record, values: Record, curves: Record, tables: Record) -> dic
             if not any(_is_about(title, line[0], *cell) for cell in kept):
                 lines[line[0]] = line
         tables[title] = list(lines.values())
-    return {"kept": {before["commit"]: sorted(map(", ".join, kept))}} if kept else {}
+    by: dict[str, list[str]] = {}
+    for cell in sorted(map(", ".join, kept)):
+        by.setdefault(earlier.get(cell, before["commit"]), []).append(cell)
+    return {"kept": by} if by else {}
 
 
 def _is_about(title: str, line: str, row: str, column: str) -> bool:
@@ -640,6 +651,7 @@ def main() -> None:
     whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
     whole.add_argument("--commit", required=True)
     whole.add_argument("--seeds", type=int, help="of the command; by default the scale's")
+    whole.add_argument("--column", action="append", default=[], help="of the command; by default all of the scale")
     whole.add_argument("--add", action="store_true", help="keep the record's cells that have no run in the folder")
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
@@ -671,7 +683,9 @@ def main() -> None:
     if options.verb == "grid":
         place = f"grids/{options.name}-{options.scale}"
         before = one(place) if options.add else None
-        found = grid(options.name, options.scale, options.output_dir, options.commit, options.seeds, before)
+        found = grid(
+            options.name, options.scale, options.output_dir, options.commit, options.seeds, options.column, before
+        )
         print(f"wrote {write(place, found).relative_to(ROOT)}")
         return
     if options.verb == "add":

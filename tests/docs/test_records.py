@@ -99,11 +99,15 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     assert some == record.keys() - {"tables", "kept"}
     assert all(len(commit) == 40 and cells for commit, cells in record.get("kept", {}).items())
     _, _, _, name, _, scale, *more = shlex.split(record["command"])
-    assert more in ([], ["--seeds", str(record["seeds"])])
+    options = list(zip(more[::2], more[1::2], strict=True))
+    assert [value for option, value in options if option == "--seeds"] in ([], [str(record["seeds"])])
+    columns = {value for option, value in options if option == "--column"}
+    assert len(options) - len(columns) <= 1
     assert path.stem == f"{name}-{scale}"
     cells = {(cell.row, cell.column) for cell in load(records.EXPERIMENTS[name]).cells(scale)}
+    assert columns <= {column for _, column in cells}
     for rows in [*record["values"].values(), *record["curves"].values()]:
-        assert {(row, column) for row, columns in rows.items() for column in columns} == cells
+        assert {(row, column) for row, found in rows.items() for column in found} == cells
 
 
 @pytest.mark.parametrize("path", RANKINGS, ids=lambda path: path.stem)

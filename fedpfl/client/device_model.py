@@ -22,8 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError, words_of
+from ..core.errors import DamagedFile, DataError, LayoutError, NoPlainModel, StateError, words_of
 from ..core.files import private_folder, read_regular, write_atomically
+from ..core.names import shape_of
+from ..core.option import part
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..core.rng import global_state_kept
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
@@ -80,15 +82,16 @@ class LoadedModel(NamedTuple):
     module: nn.Module
     about: dict[str, Any]
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
+    def predict(self, x: Any) -> np.ndarray:
         """Return the probabilities of the classes or labels, or the values of targets, shape (n, k).
 
         Of segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width).
 
         Parameters
         ----------
-        x : ndarray
-            Samples as a data set has them: images uint8 n×H×W×C, tokens n×length, other data floats.
+        x : ndarray, or tuple or dict of ndarray
+            Samples as a data set has them: images uint8 n×H×W×C, tokens n×length, other data floats. A tuple or dict
+            where the model takes several inputs.
 
         Raises
         ------
@@ -103,8 +106,10 @@ class LoadedModel(NamedTuple):
         found: np.ndarray = outputs.numpy()
         return found
 
-    def _inputs(self, x: np.ndarray) -> Tensor:
-        shape, scaling = tuple(self.about["input-shape"]), self.about["scaling"]
+    def _inputs(self, x: Any) -> Tensor:
+        shape, scaling = shape_of(self.about["input-shape"]), self.about["scaling"]
+        if hasattr(shape, "parts"):
+            return torch.from_numpy(part("fedpfl.data.packing:fitting")(x, shape))
         wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
         kind = {PIXELS: "uint8", TOKENS: "whole numbers", AS_IT_IS: "floats"}[scaling]
         fits = {PIXELS: x.dtype == np.uint8, TOKENS: x.dtype.kind in "iu", AS_IT_IS: x.dtype.kind == "f"}[scaling]
@@ -206,7 +211,7 @@ def _weights(content: Path) -> dict[str, Tensor]:
 def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.Module:
     """Build the model without the method's changes, and load its arrays; ``RuntimeError`` if they do not fit."""
     with global_state_kept():  # builders draw initial weights
-        plain = models.build(about["model"], tuple(about["input-shape"]), about["num-classes"], about["vocabulary"])
+        plain = models.build(about["model"], shape_of(about["input-shape"]), about["num-classes"], about["vocabulary"])
     plain.load_state_dict(arrays)
     return models.original_module(plain).eval()
 
@@ -321,6 +326,11 @@ def _is_count(value: Any, most: float, least: int = 1) -> bool:
 
 
 def _is_shape(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            return value[:1] in "({" and prod(shape_of(value)) <= MAX_INPUT
+        except LayoutError:
+            return False
     sizes = isinstance(value, list) and 1 <= len(value) <= 4 and all(_is_count(size, MAX_INPUT) for size in value)
     return sizes and prod(value) <= MAX_INPUT
 
@@ -365,7 +375,7 @@ def _read_about(file: Path) -> Stored:
     for key, fits in _FIELDS.items():
         if not fits(about[key]):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
-    shape, scaling = about["input-shape"], about["scaling"]
+    shape, scaling = shape_of(about["input-shape"]), about["scaling"]
     if (scaling == PIXELS and len(shape) != 3) or (scaling == TOKENS) != (about["vocabulary"] > 0):
         raise DamagedFile(file, f"scaling is {scaling!r}")
     # Files of versions that knew one normalisation do not name it.

@@ -23,7 +23,7 @@ from ..core.errors import ConfigError, TrainingDiverged
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.metrics import COUNT, MASKS, SUM
-from ..core.names import digest, sent
+from ..core.names import digest, sent, shown
 from ..core.option import part
 from ..core.payload import Payload
 from ..core.rng import generator, seed_global, torch_seed
@@ -150,7 +150,7 @@ class Engine:
                 **described,
                 "client": client,
                 "num-clients": self.num_clients,
-                "input-shape": "x".join(map(str, self.data.input_shape)),
+                "input-shape": shown(self.data.input_shape),
                 "num-classes": self.data.num_classes,
                 "vocabulary": self.data.vocabulary,
                 "threads": self.threads,
@@ -480,8 +480,10 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     if config.training.augmentation != AUGMENTATIONS[0] and data.has_masks:
         raise ConfigError("augmentation", config.training.augmentation, "must be none: masks would stay as they are")
     ours = config.training.augmentation in AUGMENTATIONS[1:]
-    if ours and len(data.input_shape) != 3:
-        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
+    several = hasattr(data.input_shape, "parts") and config.training.augmentation != AUGMENTATIONS[0]
+    if several or (ours and len(data.input_shape) != 3):
+        which = "have several inputs" if several else "are not images"
+        allowed = f"must be none{', or a function of your own,' * (not several)} for {data.name}, whose samples {which}"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if (config.training.kind.classes, config.training.labels == MASKS) != (not data.has_targets, data.has_masks):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.errors import NoPlainModel, StateError, in_one_line
 from ..core.metrics import ACCURACY, LOSS, lower_is_better, value
+from ..core.names import stored
 from ..methods.base import LocalRound
 from ..models.adapters import complete_arrays
 from ..setup.assembly import plain_model
@@ -81,7 +82,7 @@ def _about(engine: Engine, local: LocalRound) -> dict[str, Any]:
     return {
         **numbers,
         "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
-        "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
+        "client": local.client, "method": run.method, "model": run.model, "input-shape": stored(data.input_shape),
         "num-classes": data.num_classes, "class-names": list(data.class_names_of(place)),
         "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": data.inputs,
         "normalize": engine.config.data.normalize,

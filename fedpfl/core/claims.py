@@ -14,6 +14,7 @@ from typing import Any, Collection, Mapping, NamedTuple
 
 from .errors import LayoutError, printable
 from .layout import MAX_LAYOUT_BYTES
+from .names import shape_of
 
 MAX_CLIENTS = 1_000_000
 # More than any data set in use; ImageNet-21k has 21,841.
@@ -47,7 +48,7 @@ DESCRIPTION: Mapping[str, Bounds] = {
 }
 # The form of that answer's texts.
 TEXTS: Mapping[str, str] = {
-    "input-shape": r"\d{1,6}(x\d{1,6}){0,3}",  # that of most clients
+    "input-shape": r"\d{1,6}(x\d{1,6}){0,3}|[({][ -~]{1,3000}[)}]",  # that of most clients
     "layout": rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}",  # the server's model
     "remarks": r"(?s).{0,2000}",  # printable
     "columns": r"([0-9a-f]{16}( .{1,2000})?)?",  # that of most clients
@@ -114,8 +115,9 @@ def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], m
     for name in ("remarks", "columns"):
         if not config.get(name, "").replace("\n", "").isprintable():
             raise LayoutError(f"{name}: must be printable")
-    if math.prod(map(int, config["input-shape"].split("x"))) > MAX_INPUT_VALUES:
-        raise LayoutError(f"input-shape = {config['input-shape']}: has more than {MAX_INPUT_VALUES} values")
+    if math.prod(shape_of(config["input-shape"])) > MAX_INPUT_VALUES:
+        shape = printable(config["input-shape"], 80)
+        raise LayoutError(f"input-shape = {shape}: has more than {MAX_INPUT_VALUES} values")
 
 
 def require_metrics(metrics: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Lists of names in messages and errors: shortened, compared, and as a text of bounded length that stands for them."""
+"""Lists of names, and shapes, in messages and errors: shortened, compared, and as texts of bounded length."""
 
 from __future__ import annotations
 
@@ -7,12 +7,31 @@ import json
 from typing import Sequence
 
 from .errors import printable
+from .option import part
 
 # Names that an error shows, and characters of each.
 MAX_NAMED, MAX_NAME = 12, 40
 # Longer lists travel as their hash alone.
 MAX_SENT, MAX_SENT_CHARACTERS = 100, 2000
 HASH_DIGITS = 16
+
+
+def shown(shape: Sequence[int]) -> str:
+    """Return a sample's shape as text: ``3x32x32``, or what several inputs say of themselves."""
+    return str(shape) if hasattr(shape, "parts") else "x".join(map(str, shape)) or "empty"
+
+
+def shape_of(stored: Sequence[int] | str) -> tuple[int, ...]:
+    """Return a sample's shape, which messages have as text, and files as a list or, of several inputs, as text."""
+    if isinstance(stored, str) and not stored[:1].isdecimal():
+        several: tuple[int, ...] = part("fedpfl.core.inputs:inputs_of")(stored)
+        return several
+    return tuple(map(int, stored.split("x") if isinstance(stored, str) else stored))
+
+
+def stored(shape: Sequence[int]) -> list[int] | str:
+    """Return a sample's shape as files have it, for :func:`shape_of`."""
+    return str(shape) if hasattr(shape, "parts") else list(shape)
 
 
 def in_short(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core import custom
 from ..core.errors import DataError, words_of
+from ..core.option import part as imported
 from ..core.samples import IGNORED
 
 MAX_CLASSES = 100_000
@@ -24,8 +25,8 @@ class Dataset:
         Name for messages and titles.
     x_train, x_test : ndarray
         Images: uint8, samples × height × width × channels. Texts: tokens 0 … ``vocabulary`` − 1 as whole numbers,
-        samples × length. Other data: float32, samples × features or samples × channels × length. ``x_test`` is None
-        where there is no test set.
+        samples × length. Other data: float32, samples × features or samples × channels × length. A tuple or dict of
+        arrays where a model of your own takes several inputs. ``x_test`` is None where there is no test set.
     y_train, y_test : ndarray of int64 or of str, shape (n,), of float32, shape (n, k), or of uint8, n × height × width
         Class numbers 0 … C−1, or names of classes; or targets, k numbers for each sample; or masks, a class number for
         each pixel of an image, 255 where a pixel does not count.
@@ -48,6 +49,8 @@ class Dataset:
     validation : ndarray of bool, shape (len(x_train),), optional
         Which samples of ``x_train`` are for validation and not trained on, in place of ``validation-fraction``; such
         data need a test set.
+    inputs : Inputs, optional
+        What lies where in a row of ``x_train``, if there are several inputs; set by the data set itself.
 
     Raises
     ------
@@ -83,8 +86,12 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     validation: np.ndarray | None = None
+    inputs: Any = None
 
     def __post_init__(self) -> None:
+        if any(isinstance(x, (tuple, dict)) for x in (self.x_train, self.x_test)):
+            imported("fedpfl.data.packing:pack")(self)
+        self._set("inputs", getattr(self.x_train, "inputs", None) or self.inputs)
         for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
             if getattr(self, field) is not None:
                 self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
@@ -176,7 +183,7 @@ class Dataset:
         (channels, height, width), (channels, length), (features,) or, of a text, (length,).
         """
         shape = self.x_train.shape[1:]
-        return (shape[2], shape[0], shape[1]) if self.is_image else tuple(shape)
+        return self.inputs or ((shape[2], shape[0], shape[1]) if self.is_image else tuple(shape))
 
 
 def numbered(n: int) -> tuple[str, ...]:

@@ -155,8 +155,8 @@ class FederatedData:
         ):
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
-        if not isinstance(data.x_train, np.ndarray):
-            imported("fedpfl.data.datasets.lazily:require_unchanged")(data.name, settings)
+        if data.inputs or not isinstance(data.x_train, np.ndarray):
+            imported("fedpfl.data.datasets.lazily:require_unchanged")(data, settings)
         self._data, self._shares, self._numbers = data, shares, numbers
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
@@ -325,7 +325,8 @@ class FederatedData:
         if self._data.validation is not None:  # what is cut off instead, a device cuts off itself
             own.update({"train": self._part(i, "train"), "val": self._part(i, "validation")})
         for part, positions in own.items():
-            found[f"x_{part}"] = _take(self._data.x_train, self._data.x_test, positions)
+            rows = _take(self._data.x_train, self._data.x_test, positions)
+            found.update(self._data.inputs.arrays(rows, f"x_{part}_") if self._data.inputs else {f"x_{part}": rows})
             found[f"y_{part}"] = self._own_labels(positions, i)
         if all(task is None for task in self._tasks):
             found["classes"] = np.array(self.class_names)
@@ -487,7 +488,7 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = not data.is_image and isinstance(data.x_train, np.ndarray)
+    numbers = not data.is_image and isinstance(data.x_train, np.ndarray) and not data.inputs
     numbers = numbers and not data.vocabulary and settings.standardize == NONE
     if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
         what, how = "features", 'standardize = "client" brings them to one scale'

@@ -15,7 +15,7 @@ from ..core.claims import CLASSES_OVER_MEDIAN, FEW_CLASSES
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import Extras
 from ..core.layout import Layout
-from ..core.names import other_than
+from ..core.names import other_than, shape_of, shown
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.sharing import Sharing
@@ -112,7 +112,7 @@ def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
 def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mapping[str, Any]) -> Agreement:
     """Build the model of a run that is over; leave out the clients that have another task, data or model."""
     config = config.of_client(0)
-    shape, vocabulary, division = tuple(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
+    shape, vocabulary, division = shape_of(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
     total = max(task["clients"], int(next(iter(descriptions.values())).config["num-clients"]))
     run = _words(shape, vocabulary)
     other = {
@@ -272,17 +272,16 @@ def _task(descriptions: Descriptions, total: int) -> tuple[tuple[int, ...], list
     one = next(iter(descriptions.values())).config
     classes = {client: int(description.config["num-classes"]) for client, description in descriptions.items()}
     usual = Counter(classes.values()).most_common(1)[0][0]
-    shape = tuple(int(n) for n in str(one["input-shape"]).split("x"))
-    return shape, [classes.get(client, usual) for client in range(total)], int(one.get("vocabulary", 0))
+    shape, vocabulary = shape_of(str(one["input-shape"])), int(one.get("vocabulary", 0))
+    return shape, [classes.get(client, usual) for client in range(total)], vocabulary
 
 
 def _inputs(description: Payload) -> str:
-    shape = tuple(int(n) for n in str(description.config["input-shape"]).split("x"))
-    return _words(shape, int(description.config.get("vocabulary", 0)))
+    return _words(shape_of(str(description.config["input-shape"])), int(description.config.get("vocabulary", 0)))
 
 
 def _words(shape: tuple[int, ...], tokens: int) -> str:
-    return f"{'x'.join(map(str, shape))}{f' of {tokens} tokens' * bool(tokens)}"
+    return f"{shown(shape)}{f' of {tokens} tokens' * bool(tokens)}"
 
 
 def _classes(description: Payload) -> str:

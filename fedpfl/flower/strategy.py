@@ -26,6 +26,7 @@ from .. import models
 from ..core import custom
 from ..core.claims import Bounds, problem, require_metrics
 from ..core.errors import ConfigError, LayoutError, did_you_mean, printable
+from ..core.names import shape_of
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client
@@ -410,7 +411,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _plain_names(self, folder: RunFolder) -> Names:
         """Return the names that arrays of a run have in the user's own module."""
         task = folder.task()
-        shape = tuple(task["input_shape"])
+        shape = shape_of(task["input_shape"])
         return models.plain_names(plain_model(self.config, shape, task["num_classes"], task.get("vocabulary", 0)))
 
     # -- a round -----------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from torch import nn
 
 from ..core import custom
 from ..core.errors import ConfigError
+from ..core.names import shown
 from ..core.option import part
-from .registry import MODELS, BaseHeadModel, NoHead, Shape, shown, source_of
+from .registry import MODELS, BaseHeadModel, NoHead, Shape, source_of
 
 
 def build(
@@ -20,9 +21,11 @@ def build(
     ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
     :func:`fedpfl.core.custom.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
-    otherwise. ``download``: a source may fetch pretrained weights from the internet.
+    otherwise; an ``Inputs`` of several. ``download``: a source may fetch pretrained weights from the internet.
     """
     source = source_of(name)
+    if hasattr(input_shape, "parts") and (source is not None or _is_registered(name)):
+        raise ConfigError("model", name, f"takes one input, and the data have {input_shape}: give a model of your own")
     if source is not None:
         model = source(name.partition(":")[2], input_shape, num_classes, vocabulary, download)
     elif _is_registered(name):
@@ -60,10 +63,13 @@ def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) ->
     found = custom.find("model", name, MODELS)
     if isinstance(found, nn.Module):
         raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
-    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
+    shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
+    offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
     built = custom.call("model", name, found, offered)
     if not isinstance(built, nn.Module):
         raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
+    if hasattr(input_shape, "parts"):
+        part("fedpfl.models.several_inputs:take_apart")(built, input_shape, name)
     made: BaseHeadModel = part("fedpfl.models.external:with_head")(
         built, input_shape, num_classes, vocabulary, name=name
     )

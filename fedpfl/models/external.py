@@ -13,17 +13,18 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
+from fedpfl.core.names import shown
 from fedpfl.core.rng import global_state_kept
 
 from .parts import cut_at
-from .registry import BaseHeadModel, NoHead, Shape, shown
+from .registry import BaseHeadModel, NoHead, Shape
 
 # What modules that are not ours raise when an input does not fit them.
 _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError)
@@ -57,12 +58,9 @@ def with_head(
     does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
-    size = torch.Size((PROBES, *input_shape))
-    # Numbers that are not all the same, so that a layer which is left out shows.
-    x = torch.arange(size.numel()).reshape(size)
-    x = x % vocabulary if vocabulary else x / max(1, size.numel() - 1) * 2 - 1
-    wanted = _output(module, x, name, num_classes)
-    _output(module, x, name, num_classes, training=True)
+    x, given = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
+    wanted = _output(module, x, name, num_classes, given)
+    _output(module, x, name, num_classes, given, training=True)
     if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(wanted.sum(1), torch.ones(PROBES)):
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
@@ -85,7 +83,7 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) 
         return BaseHeadModel(nn.Flatten() if kind is nn.Linear else nn.Identity(), module)  # type: ignore[arg-type]
     model = cut_at(module, chosen)
     try:
-        same = torch.allclose(_output(model, x, name, wanted.shape[1]), wanted, atol=1e-4, rtol=1e-4)
+        same = torch.allclose(_output(model, x, name, wanted.shape[1], name), wanted, atol=1e-4, rtol=1e-4)
     except ConfigError:
         same = False
     if same:
@@ -104,11 +102,21 @@ def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:
     return BaseHeadModel(module, NoHead(name, reason + NEEDED))  # type: ignore[arg-type]
 
 
+def made_up(shape: Shape, vocabulary: int = 0) -> Tensor:
+    """Return samples whose numbers are not all the same, so that a layer which is left out shows."""
+    if hasattr(shape, "parts"):
+        return cast(Tensor, cast(Any, shape).example(PROBES))
+    size = torch.Size((PROBES, *shape))
+    x = torch.arange(size.numel()).reshape(size)
+    return x % vocabulary if vocabulary else x / max(1, size.numel() - 1) * 2 - 1
+
+
 @torch.no_grad()
-def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, training: bool = False) -> Tensor:
+def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, given: str, training: bool = False) -> Tensor:
     """Return what a module gives for made-up samples; its arrays are as before afterwards.
 
-    ``ConfigError`` if it does not take them, or gives something else than a number for each class.
+    ``ConfigError`` if it does not take them (``given``, in words), or gives something else than a number for each
+    class.
     """
     mode, when = module.training, " in training mode" if training else ""
     arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
@@ -118,8 +126,7 @@ def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, training:
             out = module(x)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        kind = " tokens of text" if x.dtype == torch.int64 else ""
-        allowed = f"does not take inputs of {shown(tuple(x.shape[1:]))}{kind}{when}: {reason}"
+        allowed = f"does not take inputs of {given}{when}: {reason}"
         raise ConfigError("model", name, allowed) from error
     finally:
         module.train(mode)

@@ -167,11 +167,6 @@ def source_of(name: str) -> Source | None:
     return part(SOURCES[prefix][1]) if colon and prefix in SOURCES else None
 
 
-def shown(shape: Shape) -> str:
-    """Return a shape as users read it."""
-    return "x".join(map(str, shape)) or "empty"
-
-
 def named(**layers: nn.Module) -> nn.Sequential:
     """Chain layers under readable names, which become the names of their arrays."""
     return nn.Sequential(OrderedDict(layers))

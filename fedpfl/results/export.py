@@ -17,6 +17,8 @@ from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import private_folder, write_atomically
+from ..core.names import shape_of
+from ..core.option import part
 from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
@@ -81,8 +83,11 @@ def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[s
 
 def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
     """Return a model as TorchScript or ONNX, which gives what it gives for batches of any size."""
-    shape, vocabulary = (PROGRAM_BATCH, *task["input_shape"]), task.get("vocabulary", 0)
-    rng = generator(0, "export")
+    shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
+    if hasattr(shape, "parts"):
+        program: bytes = part("fedpfl.results.programs:program")(module, shape, form)
+        return program
+    shape, rng = (PROGRAM_BATCH, *shape), generator(0, "export")
     x = torch.from_numpy(rng.integers(0, vocabulary, shape) if vocabulary else rng.random(shape, np.float32))
     if form == TORCHSCRIPT:
         from ..client.device_model import traced
@@ -126,7 +131,7 @@ class _StoredModels:
 
     def __init__(self, folder: RunFolder, config: Config, task: Mapping[str, Any]) -> None:
         self.folder, self.config, self.task = folder, config, task
-        self.shape, self.vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
+        self.shape, self.vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
         self.classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
         # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
         self.last, self.stored = folder.checkpoint()
@@ -205,7 +210,7 @@ def _plain(
 ) -> nn.Module:  # fmt: skip
     """Return the plain model with a client's arrays, or with those that all clients share."""
     own = config if client is None else _of_client(config, task, client)
-    shape, vocabulary, count = tuple(task["input_shape"]), task.get("vocabulary", 0), task["num_classes"]
+    shape, vocabulary, count = shape_of(task["input_shape"]), task.get("vocabulary", 0), task["num_classes"]
     if client is not None:
         count = task.get("classes_of_clients", {client: count})[client]
     seed_model(own)  # a model may have drawn more than its arrays
@@ -225,7 +230,8 @@ def _plain(
 
             arrays = complete_arrays(start, arrays)
     plain.load_state_dict(arrays)
-    return models.original_module(plain).eval()
+    original = models.original_module(plain).eval()
+    return part("fedpfl.models.several_inputs:released")(original) if hasattr(shape, "parts") else original
 
 
 def _shared_model(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor] | None:

@@ -47,7 +47,7 @@ from ..core.errors import (
 )
 from ..core.files import locked, open_regular, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
-from ..core.names import other_than
+from ..core.names import other_than, stored
 from ..core.removed import REMOVED, renewed, require_there
 from ..core.server_view import Client
 from ..core.stored import (
@@ -568,5 +568,5 @@ def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[s
 
 
 def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
-    task = {"input_shape": list(input_shape), "num_classes": max(classes), "clients": len(classes)}
+    task = {"input_shape": stored(input_shape), "num_classes": max(classes), "clients": len(classes)}
     return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}

@@ -95,6 +95,34 @@ def test_an_own_model_and_loaders_and_named_arrays():
     assert all(len(context.state.array_records) == 2 for context in grid.contexts)
 
 
+class OfTwo(torch.nn.Module):
+    """Takes numbers and tokens by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.out = torch.nn.Embedding(9, 4), torch.nn.Linear(3 + 4, 2)
+
+    def forward(self, numbers, ids):
+        return self.out(torch.cat([numbers, self.tokens(ids).mean(1)], 1))
+
+
+@pytest.mark.parametrize("model", [OfTwo, OfTwo()], ids=["class", "module"])
+def test_a_model_of_several_inputs(model):
+    def data(context):
+        rng = np.random.default_rng(context.node_config["partition-id"])
+        return {"numbers": rng.normal(size=(20, 3)), "ids": rng.integers(0, 9, (20, 5))}, np.arange(20) % 2
+
+    def run(**head):
+        app = strategies.client_app("fedper", model=model, data=data, **head)
+        return strategies.FedPer(model=model, **head).start(AppGrid(app), ArrayRecord(), num_rounds=1)
+
+    result = run()
+    assert set(result.arrays) == {"tokens.weight"}
+    assert result.evaluate_metrics_clientapp[1]["personalised-loss"] > 0
+    with pytest.raises(fedpfl.FedpflError, match="head = 'out': must be empty where samples have several inputs"):
+        run(head="out")
+
+
 def test_personal_arrays_below_a_folder(tmp_path):
     app = strategies.client_app(model=Net, data=mine, state_dir=tmp_path)
     grid = AppGrid(app)

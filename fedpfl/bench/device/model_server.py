@@ -1,6 +1,7 @@
 """``fedpfl-worker serve``: a client's model behind HTTP on loopback, for programs of the same device.
 
-``POST /predict`` takes an image, or JSON ``{"inputs": […]}`` with samples as a data set has them; ``GET /health`` tells
+``POST /predict`` takes an image, or JSON ``{"inputs": […]}`` with samples as a data set has them, of a model of several
+inputs ``{"inputs": {"image": […], "meta": […]}}``; ``GET /health`` tells
 which model answers. A model that is written while it runs is used from the next request on. If that one is damaged, the
 one before it goes on answering.
 
@@ -29,6 +30,7 @@ from ...client.device_model import LoadedModel, load_model, newest
 from ...core.browsers import refusal
 from ...core.errors import DataError, FedpflError, StateError
 from ...data.federation import AS_IT_IS, PIXELS, TOKENS
+from ...data.packing import fitting, inputs_in
 from .predict import answers, read_image
 from .worker import end_at_signals
 
@@ -209,7 +211,10 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         kind = _TYPES[about["scaling"]]
         try:
             given = json.loads(body)
-            x = np.asarray(given["inputs"] if isinstance(given, dict) else given)
+            given = given["inputs"] if isinstance(given, dict) else given
+            if (inputs := inputs_in(about)) is not None:
+                return fitting(given, inputs)
+            x = np.asarray(given)
         except KeyError:
             raise DataError('the body has no key "inputs"') from None
         except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
 from ...data.federation import PIXELS
+from ...data.packing import fitting, given_in, inputs_in
 from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
 
 # A sample's answer, as it is written in JSON.
@@ -51,7 +52,7 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
     ``about`` is the model's JSON; ``ignored`` are columns of a table that are no features. Anything else raises
     ``DataError``.
     """
-    suffix = path.suffix.lower()
+    suffix, inputs = path.suffix.lower(), inputs_in(about)
     if not path.is_file():
         raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
     if suffix in IMAGE_SUFFIXES:
@@ -59,10 +60,14 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
             return read_image(file, str(path), about)
     if suffix == ".npz":
         arrays = read_arrays(path, ("x",))
+        if inputs is not None:
+            return fitting(given_in(arrays, str(path)), inputs)
         key = next((key for key in ("x", "x_test") if key in arrays), None)
         if key is None:
             raise DataError(f"{path}: has neither an array x nor x_test")
         return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
+    if inputs is not None:
+        raise DataError(f"{path}: must be .npz: the model takes several inputs, {inputs}")
     if suffix == ".csv":
         return _read_table(path, about, ignored)
     raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz or .csv")

@@ -74,11 +74,6 @@ class Profile:
         return "\n".join(["# Speeds in samples a second; the standard is FedAvg's CNN on 28×28.", *lines, ""])
 
 
-def in_words(shape: Sequence[int]) -> str:
-    """Return a sample's shape as profiles have it: ``1x28x28``."""
-    return "x".join(map(str, shape))
-
-
 def measure(config: Config, shape: str, classes: int, seconds: float = 6.0) -> Profile:
     """Measure this machine's speed with a run's settings, and with :data:`STANDARD`.
 

@@ -13,6 +13,7 @@ import numpy as np
 from ...core import custom, rng
 from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset, array, with_validation
+from ..packing import are_several, packed, with_inputs
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from .categories import with_words
@@ -249,7 +250,7 @@ def _is_part(thing: Any) -> bool:
     """Return whether an object is one set of samples."""
     if isinstance(thing, Mapping):
         named = {str(key).lower(): value for key, value in thing.items()}
-        return named.keys() == set(PAIR) and all(map(_is_array, named.values()))
+        return named.keys() == set(PAIR) and _is_pair([named["x"], named["y"]])
     if isinstance(thing, (list, tuple)):
         return len(thing) == len(PAIR) and _is_pair(thing)
     return _is_frame(thing) or _is_table(thing) or is_samples(thing)
@@ -258,6 +259,8 @@ def _is_part(thing: Any) -> bool:
 def _is_pair(thing: Sequence[Any]) -> bool:
     """Return whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
     x, y = thing
+    if are_several(x) and _is_array(y) and not _is_frame(y):
+        return not any(map(_is_frame, x.values() if isinstance(x, Mapping) else x))
     if _is_frame(x) and _is_frame(y):
         if {*x.columns} == {*y.columns}:
             return False
@@ -375,12 +378,11 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
         for suffix, part in zip(suffixes, client[2:]):
             arrays += _arrays_of(part, client.where, suffix, said)
             for word, found, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
-                if (found.dtype.kind, found.shape[1:]) != (first.dtype.kind, first.shape[1:]):
+                if _form(found) != _form(first):
                     what = "samples" if word == "x" else "labels or targets"
-                    raise DataError(
-                        f"{client.where}: {word}{suffix} has {what} of {found.dtype} {found.shape[1:]}, and "
-                        f"{first.dtype} {first.shape[1:]} come before: all {what} must be alike"
-                    )
+                    now, before = _shown(found), _shown(first)
+                    raise DataError(f"{client.where}: {word}{suffix} has {what} of {now}, and {before} come before: "
+                                    f"all {what} must be alike")  # fmt: skip
         # Of a client that is only tested the tests count.
         counted = arrays[0] if len(arrays[0]) or len(suffixes) == 1 else arrays[2]
         if len(counted) < settings.min_samples:
@@ -418,8 +420,19 @@ def _arrays_of(part: Any, where: str, suffix: str, said: dict[str, None]) -> tup
     if not isinstance(part, (tuple, list)) or len(part) != len(PAIR):
         raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
                         "(x, y), or a DataFrame")  # fmt: skip
-    x = samples_of(array(part[0], f"{where}: x{suffix}"), f"{where}: x{suffix}", planes=True, empty=bool(suffix))
-    return x, labels_of(array(part[1], f"{where}: y{suffix}"), len(x), f"{where}: y{suffix}", names=True)
+    of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
+    x = with_inputs(part[0], len(y) if y.ndim else 0)
+    x = packed(x, of_x) if are_several(x) else array(x, of_x)
+    x = samples_of(x, of_x, planes=True, empty=bool(suffix))
+    return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True)
+
+
+def _shown(found: np.ndarray) -> str:
+    return str(getattr(found, "inputs", None) or f"{found.dtype} {found.shape[1:]}")
+
+
+def _form(found: np.ndarray) -> Hashable:
+    return found.dtype.kind, found.shape[1:], getattr(found, "inputs", None)
 
 
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:

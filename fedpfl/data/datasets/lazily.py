@@ -10,6 +10,7 @@ import numpy as np
 from ...core import custom
 from ...core.errors import ConfigError, DataError
 from ...core.samples import Samples
+from ..dataset import Dataset
 from ..settings import DataSettings
 
 if TYPE_CHECKING:
@@ -100,13 +101,14 @@ class Rows:
         self._starts = np.cumsum([0, *(count for count, _ in pieces)])
         self.dtype, self.ndim = like.dtype, like.ndim + 1
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *like.shape)
+        self._like, self.inputs = like, getattr(like, "inputs", None)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, part: slice) -> Rows:
         there = range(*part.indices(len(self)))
-        return Rows([(len(there), lambda at: self.read(there[at]))], np.empty(self.shape[1:], self.dtype))
+        return Rows([(len(there), lambda at: self.read(there[at]))], self._like)
 
     def read(self, place: int) -> np.ndarray:
         """Read one sample."""
@@ -124,7 +126,7 @@ class Rows:
     def __array_function__(self, function: Any, kinds: Any, given: Any, named: Any) -> Any:
         """Lay samples end to end, as NumPy does with arrays; nothing else is done with what is not in memory."""
         if function is np.concatenate and all(isinstance(one, Rows) for one in given[0]):
-            return Rows([(len(one), one.read) for one in given[0]], np.empty(self.shape[1:], self.dtype))
+            return Rows([(len(one), one.read) for one in given[0]], self._like)
         raise DataError("samples that are read when they are needed (Lazy) cannot be laid next to others in memory")
 
 
@@ -167,8 +169,9 @@ def samples_at(places: np.ndarray, read: Callable[[np.ndarray], torch.Tensor], l
     return Samples(inputs, torch.from_numpy(labels))
 
 
-def require_unchanged(name: str, settings: DataSettings) -> None:
-    """Refuse settings that need all of a client's inputs at once."""
+def require_unchanged(data: Dataset, settings: DataSettings) -> None:
+    """Refuse settings that need all of a client's inputs at once, or samples that are one input."""
+    why = f"samples have several inputs, {data.inputs}" if data.inputs else "samples are read one by one (Lazy)"
     for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
         if value != "none":
-            raise ConfigError(key, value, f"must be none for {name}, whose samples are read one by one (Lazy)")
+            raise ConfigError(key, value, f"must be none for {data.name}, whose {why}")

@@ -101,8 +101,8 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     found = _in_one_order(found, entries)
     first = found[0]
     for entry, data in zip(entries, found):
-        if (data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary) != (
-            first.x_train.shape[1:], first.x_train.dtype.kind, first.vocabulary,
+        if (data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary, data.inputs) != (
+            first.x_train.shape[1:], first.x_train.dtype.kind, first.vocabulary, first.inputs,
         ):  # fmt: skip
             raise DataError(f"{entry}: its samples are {_shape(data)}, those of {entries[0].name} {_shape(first)}")
         if (data.x_test is None) != (first.x_test is None):
@@ -138,6 +138,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         client_names=tuple(entry.stem for entry in entries),
         feature_names=first.feature_names,
         validation=np.concatenate(held) if held else None,
+        inputs=first.inputs,
         remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
     )
 
@@ -192,7 +193,7 @@ def _by_number(entry: Path) -> tuple[str, int, str]:
 
 
 def _shape(data: Dataset) -> str:
-    return f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}"
+    return str(data.inputs or f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}")
 
 
 def _joined_names(found: list[Dataset]) -> tuple[str, ...]:

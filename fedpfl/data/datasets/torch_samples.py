@@ -13,6 +13,7 @@ import numpy as np
 from ...core import custom, rng
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..dataset import array
+from ..packing import are_several, packed, with_inputs
 from .folder import MAX_BYTES
 from .lazily import Lazy, Rows, has_places, torch_data
 from .npz import labels_of, samples_of
@@ -121,7 +122,7 @@ class _Reading:
     def _read_batches(self, batches: Iterable[Any], alone: bool = False) -> None:
         """Read batches; ``alone``: samples may be there instead of them."""
         for number, batch in enumerate(batches):
-            x, y = self._pair(batch, f"batch {number}")
+            x, y = self._pair(batch, f"batch {number}", rows=True)
             if alone and not (x.ndim > 1 and y.ndim and len(x) == len(y) > 1):
                 x, y = x[None], y[None]
             if not (x.ndim and y.ndim) or len(x) != len(y):
@@ -210,7 +211,8 @@ class _Reading:
     def _sample(self, data: Any, place: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._pair(self._asked(f"sample {place}", getitem, data, place), f"sample {place}")
 
-    def _pair(self, item: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    def _pair(self, item: Any, what: str, rows: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and y of a sample, or with ``rows`` of a batch."""
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             gives = custom.article(item)
             if isinstance(item, (tuple, list)):
@@ -218,7 +220,10 @@ class _Reading:
             elif isinstance(item, Mapping):
                 gives = f"a dict of {', '.join(map(str, item))}"
             raise DataError(f"{self._where}: {what} is {gives}; it must be a pair (x, y), input and label")
-        return array(item[0], f"{self._where}: x of {what}"), array(item[1], f"{self._where}: y of {what}")
+        where, y = f"{self._where}: x of {what}", array(item[1], f"{self._where}: y of {what}")
+        x, rows = item[0], rows and y.ndim > 0
+        x = with_inputs(x, len(y)) if rows else x
+        return (packed(x, where, rows) if isinstance(x, Mapping) or are_several(x) else array(x, where)), y
 
     def _add(self, x: np.ndarray, y: np.ndarray, number: int) -> None:
         if self.xs:
@@ -232,6 +237,10 @@ class _Reading:
 
     def _require_alike(self, given: Sequence[np.ndarray], first: Sequence[np.ndarray], number: int) -> None:
         """Refuse samples of another shape or kind than the first ones."""
+        theirs, ours = (getattr(x, "inputs", None) for x in (given[0], first[0]))
+        if theirs != ours:
+            raise DataError(f"{self._where}: sample {number} has the inputs {theirs or 'of one array'}, and sample 0 "
+                            f"{ours or 'of one array'}")  # fmt: skip
         for word, now, before in zip("xy", given, first):
             if now.shape[1:] != before.shape[1:]:
                 resize = ": resize all to one size" if word == "x" else ""

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import tomllib
 
-from ...bench.device.profile import STANDARD, STANDARD_INPUT, Profile, in_words
+from ...bench.device.profile import STANDARD, STANDARD_INPUT, Profile
 from ...core.errors import ConfigError, DamagedFile, did_you_mean
 from ...core.files import read_regular
+from ...core.names import shown
 from ...core.settings import keys, parse, setting
 from ...core.stored import MAX_TOML
 from ...setup.config import Config
@@ -198,7 +199,7 @@ class _Reader:
         """Refuse speeds of another method, model or input than the run's."""
         flat = self.config.flat()
         wanted = {key: flat[key] for key in settings}
-        theirs = shape if self.input_shape is None else in_words(self.input_shape)
+        theirs = shape if self.input_shape is None else shown(self.input_shape)
         for key, value, ours in (*((key, settings[key], wanted[key]) for key in settings), ("input", shape, theirs)):
             if value != ours:
                 raise self.error(f"{what} is for {key} = {value!r}, and this run has {ours!r}: {advice} "

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...core.errors import ConfigError
+from ...core.names import shape_of
 from ...core.server_view import Client
 from ...engine.transport import EVALUATE, TRAIN, Transport, Wait
 from ...results.record import Round
@@ -35,7 +36,7 @@ class TimedParticipation(Participation):
 
     def take_rule(self, rule: Rule) -> None:
         """Make the clock, for messages of the size of the rule's shared arrays."""
-        shape = tuple(self._folder.task()["input_shape"])
+        shape = shape_of(self._folder.task()["input_shape"])
         size = rule.layout.size * np.dtype(self._config.run.wire_dtype).itemsize
         bench = read_bench(self._config, shape)
         config, part = self._config, self._config.last("of_client", None)

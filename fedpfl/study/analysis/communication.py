@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...core.names import shape_of
 from ...core.server_view import new_clients
 from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ...models.adapters import merged
@@ -80,7 +81,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 def traffic(run: RunFolder) -> Traffic:
     """Return the bytes of a run, counted and computed."""
     config, task, lines = run.parsed(), run.described(), run.history().lines
-    shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
+    shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = merged(plain_model(config, shape, task["num_classes"], vocabulary))
     model = sum(values.numel() for name, values in plain.items() if not name.endswith(UNUSED_BUFFER))

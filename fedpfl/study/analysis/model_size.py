@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...core.frozen import frozen
+from ...core.names import shape_of
 from ...core.sharing import UNUSED_BUFFER
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
@@ -24,7 +25,7 @@ def model_size(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     for group in grouped(runs):
         run = group.runs[0]
         config, task = run.parsed(), run.described()
-        shape, classes, vocabulary = tuple(task["input_shape"]), task["num_classes"], task.get("vocabulary", 0)
+        shape, classes, vocabulary = shape_of(task["input_shape"]), task["num_classes"], task.get("vocabulary", 0)
         model, sharing = assemble(config, shape, classes, vocabulary=vocabulary)
         arrays = model.state_dict().items()
         moving = sum(array.numel() for name, array in arrays if not name.endswith(UNUSED_BUFFER))

@@ -1,0 +1,173 @@
+"""Samples of several inputs (a tuple or a dict of arrays) as rows of numbers, as the rest of the package sees them."""
+
+from __future__ import annotations
+
+import re
+from operator import itemgetter
+from typing import Any, Mapping, cast
+
+import numpy as np
+
+from ..core.custom import article
+from ..core.errors import DataError
+from ..core.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Inputs, inputs_of
+from ..core.inputs import Part as Input
+from ..core.names import difference
+from .dataset import Dataset, array
+
+# Arrays of a file: x_NAME, or x_train_NAME and so on; inputs without names have their places, from 0.
+_KEY = re.compile(r"(x(?:_(?:train|test|val))?)_(\w+)", re.ASCII)
+
+
+class Packed(np.ndarray):
+    """Samples of several inputs, in rows of float32; ``inputs`` tells where each one lies."""
+
+    inputs: Inputs | None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.inputs = getattr(other, "inputs", None)
+
+    def __array_function__(self, function: Any, kinds: Any, given: Any, named: Any) -> Any:
+        """Let rows that are laid end to end be samples of the same inputs."""
+        found = super().__array_function__(function, kinds, given, named)
+        if function is np.concatenate:
+            found = found.view(Packed)
+            found.inputs = self.inputs
+        return found
+
+
+def are_several(given: object) -> bool:
+    """Return whether an object is a tuple or dict of arrays, which are the inputs of one model."""
+    each = [*given.values()] if isinstance(given, Mapping) else given if isinstance(given, tuple) else ()
+    return any(hasattr(one, "__array__") and not isinstance(one, np.generic) for one in each)
+
+
+def with_inputs(x: Any, labels: int) -> Any:
+    """Return x, as a tuple if it is a list of arrays of all samples, and not a list of samples."""
+    each = x if isinstance(x, list) and len(x) != labels else []
+    return tuple(x) if each and all(getattr(one, "ndim", 0) and len(one) == labels for one in each) else x
+
+
+def packed(given: Any, where: str, rows: bool = True) -> Packed:
+    """Pack the inputs of samples, or with ``rows`` false of one sample; ``where`` is what a ``DataError`` calls them.
+
+    Floats become float32. Booleans and whole numbers stay exact.
+    """
+    named = isinstance(given, Mapping)
+    items = [(str(key), one) for key, one in (given.items() if named else enumerate(given))]
+    items = sorted(items, key=itemgetter(0)) if named else items
+    if not 1 <= len(items) <= MAX_INPUTS:
+        raise DataError(f"{where} has {len(items)} inputs; a model may have 1 to {MAX_INPUTS}")
+    parts, columns = [], []
+    for name, one in items:
+        if named and not re.fullmatch(NAME, name):
+            raise DataError(f"{where}: {name[:40]!r} cannot be an argument's name of a model's forward")
+        kind, column = _typed(array(one, f"{where}, input {name}"), f"{where}, input {name}")
+        column = column if rows else column[None]
+        if not column.ndim:
+            raise DataError(f"{where}, input {name} is one number; it must have a row for each sample")
+        columns.append(column)
+        parts.append(Input(name, kind, column.shape[1:]))
+        if len(column) != len(columns[0]):
+            raise DataError(f"{where}, input {name} has {len(column)} samples, and {items[0][0]} {len(columns[0])}")
+        if column.ndim - 1 > MAX_DIMENSIONS or 0 in column.shape[1:]:
+            raise DataError(f"{where}, input {name} has the shape {column.shape[1:]} in a sample, which no model takes")
+    made = _rows(columns, Inputs(parts, named))
+    return cast(Packed, made if rows else made[0])
+
+
+def inputs_in(about: Mapping[str, Any]) -> Inputs | None:
+    """Return the inputs of a model that a client has written; None if it takes a single one."""
+    text = about["input-shape"]
+    return inputs_of(text) if isinstance(text, str) else None
+
+
+def fitting(given: Any, inputs: Inputs) -> Packed:
+    """Pack samples for a model of these inputs; whole numbers may be of any type, and stand for floats."""
+    if isinstance(given, Packed) and given.inputs == inputs:
+        return given
+    wanted = "a dict" if inputs.named else "a tuple"
+    if isinstance(given, Mapping) != inputs.named or not isinstance(given, (Mapping, tuple, list)):
+        raise DataError(f"samples are {article(given)}; the model takes {wanted} of {inputs}")
+    names = [part.name for part in inputs.parts]
+    items = {str(key): one for key, one in (given.items() if isinstance(given, Mapping) else enumerate(given))}
+    if other := difference([*items], names):
+        raise DataError(f"inputs are {other}; the model takes {wanted} of {inputs}")
+    columns = []
+    for part in inputs.parts:
+        found = array(items[part.name], f"input {part.name}")
+        fits = found.dtype.kind in {FLOAT: "fiu", TRUTH: "b"}.get(part.kind, "iu")
+        if part.kind == SMALL and fits and found.size:
+            fits = found.min() >= -(2**15) and found.max() < 2**15
+        if not fits or not found.size or found.shape[1:] != part.shape:
+            raise DataError(f"input {part.name} is {found.dtype} {found.shape}; the model takes {wanted} of {inputs}")
+        columns.append(_typed(found.astype(np.float64) if part.kind == FLOAT else found, f"input {part.name}")[1])
+        if len(columns[-1]) != len(columns[0]):
+            raise DataError(f"input {part.name} has {len(columns[-1])} samples, and {names[0]} {len(columns[0])}")
+    return _rows([column.astype(part.kind) for part, column in zip(inputs.parts, columns)], inputs)
+
+
+def _rows(columns: list[np.ndarray], inputs: Inputs) -> Packed:
+    made = inputs.packed(columns).view(Packed)
+    made.inputs = inputs
+    return made
+
+
+def pack(data: Dataset) -> None:
+    """Pack the arrays of a data set whose samples have several inputs, in place, before it is checked."""
+    for key in ("x_train", "x_test"):
+        if (given := getattr(data, key)) is not None:
+            if not are_several(given):
+                raise DataError(
+                    f"{data.name}: {key} is {article(given)}; both parts must have a tuple or dict of arrays"
+                )
+            object.__setattr__(data, key, packed(given, f"{data.name}: {key}"))
+    if data.x_test is not None and data.x_test.inputs != data.x_train.inputs:  # type: ignore[attr-defined]
+        train, test = (getattr(data, key).inputs for key in ("x_train", "x_test"))
+        raise DataError(f"{data.name}: x_train has inputs {train}, and x_test {test}")
+    if data.vocabulary:
+        raise DataError(f"{data.name}: has several inputs: vocabulary is for a text alone")
+
+
+def _typed(found: np.ndarray, where: str) -> tuple[str, np.ndarray]:
+    """Return the type in which an input is packed, and the input in it."""
+    if found.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            found = found.astype(np.float32)
+        if not np.isfinite(found).all():
+            raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
+        return FLOAT, found
+    if found.dtype.kind == "b":
+        return TRUTH, found
+    if found.dtype.kind not in "iu":
+        raise DataError(f"{where} is {found.dtype}: inputs are floats, whole numbers or booleans")
+    if found.dtype == np.uint64 and found.size and found.max() >= 2**63:
+        raise DataError(f"{where} holds {found.max()}: whole numbers must be below 2⁶³")
+    return (SMALL, found) if np.can_cast(found.dtype, SMALL) else (WHOLE, found.astype(np.int64))
+
+
+def joined(arrays: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return a file's arrays with ``x_image`` and ``x_meta`` packed as ``x``, and so on for ``x_train``."""
+    found = {part: packed(given, f"{where}: {part}") for part, given in _grouped(arrays).items()}
+    return {**arrays, **found}
+
+
+def given_in(arrays: Mapping[str, np.ndarray], where: str) -> Any:
+    """Return the inputs that a file has as ``x_image`` and so on, or as ``x_test_image``, for :func:`fitting`."""
+    groups = _grouped(arrays)
+    part = next((part for part in ("x", "x_test") if part in groups), None)
+    if part is None:
+        raise DataError(f"{where}: has no arrays x_… or x_test_…, one for each input")
+    return groups[part]
+
+
+def _grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the inputs of each part of a data set: a tuple, if their names are the places from 0."""
+    groups: dict[str, Any] = {}
+    for key, values in arrays.items():
+        if (match := _KEY.fullmatch(key)) and key not in ("x_train", "x_test", "x_val"):
+            groups.setdefault(match[1], {})[match[2]] = values
+    for part, each in groups.items():
+        places = [str(place) for place in range(len(each))]
+        groups[part] = tuple(each[place] for place in places) if each.keys() == {*places} else each
+    return groups

@@ -18,7 +18,7 @@ import typer
 
 from ..bench.mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from ..core.errors import ConfigError, FedpflError
-from .program import OneLineErrors
+from .program import Program
 
 if TYPE_CHECKING:
     from ..bench.mqtt.account import Account
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-app = typer.Typer(
-    cls=OneLineErrors,
-    help="Carry HTTP between Flower's SuperNodes and SuperLink over an MQTT broker.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = Program("Carry HTTP between Flower's SuperNodes and SuperLink over an MQTT broker.", completion=False)
 
 DEFAULT_BROKER = "127.0.0.1:1883"
 

@@ -10,14 +10,15 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FedpflError
 from ..version import FLOWER
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 from .program import app
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from ..training.settings import TrainingSettings
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-PYTHON = (3, 11)
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
-CLOCK_SECONDS = 5.0
+MATTERS = "this matters only for plain `flwr run .`"
 # Where a bench and `fedpfl up` keep certificates.
 KEYS = (Path("/etc/fedpfl/keys"), Path("/etc/fedpfl/local"), Path("~/.fedpfl/testbed"))
 # Savings below a twentieth are within the error of such a short measurement.
@@ -106,7 +106,7 @@ def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: i
 
 def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:
     """Run every check."""
-    yield _python()
+    yield Finding("python", OK, f"Python {sys.version.split()[0]}")
     yield _flower()
     yield _imports("torch", "training", PROBLEM)
     yield _imports("ray", "plain `flwr run .`", WARNING)
@@ -114,16 +114,9 @@ def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Fi
     yield _ports()
     yield from (_folder(key, path) for key, path in folders.items())
     yield _proxy()
-    yield _clock(folders["output-dir"])
+    yield _clock()
     yield _local_superlink()
     yield _precision(training)
-
-
-def _python() -> Finding:
-    words = f"Python {sys.version.split()[0]}"
-    if sys.version_info[:2] < PYTHON:
-        return Finding("python", PROBLEM, f"{words}; Flower needs {PYTHON[0]}.{PYTHON[1]} or later")
-    return Finding("python", OK, words)
 
 
 def _flower() -> Finding:
@@ -140,15 +133,13 @@ def _flower() -> Finding:
 
 def _imports(name: str, why: str, otherwise: str) -> Finding:
     try:
-        module: Any = __import__(name)
+        return Finding(name, OK, f"{name} {import_module(name).__version__}")
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs
         return Finding(name, otherwise, f"cannot be imported ({error}); {why} needs it")
-    return Finding(name, OK, f"{name} {module.__version__}")
 
 
 def _commands() -> Finding:
     from ..bench.superlink import script
-    from ..core.errors import FedpflError
 
     try:
         for name in ("flwr", "flower-superlink", "flower-superexec"):
@@ -160,20 +151,17 @@ def _commands() -> Finding:
 
 def _ports() -> Finding:
     try:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            probe.listen()
-            with socket.create_connection(probe.getsockname(), timeout=5):
-                pass
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            socket.create_connection(probe.getsockname(), timeout=5).close()
     except OSError as error:
-        return Finding(
-            "ports", PROBLEM, f"no port on 127.0.0.1 can be opened and reached ({error}); check the firewall"
-        )
+        words = f"no port on 127.0.0.1 can be opened and reached ({error}); check the firewall"
+        return Finding("ports", PROBLEM, words)
     return Finding("ports", OK, "ports on 127.0.0.1 can be opened and reached")
 
 
 def _folder(key: str, path: Path) -> Finding:
-    there = _existing(path)
+    # The folder itself or, where a run would make it, the nearest one above that is there.
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
@@ -183,11 +171,6 @@ def _folder(key: str, path: Path) -> Finding:
     if free < MIN_FREE_BYTES:
         return Finding(key, WARNING, f"{path} has only {free / 1e6:.0f} MB free")
     return Finding(key, OK, f"{path}, {free / 1e9:.0f} GB free")
-
-
-def _existing(path: Path) -> Path:
-    """Return the folder itself or, where a run would make it, the nearest one above that is there."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
 
 
 def _certificates(folder: Path) -> Finding:
@@ -218,23 +201,11 @@ def _proxy() -> Finding:
     return Finding("proxy", OK, "no proxy is in the way")
 
 
-def _clock(folder: Path) -> Finding:
-    # There is no second clock to ask without a network; a file system on another machine has one of its own.
+def _clock() -> Finding:
     if time.gmtime().tm_year < 2025:
-        return Finding(
-            "clock", PROBLEM, f"shows {time.strftime('%Y-%m-%d')}; set it (signatures with a wrong time are refused)"
-        )
-    try:
-        with tempfile.NamedTemporaryFile(dir=_existing(folder)) as file:
-            difference = Path(file.name).stat().st_mtime - time.time()
-    except OSError:
-        return Finding("clock", OK, "the year is plausible; it could not be compared with the output folder's")
-    if abs(difference) > CLOCK_SECONDS:
-        words = f"{abs(difference):.0f} s {'behind' if difference > 0 else 'ahead of'} the clock of {folder}"
-        return Finding("clock", WARNING, f"{words}; synchronise the clocks (devices more than 5 s ahead are refused)")
-    return Finding(
-        "clock", OK, "the year is plausible and the output folder's clock agrees (not compared with the network)"
-    )
+        words = f"shows {time.strftime('%Y-%m-%d')}; set it (signatures with a wrong time are refused)"
+        return Finding("clock", PROBLEM, words)
+    return Finding("clock", OK, "the year is plausible (not compared with the network)")
 
 
 def _local_superlink() -> Finding:
@@ -243,18 +214,21 @@ def _local_superlink() -> Finding:
         probe.settimeout(1)
         if probe.connect_ex(("127.0.0.1", LOCAL_SUPERLINK_PORT)) != 0:
             return Finding(check, OK, "no shared SuperLink of `flwr run` is running")
-    matters = "this matters only for plain `flwr run .`"
-    found = _process(lambda words: "superlink" in words[1] and str(LOCAL_SUPERLINK_PORT) in " ".join(words))
-    if found is None:
-        return Finding(check, WARNING, f"something listens on Flower's local port {LOCAL_SUPERLINK_PORT}; {matters}")
-    pid, python, folder = found
-    stop = f"stop it with: kill {pid}"
-    own = {Path(sys.executable), Path(sys.executable).resolve()}
-    if Path(python) not in own:
-        return Finding(check, WARNING, f"the shared SuperLink (pid {pid}) belongs to {python}; {matters}; {stop}")
-    if folder != Path.cwd():
-        return Finding(check, WARNING, f"the shared SuperLink (pid {pid}) runs apps in {folder}; {matters}; {stop}")
-    return Finding(check, OK, f"the shared SuperLink of `flwr run` (pid {pid}) was started from here")
+    executable = Path(sys.executable)
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):  # only Linux has it
+        try:
+            python, *words = entry.read_bytes().decode(errors="replace").split("\0")
+            folder = (entry.parent / "cwd").readlink()
+        except OSError:  # it has ended, or is another user's
+            continue
+        if "superlink" in "".join(words[:1]) and str(LOCAL_SUPERLINK_PORT) in " ".join(words):
+            other = "" if Path(python) in (executable, executable.resolve()) else f" with {python}"
+            found = f"the shared SuperLink (pid {entry.parent.name})"
+            if not other and folder == Path.cwd():
+                return Finding(check, OK, f"{found} was started from here")
+            stop = f"stop it with: kill {entry.parent.name}"
+            return Finding(check, WARNING, f"{found} runs apps in {folder}{other}; {MATTERS}; {stop}")
+    return Finding(check, WARNING, f"something listens on Flower's local port {LOCAL_SUPERLINK_PORT}; {MATTERS}")
 
 
 def _precision(training: TrainingSettings) -> Finding:
@@ -273,18 +247,5 @@ def _precision(training: TrainingSettings) -> Finding:
     where = "on the GPU" if training.device == "cuda" else f"with {threads} thread{'s' if threads > 1 else ''}"
     words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
     words += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
-    pays = speed.ratio < PAYS
-    words += 'precision = "bf16" is worth it here' if pays else 'precision = "bf16" is not worth it here'
+    words += f'precision = "bf16" is {"" if speed.ratio < PAYS else "not "}worth it here'
     return Finding(check, OK, words)
-
-
-def _process(wanted: Callable[[list[str]], bool]) -> tuple[int, str, Path] | None:
-    """Return (pid, interpreter, working directory) of a process by its command line; only Linux has /proc."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().decode(errors="replace").split("\0")
-            if len(words) > 1 and wanted(words):
-                return int(entry.parent.name), words[0], (entry.parent / "cwd").readlink()
-        except OSError:
-            continue
-    return None

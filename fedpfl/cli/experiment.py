@@ -11,7 +11,7 @@ from ..core.errors import ConfigError
 from . import grid_options
 from .common import RunConfig, load_app, overrides, require_one_of, require_used, stdout
 from .printing import can_draw, print_tables, write_figures
-from .program import app
+from .program import Program, app
 
 if TYPE_CHECKING:
     from ..results.tables import Table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..study.measured import Measured
     from ..study.paper_tables import RankedColumn
 
-group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
+group = Program("Run the papers' tables and figures.")
 app.add_typer(group, name="experiment")
 
 Name = Annotated[

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 import typer
 import typer.core
-import typer.main
+from typer.models import CommandFunctionType
+from typer.utils import get_params_from_function
 
 from ..core.errors import ConfigError, FedpflError, uncontrolled
 
@@ -18,33 +20,30 @@ from ..core.errors import ConfigError, FedpflError, uncontrolled
 typer.core.HAS_RICH = False
 
 
-class _Option(typer.core.TyperOption):
-    """An option whose help calls a number a number, and says in words where it has to lie."""
+class _Command(typer.core.TyperCommand):
+    """A command whose help calls a number a number, and says in words where it has to lie."""
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the option's names and what it is."""
-        record = super().get_help_record(ctx)
-        if record is None or not isinstance(self.type, (click.IntRange, click.FloatRange)):
-            return record
-        words = f"at least {self.type.min:,}" if self.type.max is None else f"{self.type.min:,} to {self.type.max:,}"
-        name = record[0].replace("INTEGER RANGE", "NUMBER").replace("FLOAT RANGE", "NUMBER")
-        return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", words, record[1])
-
-
-class _Argument(typer.core.TyperArgument):
-    """An argument that keeps its help, which Click 8.5 forgets, or prints a second time where it remembers."""
-
-    def __init__(self, *, help: str | None = None, **rest: Any) -> None:
-        super().__init__(**rest)
-        self._words = help
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
-        """Return the argument's name and what it is."""
-        record = super().get_help_record(ctx)
-        return record and (record[0], "  ".join(filter(None, (self._words, record[1]))))
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command takes."""
+        given = get_params_from_function(inspect.unwrap(self.callback)) if self.callback else {}
+        for kind in (click.Argument, click.Option):
+            rows = []
+            for param in self.get_params(ctx):
+                if isinstance(param, click.Argument):
+                    param.help = given[str(param.name)].default.help  # which Click 8.5 forgets
+                if isinstance(param, kind) and (row := param.get_help_record(ctx)):
+                    rows.append(_in_words(param.type, *row))
+            if rows:
+                with formatter.section(f"{kind.__name__}s"):
+                    formatter.write_dl(rows)
 
 
-typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: ignore[attr-defined, misc]
+def _in_words(of: Any, name: str, help: str) -> tuple[str, str]:
+    if not isinstance(of, (click.IntRange, click.FloatRange)):
+        return name, help
+    words = f"at least {of.min:,}" if of.max is None else f"{of.min:,} to {of.max:,}"
+    name = name.replace("INTEGER RANGE", "NUMBER").replace("FLOAT RANGE", "NUMBER")
+    return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", words, help)
 
 
 # Groups of commands in the help; commands without a group come last.
@@ -76,7 +75,7 @@ class OneLineErrors(typer.core.TyperGroup):
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = {name: command for name, command in found.items() if command is not None and not command.hidden}
         grouped = {name for names in GROUPS.values() for name in names}
-        if not grouped & shown.keys():
+        if ctx.parent is not None or not grouped & shown.keys():
             super().format_commands(ctx, formatter)
             return
         rest = tuple(name for name in shown if name not in grouped)
@@ -129,14 +128,23 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-app = typer.Typer(
-    cls=OneLineErrors,
-    help="Personalised federated learning as one Flower app.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+class Program(typer.Typer):
+    """A program, or a group of its commands."""
+
+    def __init__(self, help: str, completion: bool = True) -> None:
+        super().__init__(
+            cls=OneLineErrors, help=help, no_args_is_help=True, add_completion=completion, rich_markup_mode=None,
+            pretty_exceptions_enable=False,
+        )  # fmt: skip
+
+    def command(  # type: ignore[override]
+        self, name: str | None = None, *, hidden: bool = False
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """Make a function a command."""
+        return super().command(name, cls=_Command, hidden=hidden)
+
+
+app = Program("Personalised federated learning as one Flower app.")
 
 
 @app.callback()

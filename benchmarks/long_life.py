@@ -305,18 +305,25 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
     return wrong
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
-    """Print the tables."""
-    rows, methods = [], {outcome.method for outcome in outcomes}
+def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
+    """Return, for each part, how many processes it had, and how large the longest was from its warm run to its last."""
+    found, methods = {}, {outcome.method for outcome in outcomes}
     for part, of in lives(outcomes).items():
         longest = max(of, key=len)
         sizes = warm(longest, methods) or [longest[-1][1]]
-        first, last = sizes[0], sizes[-1]
-        a_run = growth([size[1] for size in sizes])
-        cells = [f"{first[at]:g} → {last[at]:g}" for at in (1, 2, 3)]
-        rows.append([part, str(len(of)), str(len(longest)), cells[0], f"{100 * a_run:.1f}", *cells[1:]])
-    header = ["part", "processes", "runs of the longest", "MiB", "MiB more in 100 runs", "threads", "open files"]
-    print(table(header, rows))
+        found[part] = {"processes": [len(of)], "runs of the longest": [len(longest)]}
+        for at, what in ((1, "MiB"), (2, "threads"), (3, "open files")):
+            found[part] |= {f"{what}, first": [sizes[0][at]], f"{what}, last": [sizes[-1][at]]}
+        found[part]["MiB more in 100 runs"] = [100 * growth([size[1] for size in sizes])]
+    return found
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    """Print the tables."""
+    found = summary(outcomes)
+    columns = list(next(iter(found.values())))
+    rows = [[part, *(f"{of[name][0]:.1f}" for name in columns)] for part, of in found.items()]
+    print(table(["part", *columns], rows))
     ends = outcomes[min(WARM_RUNS, len(outcomes) - 1)], outcomes[-1]
     print()
     rows = [[name, *(f"{run.files[name][at]:g}" for at in (0, 1) for run in ends)] for name in outcomes[0].files]
@@ -352,6 +359,8 @@ def measure(options: argparse.Namespace) -> None:
                 if time.monotonic() > until:
                     break
     show(outcomes)
+    if options.json:
+        options.json.write_text(json.dumps(summary(outcomes), indent=1) + "\n", encoding="utf-8")
     print(footer(options.seed))
     if wrong := judge(outcomes):
         raise BenchmarkError("; ".join(wrong))
@@ -371,5 +380,6 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so many minutes")
     parser.add_argument("--seed", type=int, default=1, help="faults and methods follow from it (%(default)s)")
     parser.add_argument("--record", type=Path, help="the JSON file to write")
+    parser.add_argument("--json", type=Path, help="the JSON file of the parts' sizes to write")
     parser.add_argument("--commit", default="", help="what is measured, for the record")
     main(measure, parser)

@@ -25,6 +25,8 @@ FIRST_ASK_SECONDS, MAX_ASK_SECONDS = 20.0, 600.0
 ASK_SECONDS_AT_END = 1.0
 # The SuperLink may just be started again when it is asked.
 ASK_SECONDS_UNANSWERED, UNANSWERED_SECONDS = 1.0, 60.0
+# Flower's words for a run of whose server it has heard nothing for a minute, by the clock that people set.
+SILENT = "No heartbeat received"
 FILES_WATCHED = ("summary.md", "task.json")
 # After the results are written the server winds down. Only if Flower does not log the end by then, ask for it.
 WIND_DOWN_SECONDS = 8.0
@@ -65,6 +67,10 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
             export(plan, shown)
     where = _keep(log, plan) if log else None
     if not finished:
+        if SILENT in details:
+            details = "the server was silent: it was killed, this machine slept, or its clock was set"
+            if plan.folder.resumable:
+                details += f"; resume the run: fedpfl up --resume {plan.folder.path}"
         reason = reason_in(log) or (details if details not in ("", "N/A") else "the run ended without results")
         raise RunFailedError(status, f"{reason} (log: {where})" if where else reason)
     if where:

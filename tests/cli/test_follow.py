@@ -122,6 +122,17 @@ def test_a_superlink_that_stays_silent_is_given_up(monkeypatch):
     assert len(link.steps) <= 10**6 - 2
 
 
+@pytest.mark.parametrize("resumable", [False, True])
+def test_a_server_that_was_silent_is_told_with_what_may_be_done(monkeypatch, resumable):
+    link = Link(lambda: ("finished:failed", "No heartbeat received from the task"))
+    monkeypatch.setattr(link, "log", lambda run_id: "")
+    monkeypatch.setattr(RunFolder, "resumable", resumable)
+    with pytest.raises(follow.RunFailedError) as found:
+        run(link)
+    words = "the server was silent: it was killed, this machine slept, or its clock was set"
+    assert str(found.value) == words + f"; resume the run: fedpfl up --resume {link.folder.path}" * resumable
+
+
 def test_the_clock_of_the_folder_s_file_server_does_not_matter(capsys):
     def step():
         done = finish(link)

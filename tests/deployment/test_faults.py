@@ -78,6 +78,30 @@ def test_answers_do_not_reach_the_supernodes(home, undisturbed):
     ends_like(undisturbed, home, process)
 
 
+@pytest.mark.parametrize(("clock", "seconds"), [("device clock", 7200), ("device clock", -7200), ("clock", -7200)])
+def test_a_clock_jumps(home, undisturbed, clock, seconds):
+    place = home.path / "ahead"
+    process = start(home, undisturbed, "http", **disturbed(clock), FEDPFL_TEST_CLOCK=str(place))
+    place.write_text(str(seconds))
+    if clock == "device clock":  # the SuperLink refuses such signatures, until somebody sets the clock
+        nodes = set(home.find("flower-supernode"))
+        wait_for(lambda: not nodes & set(home.find("flower-supernode")), process)
+        place.unlink()
+    ends_like(undisturbed, home, process)
+
+
+def test_a_run_is_resumed_that_ended_because_the_server_s_clock_was_set(home, undisturbed):
+    """To Flower the server was silent for two hours; a machine that slept is the same."""
+    place = home.path / "ahead"
+    process = start(home, undisturbed, "http", **disturbed("clock"), FEDPFL_TEST_CLOCK=str(place))
+    place.write_text("7200")
+    out, err = process.communicate(timeout=SECONDS)
+    resume = f"fedpfl up --resume {home.runs / 'run'}"
+    assert (process.returncode, json.loads(out)["rounds"]) == (1, 1)
+    assert f"this machine slept, or its clock was set; resume the run: {resume} (log: " in err
+    ends_like(undisturbed, home, home.start(*resume.split()[1:], "--json", "--transport", "http"))
+
+
 @needs_mosquitto
 def test_certificates_are_renewed_without_a_new_authority_while_a_run_goes_on(home, undisturbed, monkeypatch):
     """SuperNodes and bridges keep the old ``ca.pem``, and servers have the new certificate once they start again."""

@@ -3,11 +3,13 @@
 FEDPFL_TEST_DISTURB says which. ``messages``: in the bridge's processes, messages from the broker are lost, doubled and
 late. ``answers``: a SuperNode does not get one answer to each of two calls that the SuperLink has carried out, in which
 a message is handed over and a result is taken. ``numbers``: a SuperNode does not get its client's number, only where
-its data are. ``code``: a device's worker has other code than the app.
+its data are. ``code``: a device's worker has other code than the app. ``clock``, ``device clock``: the clock of
+all processes, or of SuperNodes alone, is ahead by the seconds in the file that FEDPFL_TEST_CLOCK names, if it is there.
 """
 
 from __future__ import annotations
 
+import datetime
 import heapq
 import itertools
 import os
@@ -16,6 +18,7 @@ import re
 import sys
 import threading
 import time
+from pathlib import Path
 
 DROPPED, DOUBLED, LATEST_SECONDS = 0.1, 0.2, 0.3
 # Of a client's messages the first is the query, the second a round's training, the third its test.
@@ -79,9 +82,24 @@ def _have_other_code() -> None:
     code_hash.of_package = lambda: "feed"
 
 
+def _set_clock() -> None:
+    now, place = time.time, Path(os.environ["FEDPFL_TEST_CLOCK"])
+
+    def ahead():
+        return float(place.read_text()) if place.exists() else 0.0
+
+    class Ahead(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + datetime.timedelta(seconds=ahead())
+
+    time.time, datetime.datetime = (lambda: now() + ahead()), Ahead
+
+
 PARTS = {
     "messages": ("fedpfl.cli.bridge", _disturb_link), "answers": ("flower-supernode", _lose_answers),
     "numbers": ("flower-supernode", _lose_numbers), "code": ("fedpfl.bench.device.worker", _have_other_code),
+    "clock": ("", _set_clock), "device clock": ("flower-supernode", _set_clock),
 }  # fmt: skip
 
 program, disturb = PARTS[os.environ["FEDPFL_TEST_DISTURB"]]

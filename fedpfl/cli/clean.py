@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +19,13 @@ from .program import app
 if TYPE_CHECKING:
     from ..results.run_folder import RunFolder
 
+DAY = 86400
+
 
 class Space(NamedTuple):
     """What a run, or a state that belongs to none, takes on the disk."""
 
-    run: str  # empty: the state belongs to no run here
+    run: str  # of a run on another machine, in which this device took part: the state's folder; empty: of no run
     finished: bool
     folder: int  # bytes of the run's folder
     state: int  # and of the clients' arrays in state-dir
@@ -34,7 +37,11 @@ class Space(NamedTuple):
 def clean(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Names of runs in output-dir.", autocompletion=complete_runs),
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Names of runs in output-dir; on a device, folders of clients' arrays and models.",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     state_only: Annotated[
         bool,
@@ -48,7 +55,7 @@ def clean(
 ) -> None:
     """Show what runs take on the disk; with --remove, remove the named ones, or what they need only to go on."""
     found = [*_taken(output_dir(), _state_dir(), state_only)]
-    wanted = {*(runs or ())}
+    wanted = {str(Path(run).expanduser().absolute()) if os.sep in run else run for run in runs or ()}
     if unknown := wanted - {one.run for one in found}:
         raise ConfigError("run", sorted(unknown)[0], f"there is no such run in {output_dir()}")
     named = [one for one in found if one.run in wanted or (orphans and not one.run)]
@@ -111,9 +118,15 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
         return
     known = {key for theirs in keys.values() for key in theirs} | elsewhere
     for path in sorted(states.iterdir()) if states.is_dir() else ():
-        # A device's arrays belong to a run on another machine.
-        if path.is_dir() and path.name not in known and not any(path.glob("client-*/secret")):
-            yield Space("", False, 0, _size(path), (path,))
+        if path.is_dir() and path.name not in known:
+            if not any(path.glob("client-*/secret")):
+                yield Space("", False, 0, _size(path), (path,))
+                continue
+            # Whether a run on another machine is finished is not known here.
+            days = (time.time() - max(one.stat().st_mtime for one in path.rglob("*"))) / DAY
+            kept = "written within a day: its run may go on" if days < 1 else ""
+            kept = "its models would go, too: leave out --state" if state_only else kept
+            yield Space(str(path.absolute()), False, 0, _size(path), (path,), kept)
 
 
 def _keys(folder: RunFolder) -> list[str]:

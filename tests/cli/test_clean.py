@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +55,7 @@ def test_nothing_goes_unasked(place, words):
 
 def test_the_list_has_every_run_and_what_belongs_to_none(place):
     shown = {one["run"]: one for one in json.loads(call("--json")[1])}
-    assert shown.keys() == {"a", "b", "c", ""}
+    assert shown.keys() == {"a", "b", "c", "", str(place / "state" / "device-1")}
     assert shown["b"]["folder"] > 3000 and shown["b"]["state"] == 5000
     assert shown[""]["paths"] == [str(place / "state" / "gone-1")]
     assert "continues" in shown["a"]["why_kept"]
@@ -75,6 +77,25 @@ def test_orphans_go_but_never_a_devices_arrays(place):
     before = files(place)
     assert call("--orphans", "--remove")[0] == 0
     assert before - files(place) == {name for name in before if name.startswith("state/gone-1/")}
+
+
+@pytest.mark.parametrize(("days", "kept"), [(2, False), (0.5, True), (-2, True)])
+def test_a_devices_arrays_go_only_by_name_and_not_while_their_run_may_go_on(place, days, kept):
+    device = place / "state" / "device-1"
+    for path in (*device.rglob("*"), device):
+        os.utime(path, (time.time() - 3 * 86400,) * 2)
+    os.utime(device / "client-00000" / "secret", (time.time() - days * 86400,) * 2)
+    before = files(place)
+    code, words = call(f"{device}/", "--remove")
+    assert code == 0
+    assert before - files(place) == {name for name in before if name.startswith("state/device-1/") and not kept}
+    assert (f"kept: {device}: written within a day" in words) == kept
+
+
+def test_a_devices_models_do_not_go_where_only_arrays_should(place):
+    before = files(place)
+    code, words = call(str(place / "state" / "device-1"), "--state", "--remove")
+    assert (code, files(place)) == (0, before) and "its models would go, too" in words
 
 
 def test_what_is_needed_or_in_use_stays(place):

@@ -52,17 +52,17 @@ OVERVIEW = """\
 
 [Learn](../learn/index.md) explains the families. [Add a method](../how-to/adding-a-method.md) shows how to write one.
 
-**Cost** is that of a round with default settings, FedAvg's being 1: a client's
+**Cost** of a round relative to FedAvg's, with default settings: a client's
 [computation](../results/performance.md#cost-of-each-method), its traffic and, on the pages, its memory for the model.
 
-**Accuracies** are the [leaderboard](../results/leaderboard.md)'s: mean over clients in percent, ± standard deviation over
-three seeds, learning rates tuned for each method; ranks are among 41 methods, and verdicts on significance from Wilcoxon's test
-with Holm's correction. In pictures grey ticks are the other methods.
+**Accuracies** are the [leaderboard](../results/leaderboard.md)'s: mean over clients in percent ± standard deviation over three
+seeds, with tuned learning rates. Ranks are among 41 methods, significance is Wilcoxon's test with Holm's correction. In
+pictures grey ticks are the other methods.
 
-With `tune-epochs` each client fine-tunes a copy before evaluation (FedAvg+, FedProx+), except with {own}, which adapt in
-their own way. Where the server takes a mean, [`server-optimizer`](../reference/configuration.md#servers-step) gives FedAvgM,
-FedAdam and FedYogi, and [`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine)
-clients. In a [Flower app](../how-to/from-a-flower-app.md) each is a `fedpfl.strategies` class.
+`tune-epochs` fine-tunes a copy on each client before evaluation (FedAvg+, FedProx+), but for {own}, which adapt in their own
+way. [`server-optimizer`](../reference/configuration.md#servers-step) makes FedAvgM, FedAdam and FedYogi of a mean, and
+[`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine) clients. In a
+[Flower app](../how-to/from-a-flower-app.md) each method is a `fedpfl.strategies` class.
 
 To cite a method: [references.bib](references.bib) has all papers in BibTeX, under the names of `method`.
 
@@ -79,8 +79,8 @@ The algorithms of all pages, for one round:
 | w = (θ, φ) | model of base θ and head φ; z = θ(x) are features, φ(z) logits |
 | w_i; w | client i's; the server's, as clients receive it |
 | v_i, p_i | a second model, head or vector, which stays with the client |
-| train a, from b, on L | E (`local-epochs`) epochs of SGD on L, on batches of B (`batch-size`) with step η (`learning-rate`); a starts at b, or as the client kept it |
-| mean; plain mean | over the clients of a round: weighted by n_i; with equal weights |
+| train a, from b, on L | E (`local-epochs`) epochs of SGD on L, in batches of B (`batch-size`) with step η (`learning-rate`); a starts at b, or as the client kept it |
+| mean; plain mean | over the clients of a round: weighted by n_i; unweighted |
 | ⊙, ⟨ , ⟩ | product entry by entry; inner product |
 """  # noqa: E501
 
@@ -116,21 +116,15 @@ def overview() -> str:
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += [
-            f"| method | idea | computation | traffic | {' | '.join(data)} |",
+            f"| method | use it if | computation | traffic | {' | '.join(data)} |",
             "|---|---|" + "---:|" * (2 + len(data)),
         ]
-        for name in texts:
+        for name, of in texts.items():
             if name != "about":
-                method = methods()[name]
-                idea = _about(method)[0].partition(": ")[2]
                 known = {} if name in LIKE_FEDAVG else measured().get(name, {})
-                means = [known.get(of, [""])[0].split(" ")[0] for of in data]
-                cells = (
-                    f"[{title_of(method)}]({name}.md)",
-                    f"{idea[:1].upper()}{idea[1:]}",
-                    *cost(name)[:2],
-                    *means,
-                )
+                means = [known.get(column, [""])[0].split(" ")[0] for column in data]
+                use = of.get("use", "").partition(". ")[0].rstrip(".")
+                cells = (f"[{title_of(methods()[name])}]({name}.md)", use, *cost(name)[:2], *means)
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
@@ -144,15 +138,15 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
     links = [f"[{method.paper}]({texts['link']})" if "link" in texts else method.paper]
     links += [f"[authors' code](https://github.com/{texts['code']})"] if "code" in texts else []
     links += [f"`{Path(inspect.getfile(method)).relative_to(ROOT)}`", f"`{strategy_of(method)}`"]
-    links += [f'also called `method = "{other}"`' for other in method.aliases]
-    lines = [f"# {title}", "", MADE, "", f"**{idea[:1].upper()}{idea[1:]}**", "", " · ".join(links)]
+    links += [f'also `method = "{other}"`' for other in method.aliases]
+    lines = [f"# {title}", "", MADE, "", f"**{idea[:1].upper()}{idea[1:]}**", "", "; ".join(links)]
     if texts:
         lines += ["", f"**Problem.** {texts['problem']}"]
     algorithm, notes = algorithm_of(method)
     lines += ["", "## Algorithm", "", "```text", algorithm, "```", "", notes, "", cost_line(name)]
     if texts:
         like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
-        lines += ["", "## When to use it", "", f"**Use it if:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
+        lines += ["", "## Use", "", f"**Use it if:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
         lines += ["", f"**Tuning:** {texts['tune']}", "", f"**Compare with** {like}."]
     lines += ["", "## Settings", "", "```sh", f"fedpfl run -c '{command_of(method)}'", "```", ""]
     lines += settings_lines(method)
@@ -192,7 +186,7 @@ def settings_lines(method: type[Method]) -> list[str]:
         lines.append(f"- `{key} = {json.dumps(field.default, ensure_ascii=False)}`{limits}: {field.metadata['doc']}")
     for other, keys in others.items():
         lines += [f"- {', '.join(keys)}: as for [{title_of(methods()[other])}]({other}.md#settings)."]
-    return lines or ["None but those of [local training](../reference/configuration.md#local-training)."]
+    return lines or ["Only [local training](../reference/configuration.md#local-training)'s."]
 
 
 def strategy_of(method: type[Method]) -> str:
@@ -382,16 +376,25 @@ def _measured(name: str) -> list[str]:
         rows = [row[0] for row in leaderboard()[data]["table"][1:]]
         label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
         short = data.partition(",")[0].removesuffix(" by person")
-        found.append(f"{short} **{mean}** (rank {rows.index(label) + 1})")
+        few = (re.match(rf"Only (\d+ seeds?): .*{re.escape(label)}[;.]", said) for said in leaderboard()[data]["remarks"])
+        place = ", ".join([ordinal(rows.index(label) + 1), *(match[1] for match in few if match)])
+        found.append(f"{short} **{mean}** ({place})")
         kind = against_local(leaderboard()[data]["remarks"]).get(label)
         if kind:
             verdicts.setdefault(VERDICTS[kind], []).append(short)
-    verdict = "; ".join(f"significantly {what} than Local on {' and '.join(of)}" for what, of in verdicts.items())
-    rest = "" if sum(map(len, verdicts.values())) == len(found) else ", otherwise no significant difference"
-    verdict = f"{verdict[:1].upper()}{verdict[1:]}{rest}" if verdict else "No significant difference from Local"
+    only = "" if sum(map(len, verdicts.values())) == len(found) else "only "
+    places = {what: " and ".join(of) if len(of) < 3 else "all three" for what, of in verdicts.items()}
+    said = (f"{what} than Local {only}on {of}" for what, of in places.items())
+    verdict = f"Significantly {', '.join(said)}" if verdicts else "No significant difference from Local"
     lead = LIKE_FEDAVG.get(name, "The baseline" if name == "local" else verdict)
-    picture = f"![Accuracy, with Local, FedAvg and the others]({name}.svg)"
+    picture = f"![Accuracies of all methods]({name}.svg)"
     return ["", "## Measured", "", f"{lead}: {', '.join(found)}.", "", picture]
+
+
+def ordinal(rank: int) -> str:
+    """Return a rank as it is read."""
+    ending = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"{rank}{ending}"
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ SESSIONS = {
         for name in (
             "analyses",
             "callbacks",
-            "partition",
+            "data",
             "experiments",
             "flower",
             "live",

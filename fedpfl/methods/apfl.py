@@ -4,8 +4,7 @@ Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 200
 α.
 
 w and v step through the run's optimiser, in the paper by plain SGD. As in the authors' code α takes one step per round,
-on one batch; here at the round's start, because later w has trained more than v, and α would go to 0, where v no longer
-learns. BatchNorm's running statistics of the mixture are v's.
+on one batch; here at the round's start, because later w has trained more than v, and α would go to 0.
 """
 
 from __future__ import annotations

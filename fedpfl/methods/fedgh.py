@@ -3,8 +3,8 @@
 Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023, Section 3 and
 Algorithm 1.
 
-A round's class means are shuffled; the authors' program takes them client by client. Its optimiser belongs to a
-client's model, so its head keeps its initial values; here the head trains, as in the paper.
+A round's class means are shuffled; the authors' program takes them client by client, and its head keeps its initial
+values, because its optimiser belongs to a client's model.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Cl
 personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition,
 NeurIPS 2020.
 
-A head is one layer: the sum of two is one, so a client's model can be exported as a plain model. p starts as a copy of
-φ, as in other implementations; from zero it ended lower in all comparisons (docs/results/pfllib-fashion-mnist.md).
+Both heads are one layer, so that a client's model can be exported. p_i starts as a copy of φ; from zero it ended lower
+in all comparisons (docs/results/pfllib-fashion-mnist.md).
 """
 
 from __future__ import annotations

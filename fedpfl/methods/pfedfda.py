@@ -3,9 +3,9 @@
 McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024, Section 4 and
 Algorithm 1.
 
-Statistics are those of all samples by the trained base; the authors' code takes the features of the steps. As there the
-identity is added to a client's covariance. The first means are the rows of the drawn head; the authors draw uniform
-numbers. The server sets negative eigenvalues to 0.
+Statistics are those of the trained base; the authors' code takes the features of the steps. As there the identity is
+added to a client's covariance. The first means are the rows of the drawn head, there uniform numbers. The server sets
+negative eigenvalues to 0.
 """
 
 from __future__ import annotations

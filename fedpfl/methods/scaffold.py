@@ -3,9 +3,8 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, Algorithm 1.
 
-The paper's option II sets c_i to c_i − c + (w − w_i)/(K·η) after K steps. For plain SGD that is the mean gradient,
-which is also valid with momentum and Adam. ``weight-decay`` works on the corrected gradients. Option I, the gradient at
-the received model, is left out: far from where a round began it is out of date, and clients diverge.
+c_i is the mean gradient: the paper's option II for plain SGD, also valid with momentum and Adam. ``weight-decay`` works
+on the corrected gradients. Option I, the gradient at the received model, is left out: clients diverged.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class APFLSettings:
     """Settings of APFL."""
 
     alpha: float = setting(
-        0.5, "Initial share α of the client's own model in the mixture. 0: FedAvg with equal weights.",
+        0.5, "Initial share α of the client's own model. 0: FedAvg with equal weights.",
         minimum=0, maximum=1,
     )  # fmt: skip
     adaptive: bool = setting(True, "Whether each client learns α.")
@@ -26,29 +26,23 @@ class APFLSettings:
 class HeadSettings:
     """Where the head begins."""
 
-    head_layers: int = setting(1, "Number of linear layers at the model's end that form its head.", minimum=1, of="")
+    head_layers: int = setting(1, "Number of last linear layers that form the head.", minimum=1, of="")
 
 
 @dataclass(frozen=True)
 class ClusteredFLSettings:
     """Settings of clustered federated learning."""
 
-    epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below ε1.", minimum=0)
-    epsilon2: float = setting(
-        1.6, "A cluster that may split does so if some client's update has a norm above ε2.", minimum=0
-    )
-    first_split: int = setting(
-        21, "First round after which clusters may split; the authors' code waits for more than 20 rounds.", minimum=1
-    )
+    epsilon1: float = setting(0.4, "A cluster may split if its mean update has a norm below ε1.", minimum=0)
+    epsilon2: float = setting(1.6, "It then splits if some client's update has a norm above ε2.", minimum=0)
+    first_split: int = setting(21, "First round after which clusters may split, as in the authors' code.", minimum=1)
 
 
 @dataclass(frozen=True)
 class DittoSettings:
     """Settings of Ditto."""
 
-    pull: float = setting(
-        0.1, "Weight λ of the proximal term towards the received global model. 0: local training only.", minimum=0
-    )
+    pull: float = setting(0.1, "Weight λ of the pull towards the received model. 0: local training.", minimum=0)
     p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1)
 
 
@@ -61,34 +55,33 @@ class FactorizedFLSettings:
     )
     penalty: str = setting(
         "gradient",
-        "Effect of λ‖µ‖₁. gradient: part of the loss. threshold: only entries below λ count as 0, as in the authors' "
-        "code.",
+        "gradient: λ‖µ‖₁ is part of the loss. threshold: entries below λ count as 0, as in the authors' code.",
         choices=("gradient", "threshold"),
         of=FACTORIZED,
     )
     mu: bool = setting(True, "Whether weights have the term µ.", of=FACTORIZED)
     threshold: float = setting(
         0.0,
-        "Threshold τ of the cosine similarity; above 1 all other clients are left out.",
+        "Threshold τ of the cosines s; above 1 all other clients are left out.",
         minimum=-1,
         of=FACTORIZED,
     )
     scaling: float = setting(1.0, "Scaling ε of the similarities. 0: equal weights.", minimum=0, of=FACTORIZED)
     min_aggregate: int = setting(
         10,
-        "Minimum number of clients to average, even below τ, with the client itself.",
+        "Minimum number of clients to average, itself included, even below τ.",
         minimum=1,
         of=FACTORIZED,
     )
     matching: str = setting(
         "similar",
-        "Clients that are averaged: the similar ones or, for comparison, three random or the three worst ones.",
+        "Clients that are averaged; for comparison three random or the three worst ones.",
         choices=("similar", "random", "worst"),
         of=FACTORIZED,
     )
     classifier: str = setting(
         "personal",
-        "personal: each client keeps its classifier, as when labels differ. shared: it is a layer like any other.",
+        "personal: each client keeps its classifier. shared: it is a layer like any other.",
         choices=("personal", "shared"),
         of=FACTORIZED,
     )
@@ -117,7 +110,7 @@ class FedAMPSettings:
         "Scale σ. The weights of all other clients must sum to less than 1.",
         above=0,
     )
-    prox: float = setting(0.1, "Weight λ of the proximal term towards the client's mixture.", minimum=0)
+    prox: float = setting(0.1, "Weight λ of the pull towards the client's mixture.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -126,11 +119,11 @@ class FedAvgSettings:
 
     weights: str = setting(
         "examples",
-        "Weights of the mean: by training samples (examples), or equal.",
+        "Weights of the mean: by training samples, or equal.",
         choices=("examples", "uniform"),
     )
     share_buffers: bool = setting(
-        True, "Whether BatchNorm's running statistics are averaged. FedFac's authors keep them on each client."
+        True, "Whether BatchNorm's running statistics are averaged; FedFac's authors keep them on clients."
     )
 
 
@@ -138,12 +131,8 @@ class FedAvgSettings:
 class FedBABUSettings(HeadSettings):
     """Settings of FedBABU; epochs as in FedReG's comparison."""
 
-    tuning_epochs: int = setting(
-        10, "Epochs for which a client fine-tunes a copy of its model before a test.", minimum=0
-    )
-    tune: str = setting(
-        "head", "What is fine-tuned before a test: the head or everything.", choices=("head", "everything")
-    )
+    tuning_epochs: int = setting(10, "Epochs for which a client fine-tunes a copy before a test.", minimum=0)
+    tune: str = setting("head", "What is fine-tuned: the head or everything.", choices=("head", "everything"))
 
 
 @dataclass(frozen=True)
@@ -154,28 +143,24 @@ class FedCACSettings:
     """
 
     share: float = setting(
-        0.5, "Share τ of each array's values that count as critical; fewer if fewer values changed.", above=0, maximum=1
+        0.5, "Share τ of each array's values that are critical; fewer if fewer changed.", above=0, maximum=1
     )
-    beta: float = setting(100.0, "Number of rounds β over which collaboration on critical values fades out.", above=0)
+    beta: float = setting(100.0, "Number of rounds β over which collaboration on them fades out.", above=0)
 
 
 @dataclass(frozen=True)
 class FedCPSettings:
     """Settings of FedCP."""
 
-    alignment: float = setting(
-        5.0, "Weight λ of the discrepancy between the features and those of the received base.", minimum=0
-    )
+    alignment: float = setting(5.0, "Weight λ of the distance to the received base's features.", minimum=0)
 
 
 @dataclass(frozen=True)
 class FedDBESettings:
     """Settings of FedDBE; the defaults are the paper's for its CNN."""
 
-    kappa: float = setting(50.0, "Weight κ of the distance between the features' mean and the global mean.", minimum=0)
-    momentum: float = setting(
-        1.0, "Weight µ of the newest batch in the running mean of the features.", above=0, maximum=1
-    )
+    kappa: float = setting(50.0, "Weight κ of the distance to the global mean of the features.", minimum=0)
+    momentum: float = setting(1.0, "Weight µ of the newest batch in the running mean.", above=0, maximum=1)
 
 
 @dataclass(frozen=True)
@@ -186,8 +171,8 @@ class FedDecompSettings:
     rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
     lora_epochs: int = setting(
         -1,
-        "Epochs E_lora per round that train τ; at least one remains for σ. -1: two fifths of E, as in the authors' "
-        "code, at least 1; with a single epoch both train together. 0: FedAvg with equal weights.",
+        "Epochs E_lora that train τ; at least one remains for σ. -1: two fifths of E, as in the authors' code, at "
+        "least 1; with a single epoch both train together. 0: FedAvg with equal weights.",
         minimum=-1,
     )
     init: str = setting(
@@ -198,17 +183,16 @@ class FedDecompSettings:
     variant: str = setting(
         "alternating",
         "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared, σ personal. tau-only: σ stays "
-        "as initialised (figure 5). Table 4's controls train both together and share both (all-shared) or neither "
-        "(all-local).",
+        "as initialised. Table 4's controls train both together and share both (all-shared) or neither (all-local).",
         choices=("alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"),
     )
     absent_clients: str = setting(
         "skip",
-        "Clients not asked in a round: left out of the mean, or counted with the last mean.",
+        "Clients not asked: left out of the mean, or counted with the last one.",
         choices=("skip", "last"),
     )
     lora_moves_statistics: bool = setting(
-        False, "Whether BatchNorm's running statistics are updated while τ trains, as in the authors' code."
+        False, "Whether BatchNorm's running statistics move while τ trains, as in the authors' code."
     )
 
 
@@ -223,9 +207,7 @@ class FedDynSettings:
 class FedEMSettings:
     """Settings of FedEM."""
 
-    components: int = setting(
-        3, "Number M of models in the mixture; each has the size of the whole model.", minimum=1, maximum=100
-    )
+    components: int = setting(3, "Number M of models in the mixture, each of full size.", minimum=1, maximum=100)
 
 
 @dataclass(frozen=True)
@@ -234,20 +216,20 @@ class ChannelSettings:
 
     layers: str = setting(
         "auto",
-        'Layers Λ to split, by name or number, such as "16,17". Number 1 is the first convolution or linear layer; '
-        "projections of residual networks are not counted. auto: the last convolution, or else the last hidden layer.",
+        'Layers Λ to split, by name or number ("16,17"), counting convolutions and linear layers but not projections '
+        "of residual networks. auto: the last convolution, or else the last hidden layer.",
         of="fedfac",
     )
     splits: str = setting(
         "channel",
-        "What belongs to a channel. channel: its row of the weight, bias and BatchNorm channel. weight: the row; "
-        "biases and BatchNorm are personal, as in the authors' code.",
+        "channel: the row of the weight, bias and BatchNorm channel. weight: the row; biases and BatchNorm are "
+        "personal, as in the authors' code.",
         choices=("channel", "weight"),
         of="fedfac",
     )
     share_buffers: bool = setting(
         True,
-        "Whether BatchNorm's running statistics are shared; in the authors' runs they are personal.",
+        "Whether BatchNorm's running statistics are shared; in the authors' runs not.",
         of="fedfac",
     )
 
@@ -258,12 +240,10 @@ class FedSplitSettings(ChannelSettings):
 
     split: str = setting(
         "random",
-        "random, or the absolute path of a NumPy file on the server's machine with 1 (shared) or 0 for each channel "
-        "of Λ, such as FedFac's RUN/arrays/split.",
+        "random, or the absolute path of a NumPy file on the server with 1 (shared) or 0 for each channel of Λ, such "
+        "as FedFac's RUN/arrays/split.",
     )
-    shared: float = setting(
-        0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1
-    )
+    shared: float = setting(0.5, "Share of shared channels of each layer, with split = random.", minimum=0, maximum=1)
 
 
 @dataclass(frozen=True)
@@ -284,10 +264,10 @@ class FedProtoSettings:
     """Settings of FedProto."""
 
     pull: float = setting(
-        1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0, of="fedproto"
+        1.0, "Weight λ of the distance to the prototypes. 0: local training.", minimum=0, of="fedproto"
     )
     predict: str = setting(
-        "model", "Prediction by the client's model, or as the class of the nearest prototype.",
+        "model", "Prediction by the client's model, or the class of the nearest prototype.",
         choices=("model", "prototype"), of="fedproto",
     )  # fmt: skip
 
@@ -296,7 +276,7 @@ class FedProtoSettings:
 class FedProxSettings:
     """Settings of FedProx."""
 
-    mu: float = setting(0.001, "Weight µ of the proximal term towards the received model. 0: FedAvg.", minimum=0)
+    mu: float = setting(0.001, "Weight µ of the pull towards the received model. 0: FedAvg.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -305,24 +285,24 @@ class FedReGSettings(HeadSettings):
 
     threshold: str = setting(
         "average",
-        "How the size t of the rebalanced set follows from the clients' numbers of training samples.",
+        "How the size t of the rebalanced set follows from the clients' sizes n_i.",
         choices=("average", "median", "max", "second-min"),
     )
     augmentation: str = setting(
         "simple",
-        "How a class with too few images is filled up. simple: flip, crop, rotation, colour jitter, affine map. auto: "
-        "AutoAugment. none: copies, as always for other data.",
+        "How classes are filled up. simple: flip, crop, rotation, colour jitter, affine map. auto: AutoAugment. none: "
+        "copies, as always for other data than images.",
         choices=("simple", "auto", "none"),
     )
     personal_start: str = setting(
         "generic",
-        "Initialisation of the personal head: a copy of the generic head, or random, as in Algorithm 1.",
+        "Start of the personal head: a copy of the generic head, or random, as in Algorithm 1.",
         choices=("generic", "random"),
     )
     variant: str = setting(
         "full",
-        "full, or an ablation: same-weights (a: head weighted as the base), one-head (b: no personal head), "
-        "original-only (c: no rebalanced data), rebalanced-only (d: no original data, no personal head).",
+        "An ablation: same-weights (a: head weighted as the base), one-head (b: no personal head), original-only "
+        "(c: no rebalanced data), rebalanced-only (d: no original data, no personal head).",
         choices=("full", "same-weights", "one-head", "original-only", "rebalanced-only"),
     )
 
@@ -331,7 +311,7 @@ class FedReGSettings(HeadSettings):
 class FedRepSettings(HeadSettings):
     """Settings of FedRep."""
 
-    p_epochs: int = setting(5, "Epochs per round that train the head, before the E epochs of the base.", minimum=0)
+    p_epochs: int = setting(5, "Epochs of the head, before the E epochs of the base.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -340,7 +320,7 @@ class FedRoDSettings:
 
     personal_start: str = setting(
         "generic",
-        "Initialisation of the personal head: a copy of the generic head, or zeros.",
+        "Start of the personal head: a copy of the generic head, or zeros.",
         choices=("generic", "zero"),
     )
 
@@ -358,8 +338,7 @@ class FlexLoRASettings:
 
     ranks: str = setting(
         "",
-        "Ranks of the clients' adapters, separated by commas, each at most lora-rank; the list repeats after its "
-        "end. Empty: lora-rank for all.",
+        "Ranks of the clients' adapters, with commas, each at most lora-rank; the list repeats. Empty: lora-rank.",
     )
 
 
@@ -367,9 +346,7 @@ class FlexLoRASettings:
 class GPFLSettings:
     """Settings of GPFL; the defaults are those of the authors' runs with CNNs."""
 
-    guidance_weight: float = setting(
-        0.01, "Weight λ of a batch's distance (Frobenius norm) to the global class embeddings.", minimum=0
-    )
+    guidance_weight: float = setting(0.01, "Weight λ of a batch's distance to the global class embeddings.", minimum=0)
     embedding_decay: float = setting(
         0.1, "Weight decay µ of the class embeddings and the conditional valve.", minimum=0
     )
@@ -384,8 +361,7 @@ class KNNPerSettings:
     )
     tune: bool = setting(
         False,
-        "Each client chooses λ from 0, 0.1, … 1 by its validation samples (validation-fraction), as in the paper; "
-        "without any it uses the common weight.",
+        "Each client chooses λ from 0, 0.1, … 1 by its validation samples (validation-fraction), if it has any.",
         needs="validation-fraction",
     )
 
@@ -404,7 +380,7 @@ class PerFedAvgSettings:
     beta: float = setting(0.001, "Step size β of the shared model.", above=0)
     gradient: str = setting(
         "first-order",
-        "Without the Hessian (first-order), or with its product by a finite difference (hessian-free).",
+        "Without the Hessian, or with its product by a finite difference (hessian-free).",
         choices=("first-order", "hessian-free"),
     )
 
@@ -422,7 +398,7 @@ class PFedMeSettings:
 
     pull: float = setting(
         15.0,
-        "Weight λ of the proximal term between a client's model v and w. 0: v trains alone and w never changes.",
+        "Weight λ of the pull between v and w. 0: v trains alone and w never changes.",
         minimum=0,
     )
     steps: int = setting(5, "Number of steps K of v per batch.", minimum=1)
@@ -438,8 +414,8 @@ class PFedParaSettings:
 
     gamma: float = setting(
         0.5,
-        "Position γ of the inner rank between the smallest that allows full rank (0) and the largest that has no more "
-        "values than the weight (1).",
+        "Position γ of the inner rank between the smallest that allows full rank (0) and the largest with no more values "
+        "than the weight (1).",
         minimum=0, maximum=1,
     )  # fmt: skip
 
@@ -457,7 +433,7 @@ class ScaffoldSettings:
 
     momentum: float = setting(
         0.0,
-        "Momentum of a client's SGD, in place of `momentum`; the paper uses none.",
+        "Momentum of clients, in place of `momentum`; the paper uses none.",
         minimum=0,
         maximum=0.999999,
     )
@@ -475,22 +451,22 @@ class FedFacSettings(ChannelSettings):
     kappa: str = setting("0.85", 'Share κ of the variance explained by the factors: "0.85" or per layer "0.75,0.9".')
     tau: str = setting(
         "0.5",
-        "Threshold τ below which a channel is client-specific, as a quantile of the communalities: "
-        '"0.5" or per layer "0.25,inf". inf: the whole layer is personal. -inf: shared. mean: their mean.',
+        'Threshold τ as a quantile of the communalities ν: "0.5" or per layer "0.25,inf". inf: the whole layer is '
+        "personal. -inf: shared. mean: the mean of ν.",
     )
     factor: str = setting(
         "principal-axis",
-        "Factor analysis as in the paper (principal-axis) or in the authors' code (eigenvector).",
+        "Factor analysis as in the paper, or as in the authors' code (eigenvector).",
         choices=("principal-axis", "eigenvector"),
     )
     update: str = setting(
         "weights",
-        "What is analysed: the clients' weights, or their difference since the start of the round.",
+        "What is analysed: weights, or their difference since the start of the round.",
         choices=("weights", "difference"),
     )
     mask: str = setting(
         "none",
-        "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round.",
+        "Ablation of table 8: channels of Λ that a client replaces by random values before it trains.",
         choices=("none", "shared", "personal"),
     )
 

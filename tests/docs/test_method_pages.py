@@ -56,7 +56,7 @@ def test_every_picture_and_table_has_local_and_fedavg_beside_the_method():
     for name, of in method_pages.measured().items():
         text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
         assert f"]({name}.svg)" in text
-        assert len(re.findall(r"\*\*[\d.]+ ± [\d.]+\*\* \(rank \d+\)", text)) == len(of)
+        assert len(re.findall(r"\*\*[\d.]+ ± [\d.]+\*\* \(\d+(?:st|nd|rd|th)\)", text)) == len(of)
         drawn = (ROOT / "docs" / "methods" / f"{name}.svg").read_text(encoding="utf-8")
         for label in ("Local", "FedAvg"):
             assert len(re.findall(rf">{label} \d+\.\d<", drawn)) == len(of)
@@ -95,7 +95,7 @@ def test_an_algorithm_is_short_and_tells_who_does_what(method):
 @pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
 def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
     text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))? · ", text, re.MULTILINE)
+    assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))?; ", text, re.MULTILINE)
     for key in keys(method.Settings, method.name):
         assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
     (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)

@@ -3,15 +3,14 @@
 Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
 
-Convolutions and linear layers have a τ; with self-attention only its projections and the classifier (Appendix B);
-embeddings and recurrent layers none. ``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is
-W + ΔW_σ + ΔW_τ: W is frozen, ΔW_σ the shared adapter, ΔW_τ a personal one. ``diagnostics`` records the distances of
-Sections 4.4 and 4.5.
+Convolutions and linear layers have a τ; with self-attention only its projections and the classifier (Appendix B).
+``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: frozen, a shared and
+a personal adapter. ``diagnostics`` records the distances of Sections 4.4 and 4.5.
 
-``feddecomp-init = "code"``, the default, is τ as in the authors' program: A is Kaiming uniform, τ is divided by the
-rank, and the inner size is larger than in Equations 3 and 4. So τ can have full rank in both convolutions of
-``small-cnn``, in 5 of the 10 layers of ``resnet8`` (R_c 0.6) and in 7 of the 13 of ``resnet10`` (R_c 0.8). The variants
-``reverse`` and ``all-shared`` average B and A separately: clients get mean(B)·mean(A), not the mean of the products.
+With ``feddecomp-init = "code"``, the default, A is Kaiming uniform, τ is divided by the rank, and the inner size is
+larger than in Equations 3 and 4: τ can have full rank in both convolutions of ``small-cnn``, in 5 of the 10 layers of
+``resnet8`` (R_c 0.6) and in 7 of the 13 of ``resnet10`` (R_c 0.8). ``reverse`` and ``all-shared`` average B and A
+separately.
 """
 
 from __future__ import annotations

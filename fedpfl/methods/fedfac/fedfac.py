@@ -3,14 +3,11 @@
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
 Algorithms 1 (static) and 2 (dynamic).
 
-Algorithm 2 analyses before round 1; here round 1 trains everything, and its analysis makes the first split. The paper
-discards the first local training. Equation 7 is used with Σ_ε = diag(R − ÂÂᵀ); as printed, without diag, it would not
-change anything. The authors' program, and the files of ``configs/``, have ``fedfac-factor = "eigenvector"``: squared
-entries of the first eigenvectors, unscaled and not iterated.
-
-Table 8 masks "each group of parameters in the l-th layer when updating the local models". With ``fedfac-mask`` a client
-draws new initial values for the group before it trains, and everything trains; the paper does not say when values are
-drawn, nor whether they train.
+The paper analyses before round 1, after a local training that it discards; here round 1 trains everything, and its
+analysis makes the first split. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag, the iteration would not change anything.
+The authors' program, and the files of ``configs/``, have ``fedfac-factor = "eigenvector"``: squared entries of the
+first eigenvectors, unscaled and not iterated. Masked values (``fedfac-mask``) are drawn in every round and train; the
+paper leaves this open.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
 Section 3.
 
-As in the authors' code, w_i in the comparison is what the client began its last training with, and what it trained is a
-candidate as well; if none is better, it returns to the old one. The authors' server also offers models of whole groups.
+As in the authors' code, the compared w_i is what the client began its last training with, and what it trained is a
+candidate as well. The authors' server also offers models of whole groups.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Chen, Yao, Gao, Ding, Li: Efficient Personalized Federated Learning via Sparse M
 and Algorithm 1.
 
 As in the authors' code the gate has a separate learning rate, gradients of gate and model are clipped separately, the
-gate's input goes through switchable normalisation, and gates are compared after rounding to tenths. Unlike there gates
-start open, at 0.99: 0.5 on every layer leaves next to nothing of a deep model's outputs and gradients.
+gate's input goes through switchable normalisation, and blocks are chosen by gates in tenths. Unlike there gates start
+open, at 0.99: 0.5 leaves next to nothing of a deep model's outputs.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ SESSIONS = {
         for name in (
             "analyses",
             "callbacks",
-            "data",
+            "partition",
             "experiments",
             "flower",
             "live",

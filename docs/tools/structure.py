@@ -20,6 +20,7 @@ from test_layering import (  # noqa: E402
     lines_of,
     part_of,
     plain_run,
+    repeated_names,
 )  # fmt: skip
 
 from fedpfl.core.code_hash import DEVICE_PACKAGES  # noqa: E402
@@ -61,6 +62,7 @@ def main() -> None:
     print(f"upward arrows: {upward}")
     print(f"attributes and hooks of Method: {len(hooks)}")
     print(f"classes that share a name: {[name for name, count in classes.items() if count > 1] or 0}")
+    print(f"names of files that occur more than once: {repeated_names()}")
     print(f"interfaces of listeners: 1 (Listener), in {len(listeners)} files")
     print(f"packages on a device: {len(DEVICE_PACKAGES)}")
     print(f"bytes of pyproject.toml: {(ROOT / 'pyproject.toml').stat().st_size:,}")

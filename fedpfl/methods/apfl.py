@@ -1,4 +1,4 @@
-"""APFL: a client predicts with a mixture of its own model and the global one, and learns how much of each.
+"""APFL: a client predicts with a mixture of its own and the global model, and learns the mixture.
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 2003.13461), Algorithm 1 with the adaptive
 α.

@@ -3,8 +3,8 @@
 Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
 Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021, Algorithms 1 and 2.
 
-As in the authors' code clusters are divided by complete linkage (paper: single), not in the first rounds, and not if
-they have fewer than three clients.
+As in the authors' code clusters split by complete linkage (paper: single), not in the first rounds, and not with fewer
+than three clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedALA: a client mixes the received model into its own, each value of the higher layers with a weight that it learns.
+"""FedALA: a client learns, value by value, how much of the received model it takes.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI
 2023, Algorithm 1.

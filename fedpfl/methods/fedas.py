@@ -1,4 +1,4 @@
-"""FedAS: a client aligns the received base with its last one; its weight in the mean is its Fisher information.
+"""FedAS: a client aligns the received base with its last one; the mean weighs clients by Fisher information.
 
 Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Section 3 and Algorithm 1.
 

@@ -19,7 +19,7 @@ class FedAvg(Method):
     client i:
         train w_i, from w, on f_i
         send w_i
-    server: w ← Σ n_i·w_i / Σ n_i        # mean(w_i) on other methods' pages
+    server: w ← Σ n_i·w_i / Σ n_i        # mean(w_i)
     predict: w
     """
 

@@ -1,4 +1,4 @@
-"""FedBABU: only the base is trained and shared; all clients have the same random head and tune it for use.
+"""FedBABU: only the base is trained and shared; clients tune one common random head for use.
 
 Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
 
@@ -19,7 +19,7 @@ class FedBABU(HeadMethod):
     """Share the base; the head never changes but for a client's tests.
 
     client i:
-        train θ_i, from θ, on f_i(θ_i, φ)        # φ: random, the same for all
+        train θ_i, from θ, on f_i(θ_i, φ)        # φ: random, common
         send θ_i
     server: θ ← mean(θ_i)
     predict: (θ, φ_i), φ_i fine-tuned from φ on f_i

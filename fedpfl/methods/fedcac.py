@@ -1,4 +1,4 @@
-"""FedCAC: parameters that matter to a client are averaged only with clients to whom the same ones matter.
+"""FedCAC: parameters that matter to a client are averaged only among clients to whom they matter.
 
 Wu, Liu, Niu, Zhu, Tang: Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through
 Cautiously Aggressive Collaboration, ICCV 2023, Section 3 and Algorithm 1.

@@ -4,8 +4,7 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for
 Conditional Policy, KDD 2023, Section 4 and Algorithm 1.
 
 As in the authors' code a client sends the mean of both heads, and MMD has four Gaussian kernels. That code adds Gumbel
-noise to the policy, also in tests; here it is a softmax. The first v_i follows from the initial head, there it is
-random.
+noise to the policy, also in tests; here it is a softmax.
 """
 
 from __future__ import annotations

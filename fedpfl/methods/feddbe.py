@@ -1,4 +1,4 @@
-"""FedDBE: a client keeps the bias of its features, so that the shared base learns features without one.
+"""FedDBE: a client keeps the bias of its features, so that the shared base learns unbiased ones.
 
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation Space,
 NeurIPS 2023, Section 4 and Algorithm 1.
@@ -83,7 +83,7 @@ class FedDBE(Method):
     server: w ← mean(w_i)
     predict: φ(z + p_i)
 
-    K is the number of features, m their running mean in the round: m ← (1 − µ)·m + µ·(mean of the batch).
+    K: number of features; m: their running mean in the round.
     """
 
     name = "feddbe"

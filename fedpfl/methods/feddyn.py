@@ -1,4 +1,4 @@
-"""FedDyn: each client updates its regulariser, so that the clients' optima and the global one agree in the end.
+"""FedDyn: each client adapts its regulariser, so that local and global optima agree in the end.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization, ICLR 2021,
 Equation 1 and Algorithm 1.

@@ -1,4 +1,4 @@
-"""FedPAC: features are aligned with the class centroids of all, and each client gets the best combination of heads.
+"""FedPAC: features are aligned with common class centroids, and each client gets the best combination of heads.
 
 Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023,
 Sections 3 and 4 and Algorithm 1.

@@ -1,4 +1,4 @@
-"""FedRep: a shared representation under personal heads; a client fits its head first, then the representation.
+"""FedRep: personal heads on a shared representation; a client fits its head first.
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML
 2021, Algorithm 1.

@@ -1,4 +1,4 @@
-"""FedRoD: two heads on one base; the generic one learns as if classes were balanced, the personal one the actual mix.
+"""FedRoD: two heads on one base: a generic one for balanced classes, a personal one for the actual mix.
 
 Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, with linear
 personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition,
@@ -33,7 +33,7 @@ class FedRoD(Method):
     server: θ, φ ← mean(θ_i, φ_i)
     predict: φ(z) + p_i(z);  global model: φ(z)
 
-    Classes that a client lacks (n_ic = 0) are left out of the first softmax.
+    The first softmax leaves out classes that a client lacks.
     """
 
     name = "fedrod"

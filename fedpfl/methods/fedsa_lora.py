@@ -3,8 +3,8 @@
 Guo, Zeng, Wang, Fan, Wang, Qu: Selective Aggregation for Low-Rank Adaptation in Federated Learning, ICLR 2025, Section
 4 and Algorithm 1.
 
-As in the authors' settings the head stays as well. Rank, α and layers are the settings of all adapters (in the paper
-rank 8, α 16, query and value projections).
+As in the authors' settings the head stays as well. Rank, α and layers are settings of all adapters (paper: 8, 16, query
+and value projections).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .bases.adapted import AdapterMethod
 class FedSALoRA(AdapterMethod):
     """Share A of each adapter B·A; B and the head stay.
 
-    each adapted weight is W + α/r·B_i·A, W frozen
+    each adapted weight is W + α/r·B_i·A (W: frozen)
     client i:
         train A_i, from A, and B_i, φ_i on f_i
         send A_i

@@ -1,10 +1,10 @@
-"""FedTGP: the server trains the prototypes and keeps them as far apart as the clients' own ones are.
+"""FedTGP: the server trains the prototypes and keeps them as far apart as the clients' own are.
 
 Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.
 
-The server's batches have B class means, its layers PyTorch's initialisation. The authors' program predicts by the
-nearest prototype, and sends prototypes of classes that no client has had.
+The server's batches have B class means. The authors' program predicts by the nearest prototype, and sends prototypes of
+classes that no client has had.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class FedTGP(FedProto):
         e_d = exp(−‖µ_ic − P_d‖), for d = c times exp(−δ);  P_c = g(E_c)
         train g, E on −log(e_c / Σ_d e_d) of all µ_ic
     predict: w_i
+
+    g is a small network, E_c a vector of class c.
     """
 
     name = "fedtgp"

@@ -1,10 +1,9 @@
-"""FlexLoRA: clients have adapters of unequal ranks; the server averages their products and cuts the mean by an SVD.
+"""FlexLoRA: clients have adapters of unequal ranks; the server averages their products and cuts them by an SVD.
 
 Bai, Chen, Qian, Yao, Li: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client Resources,
 NeurIPS 2024, Section 3 and Algorithm 1.
 
-All adapters have the shape and the scale α/r of ``lora-rank``. Beyond a client's rank they are 0, do not travel, and
-have no gradient.
+All adapters have the shape and the scale α/r of ``lora-rank``; beyond a client's rank they are 0 and do not travel.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class MeanOfProducts(Mean):
 class FlexLoRA(AdapterMethod):
     """Share all of the model; clients differ in the rank r_i of their adapters.
 
-    each adapted weight is W + α/r·B_i·A_i, W frozen, rank r_i
+    each adapted weight is W + α/r·B_i·A_i (W: frozen), rank r_i
     client i:
         train B_i, A_i and the head on f_i
         send them

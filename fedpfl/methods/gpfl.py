@@ -1,10 +1,9 @@
-"""GPFL: features are steered towards global class embeddings, and conditioned on the client's own mix of classes.
+"""GPFL: features are steered towards global class embeddings and conditioned on the client's class mix.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature Information
 for Personalized Federated Learning, ICCV 2023, Section 3.
 
-As in the authors' code the distance to E_y is the Frobenius norm over a batch: for B samples √B times their root mean
-square distance.
+As in the authors' code the distance to E_y is the Frobenius norm over a batch, which grows with √B.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg's model, mixed with a vote of the client's own samples whose features are most similar.
+"""kNN-Per: FedAvg's model, mixed with a vote of the client's own most similar samples.
 
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022, Section 3 and
 Algorithm 1.
@@ -71,6 +71,8 @@ class KNNPer(Method):
     client i: remembers z_s, y_s of its samples s
     predict: λ·knn(x) + (1 − λ)·softmax(w(x))
         knn(x)_c ∝ Σ exp(−‖z − z_s‖/σ) over those of the k nearest samples with y_s = c
+
+    k = 10 and σ = 1.
     """
 
     name = "knn-per"

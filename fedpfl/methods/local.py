@@ -1,4 +1,4 @@
-"""Local: every client trains alone. The baseline that personalisation has to beat for every single client."""
+"""Local: every client trains alone: the baseline that personalisation has to beat for every client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MOON: a client's features are drawn to those of the received model and away from those of its last trained one.
+"""MOON: a client's features are drawn to the received model's and away from its last one's.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
 

@@ -3,8 +3,7 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, Algorithm 1.
 
-The step β goes through the optimiser, with ``momentum`` and ``weight-decay`` where they are not 0; the paper has
-neither.
+The step β has the run's ``momentum`` and ``weight-decay``, in the paper none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""pFedFDA: the classifier follows from Gaussians of the features, in which a client mixes its own with those of all.
+"""pFedFDA: the classifier follows from Gaussians of the features, mixed from the client's own and everyone's.
 
 McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024, Section 4 and
 Algorithm 1.
@@ -78,7 +78,7 @@ class PFedFDA(Method):
     head of (µ, Σ):  h(z)_c = µ_cᵀΣ⁻¹z − ½·µ_cᵀΣ⁻¹µ_c + log(n_ic/n_i)
     client i:
         train θ_i, from θ, under the head of (µ, Σ)
-        (µ_i, Σ_i) ← β·(own means and covariance) + (1 − β)·(µ, Σ), β best on held-out samples
+        (µ_i, Σ_i) ← β·(own means and covariance) + (1 − β)·(µ, Σ), β: best on held-out samples
         send θ_i, µ_i, Σ_i
     server: θ, µ, Σ ← mean of what arrived
     predict: the head of (µ_i, Σ_i) on z

@@ -1,10 +1,10 @@
 """pFedMe: clients have models near the global one, which follows the gradient of their Moreau envelopes.
 
-T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1, which calls v
-θ. As in the authors' code v starts a round from w and continues from batch to batch.
+T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1, which
+calls v_i θ.
 
-A batch is one of the paper's R local rounds. The step η goes through the optimiser, with ``momentum`` and
-``weight-decay`` where they are not 0; the paper has neither.
+As in the authors' code v_i starts a round from w and continues from batch to batch. A batch is one of the paper's R
+local rounds. The step η has the run's ``momentum`` and ``weight-decay``, in the paper none.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .settings import PFedMeSettings
 class PFedMe(KeepsTrained):
     """Train a second model v near w on each batch, and move w towards it.
 
-    client i, for each batch, from w:
-        v_i ← K steps on f_i(v_i) + λ/2·‖v_i − w_i‖²
-        w_i ← w_i − η·λ·(w_i − v_i)
-    send w_i
+    client i:
+        for each batch, from w: v_i ← K steps on f_i(v_i) + λ/2·‖v_i − w_i‖²
+            w_i ← w_i − η·λ·(w_i − v_i)
+        send w_i
     server: w ← (1 − β)·w + β·plain mean(w_i)
     predict: v_i
     """

@@ -4,7 +4,7 @@ Hyeon-Woo, Ye-Bin, Oh: FedPara: Low-Rank Hadamard Product for Communication-Effi
 Sections 2.2 and 2.3.
 
 A convolution's factors are T ×₁ X ×₂ Y with a core T of R×R×H×W (Proposition 3). The product of two matrices of rank R
-has rank up to R², so R is near the square root of the full rank.
+has rank up to R².
 """
 
 from __future__ import annotations

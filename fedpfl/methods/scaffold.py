@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates correct each client's gradients, so that clients do not drift from the common optimum.
+"""SCAFFOLD: control variates correct each client's gradients against client drift.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, Algorithm 1.

@@ -75,7 +75,7 @@ class FactorizedFLSettings:
     )
     matching: str = setting(
         "similar",
-        "Clients that are averaged; for comparison three random or the three worst ones.",
+        "Clients that are averaged: similar ones or, for comparison, three random or the three worst.",
         choices=("similar", "random", "worst"),
         of=FACTORIZED,
     )
@@ -122,9 +122,7 @@ class FedAvgSettings:
         "Weights of the mean: by training samples, or equal.",
         choices=("examples", "uniform"),
     )
-    share_buffers: bool = setting(
-        True, "Whether BatchNorm's running statistics are averaged; FedFac's authors keep them on clients."
-    )
+    share_buffers: bool = setting(True, "Whether BatchNorm's running statistics are averaged, too.")
 
 
 @dataclass(frozen=True)
@@ -216,8 +214,8 @@ class ChannelSettings:
 
     layers: str = setting(
         "auto",
-        'Layers Λ to split, by name or number ("16,17"), counting convolutions and linear layers but not projections '
-        "of residual networks. auto: the last convolution, or else the last hidden layer.",
+        'Layers Λ to split, by name or number ("16,17"; projections of residual networks are not counted). auto: the '
+        "last convolution, or else the last hidden layer.",
         of="fedfac",
     )
     splits: str = setting(
@@ -285,13 +283,13 @@ class FedReGSettings(HeadSettings):
 
     threshold: str = setting(
         "average",
-        "How the size t of the rebalanced set follows from the clients' sizes n_i.",
+        "Size t of the rebalanced set, from the sizes n_i of all clients.",
         choices=("average", "median", "max", "second-min"),
     )
     augmentation: str = setting(
         "simple",
-        "How classes are filled up. simple: flip, crop, rotation, colour jitter, affine map. auto: AutoAugment. none: "
-        "copies, as always for other data than images.",
+        "How classes are filled up. simple: flip, crop, rotation, colour jitter, affine map. auto: AutoAugment. none, "
+        "and always but for images: copies.",
         choices=("simple", "auto", "none"),
     )
     personal_start: str = setting(
@@ -301,8 +299,8 @@ class FedReGSettings(HeadSettings):
     )
     variant: str = setting(
         "full",
-        "An ablation: same-weights (a: head weighted as the base), one-head (b: no personal head), original-only "
-        "(c: no rebalanced data), rebalanced-only (d: no original data, no personal head).",
+        "full, or an ablation: same-weights (a: head weighted as the base), one-head (b: no personal head), "
+        "original-only (c: no rebalanced data), rebalanced-only (d: no original data, no personal head).",
         choices=("full", "same-weights", "one-head", "original-only", "rebalanced-only"),
     )
 
@@ -405,7 +403,7 @@ class PFedMeSettings:
     personal_learning_rate: float = setting(
         0.02, "Learning rate of v; its product with λ should stay well below 2.", above=0
     )
-    beta: float = setting(1.0, "Server step size β towards the mean of the clients' w.", above=0)
+    beta: float = setting(1.0, "Server step β towards the mean.", above=0)
 
 
 @dataclass(frozen=True)
@@ -414,8 +412,8 @@ class PFedParaSettings:
 
     gamma: float = setting(
         0.5,
-        "Position γ of the inner rank between the smallest that allows full rank (0) and the largest with no more values "
-        "than the weight (1).",
+        "Position γ of the inner rank between the smallest that allows full rank (0) and the largest that has no more "
+        "values than the weight (1).",
         minimum=0, maximum=1,
     )  # fmt: skip
 
@@ -448,15 +446,15 @@ class FedFacSettings(ChannelSettings):
         "One factor analysis, after round 1 (static), or one after every round (dynamic).",
         choices=("static", "dynamic"),
     )
-    kappa: str = setting("0.85", 'Share κ of the variance explained by the factors: "0.85" or per layer "0.75,0.9".')
+    kappa: str = setting("0.85", 'Share κ of the variance explained by the factors; per layer "0.75,0.9".')
     tau: str = setting(
         "0.5",
-        'Threshold τ as a quantile of the communalities ν: "0.5" or per layer "0.25,inf". inf: the whole layer is '
-        "personal. -inf: shared. mean: the mean of ν.",
+        'Threshold τ as a quantile of the communalities ν; per layer "0.25,inf". inf: the whole layer is personal. '
+        "-inf: shared. mean: the mean of ν.",
     )
     factor: str = setting(
         "principal-axis",
-        "Factor analysis as in the paper, or as in the authors' code (eigenvector).",
+        "Factor analysis as in the paper (principal-axis) or the authors' code (eigenvector).",
         choices=("principal-axis", "eigenvector"),
     )
     update: str = setting(
@@ -466,7 +464,7 @@ class FedFacSettings(ChannelSettings):
     )
     mask: str = setting(
         "none",
-        "Ablation of table 8: channels of Λ that a client replaces by random values before it trains.",
+        "Ablation of table 8: channels of Λ (none, shared, personal) that a client draws again before it trains.",
         choices=("none", "shared", "personal"),
     )
 

@@ -56,7 +56,7 @@ def test_every_picture_and_table_has_local_and_fedavg_beside_the_method():
     for name, of in method_pages.measured().items():
         text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
         assert f"]({name}.svg)" in text
-        assert len(re.findall(r"\*\*[\d.]+ ± [\d.]+\*\* \(\d+(?:st|nd|rd|th)\)", text)) == len(of)
+        assert len(re.findall(r"\*\*[\d.]+ ± [\d.]+\*\* \(\d+(?:st|nd|rd|th)(?:, \d seeds)?\)", text)) == len(of)
         drawn = (ROOT / "docs" / "methods" / f"{name}.svg").read_text(encoding="utf-8")
         for label in ("Local", "FedAvg"):
             assert len(re.findall(rf">{label} \d+\.\d<", drawn)) == len(of)
@@ -90,6 +90,23 @@ def test_an_algorithm_is_short_and_tells_who_does_what(method):
     assert method.name in ("fedfomo", "factorized-fl-plus") or re.search("^predict: ", algorithm, re.MULTILINE)
     text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
     assert text.count(algorithm) == 1 and "```math" not in text
+
+
+def symbols(text: str) -> set[str]:
+    """Return the letters of formulas: w of w_i, µ of µ_ic, ŵ; no words, no signs such as Σ or ²."""
+    found = re.findall(r"(?<![\w`\"'’.-])([^\W\d_][\u0302\u0304]?)(?:_\w+)?(?![\w'’\"-])", text)
+    return {symbol for symbol in found if symbol[0].isalpha() and symbol != "Σ"}
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
+def test_a_symbol_is_in_the_table_or_explained_on_the_page(method):
+    known = symbols(method_pages.OVERVIEW.partition("## Symbols")[2])
+    algorithm, _ = method_pages.algorithm_of(method)
+    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8").replace(algorithm, "")
+    given = {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?[^;←=]{{0,12}} [←=∝]", algorithm)}
+    given |= {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?(?:: |, the )", algorithm)}
+    given |= set("SGω") if algorithm.startswith("as α") else set()
+    assert symbols(algorithm) <= known | given | symbols(text) | {"m"}, "m counts"
 
 
 @pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)

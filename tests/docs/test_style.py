@@ -48,7 +48,7 @@ WORDS = {
     "devices": 7_600,
     "how-to": 25_500,
     "learn": 4_000,
-    "methods": 14_800,
+    "methods": 12_500,
     "reference": 7_550,
     "results": 14_600,
     "tutorial": 2_600,

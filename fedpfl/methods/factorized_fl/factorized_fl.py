@@ -1,4 +1,4 @@
-"""Factorized-FL (α): a weight is u ⊗ v + µ, and a client shares u with those whose v is like its own.
+"""Factorized-FL (α): a weight is u ⊗ v + µ; clients share u with those whose v is similar.
 
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 4 and Algorithm 1.

@@ -1,4 +1,4 @@
-"""Factorized-FL β: as α, but v and the sparse µ are averaged too, with the clients whose v is similar.
+"""Factorized-FL β: as α, but v and the sparse µ are averaged with similar clients, too.
 
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 5.1 and Algorithm 2.

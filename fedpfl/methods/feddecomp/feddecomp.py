@@ -1,4 +1,4 @@
-"""FedDecomp: every weight is the sum of a shared σ and a personal product τ = B·A.
+"""FedDecomp: every weight is a shared σ plus a personal low-rank product τ = B·A.
 
 Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).

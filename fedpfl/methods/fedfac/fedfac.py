@@ -36,8 +36,8 @@ class FedFac(FedSplit):
     client i:
         train w_i, from w, on f_i
         send w_i        # static: from round 2 on only what is shared
-    server: X ← all clients' channels of a layer of Λ;  fit X = A·F + ε with G factors
-        ν_j ← Σ_{m ≤ G} A_jm²;  channel j is shared if ν_j ≥ the τ quantile of ν
+    server: X ← all clients' channels of a layer of Λ;  fit X = A·F + noise, F: factors
+        ν_j ← Σ_m A_jm²;  channel j is shared if ν_j ≥ the τ quantile of ν
         w ← mean(w_i), for what is shared
     predict: (w, the client's own channels)
     """

@@ -1,4 +1,4 @@
-"""FedFomo: a client tries other clients' models and takes a step towards those that do well on its data.
+"""FedFomo: a client tries other clients' models and moves towards those that do well on its data.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
 Section 3.

@@ -1,11 +1,11 @@
-"""FedReG: a shared head learns from rebalanced data, next to a personal one that learns from the client's own.
+"""FedReG: a shared head learns from rebalanced data, a personal one from the client's own.
 
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
 p_i starts as a copy of φ, in Algorithm 1 at random (``fedreg-personal-start``). Variant b weighs its only head by r_i.
 Where the paper is silent: a head is the last linear layer; t/C_i is rounded, at least 1; samples to augment are drawn
 with replacement; the rebalanced set is drawn once; each step has a new optimiser. A client bounds t, which follows from
-what others report, to 20 times its own samples.
+what others report, to 20 times its own samples, or to 20,000.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FedReG(Method):
 
     client i:
         train θ_i, from θ, and p_i on CE(φ(z) + p_i(z), y)
-        train θ_i, and φ_i from φ, on CE(φ_i(z), y) over a set with t/C_i samples of each of its C_i classes
+        train θ_i, and φ_i from φ, on CE(φ_i(z), y) over t/C_i samples of each of its C_i classes
         send θ_i, φ_i and r_i = Σ_c min(n_ic, t/C_i)
     server: θ ← mean(θ_i);  φ ← Σ r_i·φ_i / Σ r_i
     predict: φ(z) + p_i(z)

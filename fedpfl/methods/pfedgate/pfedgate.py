@@ -1,4 +1,4 @@
-"""pFedGate: a personal gate picks, from the input, the blocks of a shared dense model that a client uses.
+"""pFedGate: a personal gate picks, from the input, the blocks of the shared model that a client uses.
 
 Chen, Yao, Gao, Ding, Li: Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023, Section 4
 and Algorithm 1.

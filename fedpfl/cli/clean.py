@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -123,7 +124,7 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
                 yield Space("", False, 0, _size(path), (path,))
                 continue
             # Whether a run on another machine is finished is not known here.
-            days = (time.time() - max(one.stat().st_mtime for one in path.rglob("*"))) / DAY
+            days = (time.time() - max(one.stat().st_mtime for one in path.glob("client-*"))) / DAY
             kept = "written within a day: its run may go on" if days < 1 else ""
             kept = "its models would go, too: leave out --state" if state_only else kept
             yield Space(str(path.absolute()), False, 0, _size(path), (path,), kept)
@@ -167,14 +168,15 @@ def _remove(one: Space) -> None:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of the files in a folder; links are not followed."""
+    """Return the bytes of the files in a folder; links are not followed, and what goes meanwhile does not count."""
     total, folders = 0, [path]
     while folders:
-        with os.scandir(folders.pop()) as entries:
+        with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
-                else:
+                    continue
+                with suppress(FileNotFoundError):
                     total += entry.stat(follow_symlinks=False).st_size
     return total
 

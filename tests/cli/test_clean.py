@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fedpfl.cli import app
+from fedpfl.cli import app, clean
 from fedpfl.results.run_folder import RunFolder
 
 
@@ -82,9 +83,7 @@ def test_orphans_go_but_never_a_devices_arrays(place):
 @pytest.mark.parametrize(("days", "kept"), [(2, False), (0.5, True), (-2, True)])
 def test_a_devices_arrays_go_only_by_name_and_not_while_their_run_may_go_on(place, days, kept):
     device = place / "state" / "device-1"
-    for path in (*device.rglob("*"), device):
-        os.utime(path, (time.time() - 3 * 86400,) * 2)
-    os.utime(device / "client-00000" / "secret", (time.time() - days * 86400,) * 2)
+    os.utime(device / "client-00000", (time.time() - days * 86400,) * 2)  # when a round's file was last written there
     before = files(place)
     code, words = call(f"{device}/", "--remove")
     assert code == 0
@@ -113,6 +112,20 @@ def test_a_run_whose_task_is_damaged_keeps_everything_that_might_be_its(place):
     assert call("b", "--remove")[0] == 0
     assert call("--orphans", "--remove")[0] == 2
     assert files(place) == before
+
+
+def test_what_goes_while_it_is_counted_does_not_count(place, monkeypatch):
+    @contextmanager
+    def scandir(path):
+        with real(path) as entries:
+            found = list(entries)
+        for entry in found:
+            Path(entry).rename(f"{entry.path}-gone")
+        yield found
+
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert clean._size(place / "state") == clean._size(place / "runs" / "a") == 0
 
 
 def test_a_link_is_not_followed(place):

@@ -48,7 +48,7 @@ FAULTY = 0.4
 QUEUE_MIB = 560
 RUN_SECONDS = 420.0
 # A process is compared with itself after so many runs at least, when what it needs is there, and if so many follow.
-# What a method imports stays: torchvision, which FedReG's augmentation needs, takes 160 MiB of a worker, once.
+# What a method imports stays: torchvision, which FedReG's augmentation needs, and what that imports, once a worker.
 WARM_RUNS, LONG_LIFE = 5, 7
 GROWTH_MIB = 40.0
 SLACK = 2
@@ -216,14 +216,17 @@ def rounds(result: Path) -> int:
 
 
 def size_of(pid: int) -> Size | None:
-    """Return a process's id, memory in MiB, threads and open files; None if it has ended."""
+    """Return a process's id, its own memory in MiB, threads and open files; None if it has ended.
+
+    Pages of programs' files are not its own: the system takes them away where memory is short.
+    """
     process = Path(f"/proc/{pid}")
     try:
         status = dict(line.split(":", 1) for line in (process / "status").read_text(encoding="utf-8").splitlines())
         files = len(list((process / "fd").iterdir()))
     except OSError:
         return None
-    memory = int(status.get("VmRSS", "0 kB").split()[0]) / 1024
+    memory = sum(int(status.get(name, "0 kB").split()[0]) for name in ("RssAnon", "VmSwap")) / 1024
     return pid, round(memory, 1), int(status["Threads"]), files
 
 

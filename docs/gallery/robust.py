@@ -1,7 +1,7 @@
 """Clients with wrong labels.
 
-Three of ten clients have random labels. The mean takes their updates in; the median of each value hardly moves with
-them. The accuracy is that of the seven honest clients.
+Three of ten clients have random labels. The mean absorbs their updates; the coordinate-wise median barely
+moves. The accuracy is that of the seven honest clients.
 """
 
 import numpy

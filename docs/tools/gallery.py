@@ -35,16 +35,14 @@ FOLDER = ROOT / "docs" / "gallery"
 RECORD = run_records.RECORDS / "figures" / "gallery.json"
 PAGE = ROOT / "docs" / "how-to" / "gallery.md"
 ORDER = (
-    "table", "series", "images", "segmentation", "own_model", "own_method", "callbacks", "different_models", "lora",
-    "onnx_export", "privacy", "robust", "compare", "virtual_bench", "slurm",
+    "table", "series", "images", "segmentation", "own_method", "different_models", "lora", "onnx_export", "privacy",
+    "robust", "slurm",
 )  # fmt: skip
 START = """\
 # Gallery
 
-<!-- written by docs/tools/gallery.py from the programs in docs/gallery -->
-
-Small programs that run as they are, on data that need no download. Each needs [fedpfl](install.md) with the extra
-`notebook`. The outputs, curves of accuracy and times, imports included, are from one core of an {processor}.
+Written by `docs/tools/gallery.py` from the programs in `docs/gallery`. They run as they are, on data that need no
+download, with the [extra](install.md#extras) `notebook`. Times, imports included, are of one core of an {processor}.
 """
 
 

@@ -29,8 +29,8 @@ from many_clients import synthetic
 from fedpfl.client.engine import HANDLERS, Engine
 from fedpfl.core.payload import Payload
 from fedpfl.engine.listener import Listener
-from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.server_run import run_federation
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 
 GOAL_MICROSECONDS, GOAL_RATE = 30, 10_000
@@ -102,7 +102,7 @@ def run(values: Mapping[str, Any], folder: Path, workers: int, handlers: Mapping
     config, marks, before = Config.parse({**values, **places}), Marks(), dict(HANDLERS)
     HANDLERS.update(handlers)
     try:
-        with LocalTransport(config, workers) as transport:
+        with SimulationTransport(config, workers) as transport:
             run_federation(transport, config, [marks])
     finally:
         HANDLERS.update(before)

@@ -38,8 +38,8 @@ from common import GIB, BenchmarkError, count, main, note, reason, table
 from torch import Tensor, nn
 
 from fedpfl.engine.listener import Listener
-from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.server_run import run_federation
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import methods
 from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.setup.assembly import assemble
@@ -179,7 +179,7 @@ def fedpfl_rounds(values: dict[str, Any], data: Sequence[Any], marks: Marks | No
         places = {"output-dir": f"{name}/runs", "state-dir": f"{name}/state", "run-name": "run", "dataset": dataset}
         config = Config.parse({"num-clients": len(data), "min-samples": 2, "last-batch": "keep", **values, **places})
         begun = time.perf_counter()
-        with LocalTransport(config, 0) as transport:
+        with SimulationTransport(config, 0) as transport:
             folder = run_federation(transport, config, [marks])
             alone = sorted({reason for *_, reason in transport.crew.together.alone}) if transport.crew else []
         lines, arrays = folder.metrics(), folder.checkpoint()[1]

@@ -26,7 +26,7 @@ from fedpfl.core.samples import Samples
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.data import federated_data
 from fedpfl.engine import server_run as engine_federation
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Transport
 from fedpfl.flower import nodes
 from fedpfl.flower.messages import from_content, to_content
@@ -72,7 +72,7 @@ class Clock:
         for module in (
             "engine.rounds",
             "options.after_the_end.server",
-            "flower.exchange",
+            "flower.half_round",
             "flower.nodes",
             "flower.pace",
             "flower.grid_transport",
@@ -257,7 +257,7 @@ def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, 
 
 
 def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] | None = None, **settings: Any) -> RunFolder:
-    """Run a small federation in this process, by the local engine or over a grid, and return its folder."""
+    """Run a small federation in this process, as a simulation or over a grid, and return its folder."""
     values = federation(tmp_path, num_nodes, **settings)
     return run_federation(engine(num_nodes, values) if grid is None else grid(num_nodes, values), values)
 
@@ -278,9 +278,9 @@ def edit_settings(run: Path, change: Callable[[str], str]) -> None:
     path.write_text(change(path.read_text().partition("\n")[2]))
 
 
-def engine(num_nodes: int, values: dict[str, Any]) -> LocalTransport:
-    """Return the local engine that plays all clients in this process."""
-    return LocalTransport(Config.parse({**values, "num-clients": num_nodes}), workers=0)
+def engine(num_nodes: int, values: dict[str, Any]) -> SimulationTransport:
+    """Return a simulation whose clients are in this process."""
+    return SimulationTransport(Config.parse({**values, "num-clients": num_nodes}), workers=0)
 
 
 def exported(folder: Path, num_nodes: int, settings: dict[str, Any]) -> RunFolder:

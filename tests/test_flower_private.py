@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl import flower_private
-from fedpfl.flower import exchange
+from fedpfl.flower import half_round
 
 ROOT = Path(__file__).parents[1]
 # Flower's documented interface (its reference of the Python API), in the modules' __all__.
@@ -170,7 +170,7 @@ def test_the_private_names_are_those_of_the_flower_that_is_installed():
         codes.NODE_UNAVAILABLE,
         codes.CLIENT_APP_CRASHED,
     }
-    assert lost == exchange.LOST
+    assert lost == half_round.LOST
     assert f'"{flower_private.FLEET_API.rstrip("/")}{flower_private.PULL_MESSAGES}"' in sources
     assert f'FLEET_HTTP_PUBLIC_KEY_HEADER = "{flower_private.PUBLIC_KEY_HEADER}"' in sources
     assert f'get("{flower_private.HEALTH}"' in sources

@@ -23,7 +23,7 @@ from .program import Program
 if TYPE_CHECKING:
     from ..bench.mqtt.account import Account
     from ..bench.mqtt.device_side import DeviceBridge
-    from ..bench.mqtt.http_server import LocalServer
+    from ..bench.mqtt.http_server import NodeServer
     from ..bench.mqtt.link import Link
     from ..bench.mqtt.upstream import Upstream
 
@@ -202,11 +202,11 @@ def direct(
 
 def _listening(
     address: tuple[str, int], option: str, bridge: DeviceBridge, tls: ssl.SSLContext | None, *limits: int
-) -> LocalServer:
-    from ..bench.mqtt.http_server import LocalServer
+) -> NodeServer:
+    from ..bench.mqtt.http_server import NodeServer
 
     try:
-        return LocalServer(address, bridge, tls, *limits)
+        return NodeServer(address, bridge, tls, *limits)
     except OSError as error:
         raise ConfigError("listen", option, f"cannot be opened for listening ({error.strerror})") from error
 

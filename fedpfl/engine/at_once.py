@@ -1,4 +1,4 @@
-"""Has the local engine train and test clients as one batch, in one process (``clients-at-once``)."""
+"""Has the simulation train and test clients as one batch, in one process (``clients-at-once``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..client.tests_together import TestsTogether
 from ..client.together import ClientsAtOnce, Together
 from ..core.payload import Payload
 from ..core.server_view import Client
-from .local_engine import Failed, failed
+from .simulation_transport import Failed, failed
 from .sums import Adder, GroupSum
 from .transport import TRAIN, Request
 

@@ -1,4 +1,4 @@
-"""How the local engine's processes describe arrays to each other."""
+"""How the simulation's processes describe arrays to each other."""
 
 from __future__ import annotations
 

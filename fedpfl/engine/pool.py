@@ -1,4 +1,4 @@
-"""The worker processes of the local engine: started, asked, and replaced when they die."""
+"""The worker processes of the simulation: started, asked, and replaced when they die."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..client.engine import Engine
 from ..core.payload import Payload
 from ..core.server_view import Client
 from .headers import ArrayHeader, prefix
-from .local_engine import Failed
+from .simulation_transport import Failed
 from .slots import Slot, Slots
 from .sums import Adder, Counted
 from .worker import Answered, ArrayCache, Asked, Printed, Ready, Reply, receive_array, send_arrays, serve

@@ -1,4 +1,4 @@
-"""Memory in which a worker of the local engine leaves its replies, and in which the server's process reads them.
+"""Memory in which a worker of the simulation leaves its replies, and in which the server's process reads them.
 
 A model of a megabyte that goes through a pipe is copied twice, into the system's memory and out of it, which takes as
 long as several steps of a light client's training. Here it is written once and not copied again.

@@ -1,4 +1,4 @@
-"""What a worker process of the local engine does: run the clients that it is asked for, one after the other.
+"""What a worker process of the simulation does: run the clients that it is asked for, one after the other.
 
 Between it and the server's process go headers, which are pickled, and behind each the plain bytes of its arrays, unless
 these are in memory that both share. Both ends belong to one program on one machine; nothing else can reach the pipes.
@@ -33,7 +33,7 @@ from ..core.server_view import Client
 from ..core.settings import Value
 from ..rules.averages import RunningMean
 from .headers import ArrayHeader, arrays_of, headers, prefix
-from .local_engine import Failed, keep_freed_memory, run_client, trains_together
+from .simulation_transport import Failed, keep_freed_memory, run_client, trains_together
 from .slots import Slot, Slots
 from .sums import Adder, Counted
 from .transport import Request

@@ -1,4 +1,4 @@
-"""Has worker processes run the clients of the local engine: who is asked when, and what if one of them dies.
+"""Has worker processes run the clients of the simulation: who is asked when, and what if one of them dies.
 
 Requests go to the workers through pipes, the vector that all clients share once a round and not once a client. A worker
 keeps data and model.
@@ -22,8 +22,8 @@ from ..options.worker_limits import WorkerLimits
 from ..rules.averages import group_size
 from ..setup.config import Config
 from .headers import arrays_of
-from .local_engine import Failed, local_engine, trains_together
 from .pool import Died, Finished, WorkerPool, same_arrays
+from .simulation_transport import Failed, engine_here, trains_together
 from .sums import Adder, Counted, GroupSum
 from .transport import EVALUATE, Request
 from .worker import SUM, Reply
@@ -212,4 +212,4 @@ def _engine_of_worker(values: Mapping[str, Value], number: int) -> Engine:
         import torch
 
         torch.cuda.set_device(number % torch.cuda.device_count())
-    return local_engine(config)
+    return engine_here(config)

@@ -20,7 +20,7 @@ from ..core.settings import Value
 from ..engine.transport import TRAIN, Fail, Request, Transport, Wait
 from ..options.participation import ParticipationSettings
 from ..setup.config import Config
-from .exchange import Exchange
+from .half_round import HalfRound
 from .messages import SETTINGS, fits_frame, from_content, pack_arrays, to_content, to_framed_content
 from .nodes import Node, Nodes
 
@@ -46,8 +46,8 @@ class FlowerTransport(Transport):
         # Questions to clients that were silent, with their times; and the seconds of each client's last training.
         self._asked: dict[int, tuple[str, float]] = {}
         self._seconds: dict[int, float] = {}
-        # With Wait.keep: the exchange that goes on, and the requests of which it makes messages.
-        self._kept: tuple[Exchange, dict[int, Request]] | None = None
+        # With Wait.keep: the half round that goes on, and the requests of which it makes messages.
+        self._kept: tuple[HalfRound, dict[int, Request]] | None = None
 
     def find_clients(
         self,
@@ -130,9 +130,9 @@ class FlowerTransport(Transport):
         """Send Flower's messages; what devices lose is sent again."""
         by_client = {request.client.id: request for request in requests}
         if wait.keep and self._kept is not None:
-            exchange, known = self._kept
+            half, known = self._kept
             known.update(by_client)
-            yield from self._read(exchange.replies(by_client, wait), fail)
+            yield from self._read(half.replies(by_client, wait), fail)
             return
         records: OrderedDict[tuple[int, ...], tuple[Payload, ArrayRecord]] = OrderedDict()
 
@@ -154,15 +154,15 @@ class FlowerTransport(Transport):
             content = to_content(Payload(payload.config), records[same][1])
             return Message(content, node.id, request.kind, group_id=number)
 
-        exchange = Exchange(self._grid, self._clients, make, self.begin_round, fail, self._check_after)
+        half = HalfRound(self._grid, self._clients, make, self.begin_round, fail, self._check_after)
         if wait.pace and self._seconds:
             usual = wait.pace * statistics.median(self._seconds.values())
             wait = replace(wait, deadline=min(wait.deadline or usual, usual))
         if wait.keep:
-            self._kept = exchange, by_client
-        yield from self._read(exchange.replies(list(by_client), wait), fail)
+            self._kept = half, by_client
+        yield from self._read(half.replies(list(by_client), wait), fail)
         if requests and requests[0].kind == TRAIN:
-            self._seconds.update(exchange.seconds)
+            self._seconds.update(half.seconds)
 
     def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[tuple[Client, Payload]]:
         for client, reply in replies:

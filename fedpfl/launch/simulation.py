@@ -1,4 +1,4 @@
-"""A whole federation on this machine: the local engine under the server's code."""
+"""A whole federation on this machine, without Flower."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from ..core.errors import NoPlainModel
 from ..core.rng import global_state_kept
 from ..engine.listener import Listener
-from ..engine.local_engine import LocalTransport
 from ..engine.server_run import run_federation
+from ..engine.simulation_transport import SimulationTransport
 from ..options.after_the_end import PersonaliseSettings
 from ..results.export import export_personal
 from ..results.run_folder import RunFolder
@@ -35,7 +35,7 @@ def simulate(
     threads = torch.get_num_threads()
     traces = Path(config.run.output_dir).expanduser() / config.run.run_name / "tracebacks"
     try:
-        with LocalTransport(config, workers, printed or _drop, traces) as transport:
+        with SimulationTransport(config, workers, printed or _drop, traces) as transport:
             return run_federation(transport, config, listeners)
     finally:
         torch.set_num_threads(threads)

@@ -157,7 +157,7 @@ class Rule(ABC):
         self.arrays: dict[str, np.ndarray] = {}
 
     @classmethod
-    def exchanges_shared_alone(cls) -> bool:
+    def sends_shared_alone(cls) -> bool:
         """Return whether what travels is the shared vector alone, of one client as of all."""
         return cls.attachments is Rule.attachments and cls.takes_shared and not cls.starts_with_all
 

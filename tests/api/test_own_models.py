@@ -14,7 +14,7 @@ from torch.nn import utils
 from torch.nn.utils import parametrizations, prune
 
 import fedpfl
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.models.external import with_head
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
@@ -211,7 +211,7 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
             own = {"method": "fedper", "model": text, "num_clients": 3, "num_server_rounds": 2, **FEW_SAMPLES}
             values = federation(tmp_path / place, 3, **own)
             if place == "workers":
-                with LocalTransport(Config.parse(values), workers=2) as transport:
+                with SimulationTransport(Config.parse(values), workers=2) as transport:
                     folder = run_federation(transport, values)
             else:
                 folder = run_federation(LocalGrid(3, values) if place == "flower" else engine(3, values), values)

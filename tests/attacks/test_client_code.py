@@ -17,7 +17,7 @@ from fedpfl.client.together import Together
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.forks import in_one_process
 from fedpfl.engine import pool, worker
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.training.batched import run_phase_of_many
 
@@ -50,7 +50,7 @@ def run(tmp_path, workers=2, printed=lambda client, text: None, **given):
     few = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
     values = federation(tmp_path, CLIENTS, **few)
     files = open_files()
-    with LocalTransport(Config.parse(values), workers, printed) as transport:
+    with SimulationTransport(Config.parse(values), workers, printed) as transport:
         first, second = run_federation(transport, values).metrics()
     assert multiprocessing.active_children() == []
     assert open_files() == files  # pipes, and the memory that workers share
@@ -102,7 +102,7 @@ def test_clients_whose_common_step_leaves_a_copy_behind_fail_together(tmp_path, 
     monkeypatch.setattr("fedpfl.client.together.run_phase_of_many", forks)
     given = {"method": "fedavg", "num_clients": CLIENTS, "threads": 1, "clients_at_once": CLIENTS, **FEW_SAMPLES}
     values = federation(tmp_path, CLIENTS, **given)
-    with LocalTransport(Config.parse(values), 0) as transport, pytest.raises(FedpflError, match="made 1 process"):
+    with SimulationTransport(Config.parse(values), 0) as transport, pytest.raises(FedpflError, match="made 1 process"):
         run_federation(transport, values)
 
 

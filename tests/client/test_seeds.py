@@ -8,7 +8,7 @@ from support import FEW_SAMPLES, federation, run_federation, simulate
 
 from fedpfl import Method
 from fedpfl.core.payload import Payload
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
@@ -49,7 +49,7 @@ def noisy():
 
 def lines(tmp_path, workers, **settings):
     values = federation(tmp_path / str(workers), 3, **{**SETTINGS, **settings})
-    with LocalTransport(Config.parse(values), workers) as transport:
+    with SimulationTransport(Config.parse(values), workers) as transport:
         found = run_federation(transport, values).metrics()
     return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in found]
 

@@ -14,8 +14,8 @@ from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together, _are_finite
 from fedpfl.core.stored import read_arrays
-from fedpfl.engine.local_engine import LocalTransport, default_workers
 from fedpfl.engine.pool import WorkerPool
+from fedpfl.engine.simulation_transport import SimulationTransport, default_workers
 from fedpfl.engine.sums import Adder
 from fedpfl.engine.transport import TRAIN
 from fedpfl.methods import methods
@@ -68,7 +68,7 @@ def run(tmp_path, name, clients_at_once, workers=0, **given):
     common = {"model": "smooth", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1}
     both = {**common, "clients_at_once": clients_at_once, **given}
     values = federation(tmp_path / name, CLIENTS, **both)
-    with LocalTransport(Config.parse(values), workers) as transport:
+    with SimulationTransport(Config.parse(values), workers) as transport:
         folder = run_federation(transport, values)
         here = transport.crew if not workers else None
         alone, tested_alone = here and here.together.alone, here and here.tests.alone
@@ -207,7 +207,7 @@ def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tm
     arrays, lines, *_ = run(tmp_path, "here", 3, **given)
     only_sums = method != "fedas"
     assert groups == ([[0, 1], [2, 3]] * 2 if only_sums else [])
-    monkeypatch.setattr(LocalTransport, "adds", False)
+    monkeypatch.setattr(SimulationTransport, "adds", False)
     expected, expected_lines, *_ = run(tmp_path, "by the server", 3, **given)
     assert arrays.keys() == expected.keys() and len(groups) == 4 * only_sums
     for name, array in arrays.items():
@@ -349,7 +349,7 @@ def test_tests_too_large_for_the_memory_run_in_halves(tmp_path, monkeypatch, cap
 
 def test_a_cpu_trains_one_client_after_the_other_unless_told(tmp_path):
     values = federation(tmp_path, CLIENTS, num_clients=CLIENTS)
-    with LocalTransport(Config.parse(values), 0) as transport:
+    with SimulationTransport(Config.parse(values), 0) as transport:
         run_federation(transport, values)
         assert transport.crew is None
     together = Config.parse({**values, "clients-at-once": 2})

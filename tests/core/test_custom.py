@@ -17,7 +17,7 @@ from fedpfl import models
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import Method, find, methods
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config, check_keys
@@ -95,7 +95,7 @@ def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, 
     own = {"model": "parts:net", "dataset": "parts:points", "method": "parts:Own", "split": "mixed"}
     values = federation(tmp_path, **own, num_clients=3, batch_size=5, own_pull=0.25)
     assert values["own-pull"] == 0.25
-    with LocalTransport(Config.parse(values), workers=2) as transport:
+    with SimulationTransport(Config.parse(values), workers=2) as transport:
         folder = run_federation(transport, values)
     assert folder.config()["method"] == "parts:Own" and len(folder.metrics()) == 3
     assert folder.task()["input_shape"] == [2] and folder.task()["clients"] == 3
@@ -103,7 +103,7 @@ def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, 
     assert any(name.endswith("/head.weight") for name in first)
     # The same again, played by this process: the same bits.
     values = federation(tmp_path / "again", **own, num_clients=3, batch_size=5, own_pull=0.25)
-    with LocalTransport(Config.parse(values), workers=0) as transport:
+    with SimulationTransport(Config.parse(values), workers=0) as transport:
         again = run_federation(transport, values)
     second = arrays(again, tmp_path / "again")
     assert first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.results.export import export_personal, personal_models, trained_model
 from fedpfl.setup.config import Config
@@ -63,7 +63,7 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, method):
     for place in ("flower", "here", "workers"):
         values = federation(tmp_path / place, 5, method=method, num_clients=5, **CHOSEN)
         if place == "workers":
-            with LocalTransport(Config.parse(values), workers=2) as transport:
+            with SimulationTransport(Config.parse(values), workers=2) as transport:
                 folder = run_federation(transport, values)
         else:
             folder = run_federation(LocalGrid(5, values) if place == "flower" else engine(5, values), values)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 from flwr.app import MessageType
 from support import FEW_SAMPLES, Clock, federation, run_federation
-from support import engine as local_engine
-from test_exchange import Bench
+from support import engine as engine_here
+from test_half_round import Bench
 
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.flower.messages import from_content
@@ -64,10 +64,10 @@ def run(tmp_path, clock, grid=Boards, nodes=4, **settings):
 
 
 def replayed(tmp_path, folder, nodes=4, **settings):
-    """Repeat a run in the local engine."""
+    """Repeat a run as a simulation."""
     given = {**GIVEN, **FEW_SAMPLES, "num_clients": nodes, **settings, "replay": str(folder.path)}
     values = federation(tmp_path / "replayed", nodes, **given)
-    return run_federation(local_engine(nodes, values), values)
+    return run_federation(engine_here(nodes, values), values)
 
 
 def bits(folder):
@@ -101,7 +101,7 @@ def test_the_first_replies_count_and_a_replay_has_the_same_bits(tmp_path, clock)
 def test_equally_fast_clients_are_taken_by_their_samples_where_no_clock_runs(tmp_path):
     given = {**GIVEN, "fraction_train": 0.5, "over_selection": 1.0, "num_clients": 4}
     values = federation(tmp_path, 4, **given)
-    folder = run_federation(local_engine(4, values), values)
+    folder = run_federation(engine_here(4, values), values)
     samples = [train for train, _ in folder.task()["samples"]]
     fewest = sorted(sorted(range(4), key=lambda client: (samples[client], client))[:2])
     assert column(folder, "clients") == [fewest] * 3

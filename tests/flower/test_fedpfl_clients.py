@@ -16,8 +16,8 @@ from torch import nn
 import fedpfl
 from fedpfl import strategies
 from fedpfl.data.federation import federated_data
-from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.server_run import run_federation
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 
@@ -47,7 +47,7 @@ def test_a_strategy_makes_the_bits_of_fedpfl_run(name, tmp_path):
     keys, words = of_method(name)
     places = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state"), "run-name": "run"}
     config = Config.parse({**DIGITS, **places, **keys, "method": name})
-    with LocalTransport(config, workers=0) as transport:
+    with SimulationTransport(config, workers=0) as transport:
         folder = run_federation(transport, config)
     wanted = folder.last_intact(config.run.state_dir)[1]
     divided = federated_data(config.data, CLIENTS, 3)

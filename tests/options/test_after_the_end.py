@@ -53,7 +53,7 @@ def files(folder):
 
 
 def afterwards(way, values, mode="local-train", **options):
-    """Ask the clients behind a grid or the local engine; return the way to them."""
+    """Ask the clients behind a grid or in a simulation; return the way to them."""
     values = {**values, "resume": True, "personalise": mode}
     found = way(int(values["num-clients"]) or CLIENTS, values, **options)
     run_federation(found, values)

@@ -14,7 +14,7 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import rounds
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Transport
 from fedpfl.options.buffered.server import BufferedLoop
 from fedpfl.options.participation.server import Participation
@@ -32,9 +32,9 @@ def trained(client, w):
 
 
 class Arithmetic(Transport):
-    """Clients that train as :func:`trained` says, in the local engine's order."""
+    """Clients that train as :func:`trained` says, in the simulation's order."""
 
-    first = LocalTransport.first
+    first = SimulationTransport.first
 
     def find_clients(self, *_):
         raise AssertionError("not used")

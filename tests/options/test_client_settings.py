@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 
 GIVEN = {"method": "ditto", "local_epochs": 1, "num_server_rounds": 2, "model": "mlp", **FEW_SAMPLES}
@@ -41,7 +41,7 @@ def test_a_client_trains_as_it_would_if_all_had_its_settings(tmp_path, client, o
 
 def test_it_is_the_same_over_flower_and_for_any_number_of_workers(tmp_path):
     values = federation(tmp_path / "a", 4, client_settings=UNLIKE, **GIVEN)
-    runs = [run_federation(LocalTransport(Config.parse({**values, "num-clients": 4}), workers=2), values)]
+    runs = [run_federation(SimulationTransport(Config.parse({**values, "num-clients": 4}), workers=2), values)]
     runs.append(simulate(tmp_path / "b", 4, client_settings=UNLIKE, **GIVEN))
     runs.append(simulate(tmp_path / "c", 4, LocalGrid, client_settings=UNLIKE, **GIVEN))
     assert len({shared(run) for run in runs}) == 1

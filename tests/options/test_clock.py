@@ -14,8 +14,8 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import rounds
-from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.rounds import RoundLoop
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Transport
 from fedpfl.options.virtual_time.clock import SECOND, Clock, exchange, first_in_time
 from fedpfl.options.virtual_time.devices import Device, DevicesModel, back_online, read_bench
@@ -46,7 +46,7 @@ TESTED = 19.1
 class Arithmetic(Transport):
     """Clients whose replies have as many bytes as their messages."""
 
-    first = LocalTransport.first
+    first = SimulationTransport.first
     real = False
 
     def find_clients(self, *_):
@@ -219,7 +219,7 @@ def run(tmp_path, text=FILE, workers=0, **settings):
     values = federation(tmp_path, 4, **{**GIVEN, "num_clients": 4, "devices_model": str(path), **settings})
     if not workers:
         return run_federation(engine(4, values), values)
-    with LocalTransport(Config.parse(values), workers=workers) as transport:
+    with SimulationTransport(Config.parse(values), workers=workers) as transport:
         return run_federation(transport, values)
 
 

@@ -9,7 +9,7 @@ from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.rng import generator
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 
@@ -131,6 +131,6 @@ def test_it_is_checked_before_anything_starts(tmp_path):
 
 def test_workers_change_nothing(tmp_path):
     values = federation(tmp_path, 6, drop_rate=0.4, **GIVEN)
-    transport = LocalTransport(Config.parse({**values, "num-clients": 6}), workers=2)
+    transport = SimulationTransport(Config.parse({**values, "num-clients": 6}), workers=2)
     run = run_federation(transport, values)
     assert shared(run) == shared(simulate(tmp_path / "other", 6, drop_rate=0.4, **GIVEN))

@@ -26,7 +26,7 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.data import FederatedData
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Fail, Request, Wait
 from fedpfl.setup.config import Config
 
@@ -61,8 +61,8 @@ class Played:
     metrics: dict[str, float]
 
 
-class Few(LocalTransport):
-    """The local engine in this process, with a federation of which only a few clients answer.
+class Few(SimulationTransport):
+    """A simulation in this process, with a federation of which only a few clients answer.
 
     The server has all clients of the paper, and so do rules that go by their number or sizes; those that are not chosen
     are silent in every round.

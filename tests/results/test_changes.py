@@ -8,7 +8,7 @@ from fedpfl.cli import load
 from fedpfl.core import code_hash
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.stored import from_json_line, json_line, read_toml, to_toml, write_toml
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.results.run_folder import RunFolder, is_newer
 from fedpfl.setup.config import Config
 from fedpfl.study.report.sections import _state
@@ -22,7 +22,7 @@ def values(tmp_path):
 
 @pytest.fixture
 def folder(values):
-    with LocalTransport(Config.parse(values), 0) as transport:
+    with SimulationTransport(Config.parse(values), 0) as transport:
         return run_federation(transport, values)
 
 
@@ -35,7 +35,7 @@ def written_by(folder, **changed):
 
 def resume(values, **changed):
     again = {**values, "resume": True, "num-server-rounds": 2, **changed}
-    with LocalTransport(Config.parse(again), 0) as transport:
+    with SimulationTransport(Config.parse(again), 0) as transport:
         return run_federation(transport, again)
 
 
@@ -108,7 +108,7 @@ def test_changed_code_of_one_s_own_is_said(tmp_path, values):
     custom.set_folder(tmp_path)
     try:
         values = {**values, "model": "mine:net"}
-        with LocalTransport(Config.parse(values), 0) as transport:
+        with SimulationTransport(Config.parse(values), 0) as transport:
             folder = run_federation(transport, values)
         assert folder.changes() == []
         code.write_text(text + "# changed\n")

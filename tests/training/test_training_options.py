@@ -17,7 +17,7 @@ from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.further_losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
@@ -228,10 +228,10 @@ def test_methods_train_with_all_of_them_with_any_workers(tmp_path, method):
     if method == "per-fedavg":  # which steps with sgd alone
         given.update(optimizer="sgd", per_fedavg_beta=0.02)
     values = federation(tmp_path / "a", 2, num_clients=2, **given)
-    with LocalTransport(Config.parse(values), workers=2) as transport:
+    with SimulationTransport(Config.parse(values), workers=2) as transport:
         first = run_federation(transport, values)
     values = federation(tmp_path / "b", 2, num_clients=2, **given)
-    with LocalTransport(Config.parse(values), workers=0) as transport:
+    with SimulationTransport(Config.parse(values), workers=0) as transport:
         second = run_federation(transport, values)
     one, other = arrays(first, tmp_path / "a"), arrays(second, tmp_path / "b")
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

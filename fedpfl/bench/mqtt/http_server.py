@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One HTTP connection of a SuperNode."""
 
     protocol_version = "HTTP/1.1"
-    server: LocalServer
+    server: NodeServer
 
     def setup(self) -> None:
         self.connection = self.request
@@ -240,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.accept(self.peer, self.account)
 
 
-class LocalServer(ThreadingHTTPServer):
+class NodeServer(ThreadingHTTPServer):
     """The HTTP server for SuperNodes.
 
     Flower demands ``tls`` wherever SuperNodes have keys. A connection beyond ``max_connections`` takes the place of an

@@ -45,7 +45,7 @@ class BufferedOption(Option):
         if not self.wanted(config):
             return
         method, rule, kind = config.method, config.method.aggregation.rule, self.settings.schedule
-        if rule.no_server_step or method.extras or not rule.exchanges_shared_alone():
+        if rule.no_server_step or method.extras or not rule.sends_shared_alone():
             why = f"its rule {rule.name!r} {rule.no_server_step or 'sends or gets more than the shared arrays'}"
             raise ConfigError("schedule", kind, f"must be synchronous for {method.name}: {why}")
         who, run = config.of(ParticipationSettings), config.run

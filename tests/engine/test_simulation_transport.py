@@ -1,4 +1,4 @@
-"""The local engine: the same bits whoever plays the clients, and what happens when one of them goes wrong."""
+"""A simulation: the same bits whoever plays the clients, and what happens when one of them goes wrong."""
 
 import logging
 import os
@@ -23,8 +23,8 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.core.sharing import Sharing
 from fedpfl.engine import pool, worker, worker_processes
-from fedpfl.engine.local_engine import LocalTransport
 from fedpfl.engine.pool import Finished
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Request, Wait, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader, Reply
 from fedpfl.flower.messages import to_content
@@ -44,7 +44,7 @@ def settings(tmp_path, name, **given):
 def run(tmp_path, name, workers=2, printed=None, start=None, **given):
     values = settings(tmp_path, name, **given)
     traces = tmp_path / name / "tracebacks"
-    with LocalTransport(Config.parse(values), workers, printed or (lambda *_: None), traces, start) as transport:
+    with SimulationTransport(Config.parse(values), workers, printed or (lambda *_: None), traces, start) as transport:
         return run_federation(transport, values)
 
 
@@ -182,7 +182,7 @@ def test_an_exception_of_a_client_says_where_it_was_and_leaves_its_traceback(tmp
     for line in run(tmp_path, "run", workers).metrics():
         assert line["clients"] == [0, 1, 2]
         reason, folder = line["failed"]["3"].split("; tracebacks: ")
-        place = f"(test_local_engine.py, line {fail.__code__.co_firstlineno + 2})"
+        place = f"(test_simulation_transport.py, line {fail.__code__.co_firstlineno + 2})"
         assert reason == f"ValueError: no such thing {place}"
         text = (Path(folder) / "client-00003.txt").read_text()
         assert "Traceback" in text and "in fail" in text
@@ -240,7 +240,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
 
     train(hang)
     values = settings(tmp_path, "run")
-    transport = LocalTransport(Config.parse(values), 2)
+    transport = SimulationTransport(Config.parse(values), 2)
     transport.find_clients(Config.parse(values))
 
     class Enough(Exception):
@@ -298,7 +298,7 @@ def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
         return Request(Client(client, 1, 1), "train", make)
 
     requests, ahead = [request(client) for client in reversed(range(500))], []
-    with LocalTransport(Config.parse(values), 1) as transport:
+    with SimulationTransport(Config.parse(values), 1) as transport:
         for client, _ in transport.replies(requests, Wait(1.0), lambda *_: pytest.fail("a reply is missing")):
             done.append(client.id)
             ahead.append(len(made) - len(done))
@@ -332,7 +332,7 @@ def of_many(folder, **given):
 
 def many(tmp_path, name, workers=2, **given):
     values = of_many(tmp_path / name, **given)
-    with LocalTransport(Config.parse(values), workers) as transport:
+    with SimulationTransport(Config.parse(values), workers) as transport:
         return run_federation(transport, values)
 
 
@@ -460,7 +460,7 @@ def test_thousands_of_clients_take_part_in_a_round(tmp_path, summed):
         tmp_path, clients, method="fedavg", model="mlp", dataset="npz", data=str(tmp_path / "table.npz"),
         partitioner="iid", min_samples=4, num_clients=clients, num_server_rounds=1, local_epochs=1, last_batch="keep",
     )  # fmt: skip
-    with LocalTransport(Config.parse(values), 2) as transport:
+    with SimulationTransport(Config.parse(values), 2) as transport:
         (line,) = run_federation(transport, values).metrics()
     assert len(line["clients"]) == len(line["personalised"]["each"]) == clients
     assert sum(map(len, summed)) == clients

@@ -33,7 +33,7 @@ MAX_RESENDS = 2
 AWAY_SECONDS = 5.0
 
 
-class Exchange:
+class HalfRound:
     """Sends messages, one a client, and collects the replies.
 
     ``nodes`` tells where each client is now, and ``find_moved`` changes it for clients that came back as other nodes.
@@ -61,7 +61,7 @@ class Exchange:
         self._suspects: set[int] = set()
         # When the SuperLink was last back from being away.
         self._back_at = -math.inf
-        # Errors of nodes that went away during this exchange, and until when they may come back.
+        # Errors of nodes that went away during this half of the round, and until when they may come back.
         self._away: dict[int, tuple[Message, float]] = {}
         self._present: set[int] = set()
         # Replies that came after the last that was waited for.
@@ -164,7 +164,7 @@ class Exchange:
         return client in self._sent_at
 
     def _may_come_back(self, client: int) -> bool:
-        """Return whether its node went away during this exchange; one that was away before is not waited for again."""
+        """Return whether its node went away in this half of the round; one that was away before is not waited for."""
         node = self._nodes[client].id
         return node in self._present and node not in set(self._grid.get_node_ids())
 

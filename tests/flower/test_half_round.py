@@ -7,7 +7,7 @@ from support import FEW_SAMPLES, Clock, LocalGrid, federation, run_federation
 from fedpfl.client.answer import handle
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
-from fedpfl.flower import exchange
+from fedpfl.flower import half_round
 from fedpfl.flower.messages import from_content
 
 LOST_NODE, CRASHED = 5, 8
@@ -251,7 +251,7 @@ def test_more_replies_than_messages_cannot_be_asked_for(tmp_path):
 
 
 def test_looking_for_replies_leaves_the_superlink_its_time(clock):
-    pace = exchange.Pace()
+    pace = half_round.Pace()
     for look, found in ((0.0, False), (0.01, False), (0.5, True), (0.0, False), (0.5, False)):
         clock.now += look
         pace.pause(found)

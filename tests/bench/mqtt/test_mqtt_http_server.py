@@ -12,7 +12,7 @@ from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.mqtt import http_server
 from fedpfl.bench.mqtt.http_bytes import HttpRequest, Response
-from fedpfl.bench.mqtt.http_server import LocalServer
+from fedpfl.bench.mqtt.http_server import NodeServer
 from fedpfl.bench.mqtt.limits import Budget
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
@@ -45,7 +45,7 @@ def bridge():
 
 @pytest.fixture
 def server(bridge):
-    server = LocalServer(("127.0.0.1", 0), bridge)
+    server = NodeServer(("127.0.0.1", 0), bridge)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server
@@ -271,7 +271,7 @@ def test_a_node_that_the_superlink_refuses_stays_unknown(bridge, server):
 
 @pytest.fixture
 def small_server(bridge):
-    server = LocalServer(("127.0.0.1", 0), bridge, max_connections=8)
+    server = NodeServer(("127.0.0.1", 0), bridge, max_connections=8)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server

@@ -1,4 +1,4 @@
-"""The local engine: the server's code runs in the calling process, and the clients in it, too, or in workers of it.
+"""The clients of a simulation: the server's code runs in the calling process, the clients in it too, or in its workers.
 
 The sums are the same to the bit, however many workers there are.
 """
@@ -53,7 +53,7 @@ class Failed:
     error: BaseException | None = None
 
 
-class LocalTransport(Transport):
+class SimulationTransport(Transport):
     """Clients on this machine; a context manager that leaves no process behind.
 
     Making it checks settings, data, their division and the model. ``workers`` is the number of processes; 0 runs all
@@ -89,7 +89,7 @@ class LocalTransport(Transport):
         here = config
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))
-        self._engine = local_engine(here)
+        self._engine = engine_here(here)
         keep_freed_memory()
         # Who runs the clients, if it is not this process, one after the other.
         self.crew: Any = None
@@ -99,7 +99,7 @@ class LocalTransport(Transport):
         elif trains_together(config):
             self.crew = part("fedpfl.engine.at_once:AtOnce")(self._engine)
 
-    def __enter__(self) -> LocalTransport:
+    def __enter__(self) -> SimulationTransport:
         """Begin; workers are started with the first requests."""
         return self
 
@@ -243,7 +243,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def local_engine(config: Config) -> Engine:
+def engine_here(config: Config) -> Engine:
     """Return the engine of a process of this run."""
     # As many threads in every worker, and in this process where it runs the clients: the bits depend on it.
     threads = config.training.threads or 1

@@ -20,7 +20,7 @@ from common import MIB, count, footer, main, table
 from many_clients import synthetic
 
 from fedpfl.engine.listener import Listener
-from fedpfl.engine.local_engine import LocalTransport
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.server_run import run_federation
 from fedpfl.setup.config import Config
 from fedpfl.study.live.run_data import list_runs, read_run
@@ -70,7 +70,7 @@ def measure(options: argparse.Namespace) -> None:
             "state-dir": str(folder / "state"), "run-name": RUN,
         })  # fmt: skip
         marks = Marks(folder / "runs")
-        with LocalTransport(config, 0) as transport:
+        with SimulationTransport(config, 0) as transport:
             run_federation(transport, config, [marks])
         files = sum(path.stat().st_size for path in (folder / "runs" / RUN).rglob("*") if path.is_file()) / MIB
     found, rounds = {}, options.rounds // PARTS

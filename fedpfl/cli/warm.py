@@ -10,6 +10,8 @@ import gc
 import importlib
 import json
 import os
+import select
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,14 +23,14 @@ from . import main
 # What `fedpfl run` and `fedpfl personalise` import when they need it.
 IMPORTED_LATE = (
     "fedpfl.cli.run_config", "fedpfl.launch.simulation", "fedpfl.bench.superlink", "fedpfl.results.summary",
-    "tensorboard.summary",
+    "tensorboard.summary.writer.record_writer", "tensorboard.compat.proto.event_pb2",
 )  # fmt: skip
 
 
 def serve() -> None:
     """Run the commands on standard input, one JSON object a line; answer with the process's number, then its exit code.
 
-    Ends with standard input; in the process of a command it does not return.
+    Ends with standard input, as when the grid is killed; in the process of a command it does not return.
     """
     if _can_fork():
         for name in IMPORTED_LATE:
@@ -38,12 +40,28 @@ def serve() -> None:
         # Forks that looked through what was imported would copy its pages.
         gc.collect()
         gc.freeze()
-    for line in sys.stdin:
-        process = os.fork()
-        if process == 0:
-            _become(json.loads(line))
-        print(process, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    try:
+        for line in sys.stdin:
+            process = os.fork()
+            if process == 0:
+                _become(json.loads(line))
+            try:
+                print(process, flush=True)
+            finally:
+                code = _exit_code(process)
+            print(code, flush=True)
+    except ConnectionError:  # the grid was killed; the interpreter's own end would write to it once more
+        os._exit(1)
+
+
+def _exit_code(process: int) -> int:
+    """Wait for a command and return its exit code; ask it to end if nobody waits for it any more."""
+    if hasattr(os, "pidfd_open"):
+        ended = os.pidfd_open(process)
+        if ended not in select.select([ended, sys.stdin], [], [])[0]:
+            os.kill(process, signal.SIGTERM)
+        os.close(ended)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def _become(request: Mapping[str, Any]) -> NoReturn:

@@ -54,7 +54,6 @@ threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 def warm() -> Iterator[WarmProcess]:
     process = WarmProcess()
     yield process
-    process.terminate()
     process.close()
 
 
@@ -112,6 +111,17 @@ def test_it_ends_when_it_is_asked_to_or_killed(
     wait_until(lambda: warm.poll() is not None)
     assert warm.poll() == -signal.SIGTERM
     assert play(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")[0] == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells which of two ends first")
+def test_a_command_ends_with_a_grid_that_was_killed(warm: WarmProcess, tmp_path: Path) -> None:
+    sleeping = [sys.executable, "-c", f"import os, time; print(os.getpid(), flush=True); time.sleep({HANG_SECONDS})"]
+    warm.start(sleeping, tmp_path, tmp_path / "output", tmp_path / "log.txt")
+    wait_until(lambda: (tmp_path / "output").exists() and (tmp_path / "output").read_text())
+    command = int((tmp_path / "output").read_text())
+    warm.close()  # all that is seen of a kill
+    with pytest.raises(ProcessLookupError):
+        os.kill(command, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux alone")

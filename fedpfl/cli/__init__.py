@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -35,4 +36,10 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     """Run the command line (the console script ``fedpfl``)."""
-    load(sys.argv[1] if len(sys.argv) > 1 else "")()
+    try:
+        load(sys.argv[1] if len(sys.argv) > 1 else "")()
+    except KeyboardInterrupt:  # before or after the command's own
+        sys.exit(130)
+    finally:
+        # A Ctrl-C while the interpreter closes ends it, and is no traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -88,6 +88,14 @@ class OneLineErrors(typer.core.TyperGroup):
                     longest = max(map(len, shown))
                     formatter.write_dl([(name.ljust(longest), words) for name, words in rows])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; say that it was interrupted if it does not do so itself."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(130) from None
+
     def main(  # type: ignore[override]
         self,
         args: Sequence[str] | None = None,

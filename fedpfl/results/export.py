@@ -24,6 +24,7 @@ from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import json_line, read_arrays, write_arrays
 from ..methods.base import tests_more_than_arrays
+from ..rules import Rule
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
 from .run_folder import GLOBAL, RunFolder, personal_place
@@ -126,6 +127,17 @@ def _personal_models(
         raise missing[0]
 
 
+def stored_rule(config: Config, task: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Rule:
+    """Return a run's rule with a state that a checkpoint has."""
+    classes = task.get("classes_of_clients", [task["num_classes"]])
+    shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
+    sizes = task.get("samples", [(0, 0)] * task["clients"])
+    sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)[1]
+    rule = make_rule(config, [Client(i, *of) for i, of in enumerate(sizes)], sharing)
+    rule.load_state(state)
+    return rule
+
+
 class _StoredModels:
     """Clients' models, made of what a run and its clients on this machine have stored."""
 
@@ -135,12 +147,9 @@ class _StoredModels:
         self.classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
         # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
         self.last, self.stored = folder.checkpoint()
-        sizes = task.get("samples", [(0, 0)] * task["clients"])
-        self.listed = [Client(i, *of) for i, of in enumerate(sizes)]
         # It has what each client gets.
-        sharing = assemble(config, self.shape, max(self.classes), vocabulary=self.vocabulary)[1]
-        self.rule = make_rule(config, self.listed, sharing)
-        self.rule.load_state(self.stored)
+        self.rule = stored_rule(config, task, self.stored)
+        self.listed = self.rule.clients
         self.more = tests_more_than_arrays(config.method)
         self.blanks: dict[tuple[int, str], _Blank] = {}
 

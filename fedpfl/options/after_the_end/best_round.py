@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...client.state import ClientState
 from ...core.files import private_folder, write_atomically
 from ...engine.listener import Listener
+from ...results.export import stored_rule
 from ...results.history import History
 from ...results.record import Round
 from ...results.run_folder import BEST, RunFolder
@@ -41,17 +43,28 @@ class BestRound(Listener):
         self._lines.unlink(missing_ok=True)
         if self._before.is_dir() and not self._best.is_dir():
             self._before.rename(self._best)
+        for left in (self._new, self._before):
+            shutil.rmtree(left, ignore_errors=True)
         if self._best.is_dir():
             found = RunFolder(self._best).history().best_score()
             self._score = self._score if found is None else found
+        if folder.resumable:  # the last round may have been stored, and not yet kept
+            last, state, _ = folder.last_intact(self._config.run.state_dir)
+            if self._is_best(folder.history().lines[last - 1]):
+                self._keep(stored_rule(folder.parsed(), folder.described(), state), last, state)
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Keep the round if it is the best, the first of several."""
-        score = History([done.line], self._config.run.choose_by).best_score()
-        if score is not None and score > self._score and done.line.get("personalised"):
-            self._score = score
+        if self._is_best(done.line):
             self._keep(rule, done.number, state)
         return False
+
+    def _is_best(self, line: Mapping[str, Any]) -> bool:
+        score = History([dict(line)], self._config.run.choose_by).best_score()
+        if score is None or score <= self._score or not line.get("personalised"):
+            return False
+        self._score = score
+        return True
 
     def run_ended(self, reason: str) -> None:
         """Write the best round's summary, with all numbers."""
@@ -62,6 +75,19 @@ class BestRound(Listener):
     def _keep(self, rule: Rule, number: int, state: Mapping[str, np.ndarray]) -> None:
         for left in (self._new, self._before):
             shutil.rmtree(left, ignore_errors=True)
+        try:
+            self._write(rule, number, state)
+        except BaseException:
+            shutil.rmtree(self._new, ignore_errors=True)
+            raise
+        if self._best.is_dir():
+            self._best.rename(self._before)
+        self._new.rename(self._best)
+        if self._before.is_dir():
+            (self._before / "metrics.jsonl").rename(self._lines)
+            shutil.rmtree(self._before)
+
+    def _write(self, rule: Rule, number: int, state: Mapping[str, np.ndarray]) -> None:
         private_folder(self._new)
         places = replace(self._config.run, state_dir=str(self._best / "state"), run_name="", resume=False)
         config = replace(self._config, run=places)
@@ -74,12 +100,6 @@ class BestRound(Listener):
                 private_folder(target.parent)
                 _link(source, target)
         kept.finish(rule, f"# {BEST}\n\nThe best round so far: {number}. Its numbers come when the run ends.\n")
-        if self._best.is_dir():
-            self._best.rename(self._before)
-        self._new.rename(self._best)
-        if self._before.is_dir():
-            (self._before / "metrics.jsonl").rename(self._lines)
-            shutil.rmtree(self._before)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -8,6 +8,8 @@ import re
 import secrets
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,17 +43,24 @@ def _write(path: Path, content: bytes, private: bool, durable: bool, executable:
     try:
         mode = (0o600 if private else 0o666) | (0o100 if executable else 0)
         temporary.unlink(missing_ok=True)  # a link that somebody else has put there, too
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as file:
+        with naming(path), os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk: say what there was no room for
-            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an error of a write, as on a full disk, say which file there was no room for."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise
 
 

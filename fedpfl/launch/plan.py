@@ -166,9 +166,8 @@ def _new_name(config: Config) -> str:
 
 def _fresh(config: Config) -> RunFolder:
     root = Path(config.run.output_dir)
-    if (root / config.run.run_name).exists():
-        allowed = f"a run of this name is in {root}; choose another, or resume it: --resume {config.run.run_name}"
-        raise ConfigError("run-name", config.run.run_name, allowed)
+    if not (folder := RunFolder(root / config.run.run_name)).is_free():
+        raise folder.taken()
     for key, path in (("output-dir", root), ("state-dir", Path(config.run.state_dir))):
         try:
             private_folder(path)
@@ -176,4 +175,4 @@ def _fresh(config: Config) -> RunFolder:
             raise ConfigError(key, str(path), f"cannot be written ({error.strerror})") from error
         if not os.access(path, os.W_OK):
             raise ConfigError(key, str(path), "cannot be written")
-    return RunFolder(root / config.run.run_name)
+    return folder

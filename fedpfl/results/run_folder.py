@@ -25,6 +25,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -45,7 +46,7 @@ from ..core.errors import (
     printable,
     uncontrolled,
 )
-from ..core.files import locked, open_regular, private_folder, read_regular, write_atomically
+from ..core.files import locked, naming, open_regular, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import other_than, stored
 from ..core.removed import REMOVED, renewed, require_there
@@ -105,23 +106,41 @@ class RunFolder:
         path, tries = root / name, 1
         while True:
             try:
-                private_folder(root)
-                path.mkdir(mode=0o700)
-                break
-            except FileExistsError:
-                if config.run.run_name:
-                    allowed = f"a run of this name is in {root}; choose another, or resume it: --resume {name}"
-                    raise ConfigError("run-name", name, allowed) from None
-                tries += 1  # two unnamed runs within one second
-                path = root / f"{name}-{tries}"
+                private_folder(path)
+                # Whoever has the lock first makes the run; what a killed process has begun, here without settings, is
+                # made again.
+                with locked(path / ".lock", wait=False):
+                    if cls(path).is_free():
+                        return cls(path)._begun(config)
+            except BlockingIOError:
+                pass
             except OSError as error:
                 raise ConfigError("output-dir", str(root), f"cannot be written ({error.strerror})") from error
-        folder = cls(path)
-        folder._write_config(config)
+            if config.run.run_name:
+                raise cls(path).taken()
+            tries += 1  # two unnamed runs within one second
+            path = root / f"{name}-{tries}"
+
+    def is_free(self) -> bool:
+        """Return whether there is nothing but what a run writes before its settings."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        return {path.name for path in self.path.rglob("*") if path.name[0] != "."} <= {"task.json", "checkpoint"}
+
+    def _begun(self, config: Config) -> RunFolder:
+        self.path.chmod(0o700)  # it may have been there
         # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
-        folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}", "written_by": _writer(config)})
-        private_folder(path / "checkpoint")
-        return folder
+        self._write_task({"state_key": f"{self.path.name}-{secrets.token_hex(4)}", "written_by": _writer(config)})
+        private_folder(self.path / "checkpoint")
+        self._write_config(config)  # the last, because it makes this a run
+        return self
+
+    def taken(self) -> ConfigError:
+        """Return why no new run can have this folder, and what to do."""
+        how = f"choose another, or resume it: --resume {self.path.name}"
+        if (self.path / "config.toml").is_file() and not self.resumable:
+            how = f"it has no finished round; choose another, or remove it: fedpfl clean {self.path.name} --remove"
+        return ConfigError("run-name", self.path.name, f"a run of this name is in {self.path.parent}; {how}")
 
     @classmethod
     def reopen(cls, config: Config, more_clients: bool = False) -> RunFolder:
@@ -310,7 +329,7 @@ class RunFolder:
         line = summarise(done)
         for name, array in done.arrays.items():
             self._write_array(name, done.number, array)
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with naming(path := self.path / "metrics.jsonl"), path.open("a", encoding="utf-8") as file:
             file.write(json_line(line))
             file.flush()
             os.fsync(file.fileno())  # as the checkpoint is: a loss of power must not leave it without its line
@@ -529,13 +548,20 @@ class RunFolder:
 
     def _write_events(self, line: dict[str, Any]) -> None:
         # Half a second to import: the first round is over by then, and reading a run needs none of it.
-        from tensorboard.summary import Writer
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        if self._events is None:
-            self._events = Writer(str(self.path))
-        for name, value in curves(line).items():
-            self._events.add_scalar(name, value, step=line["round"])
-        self._events.flush()
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        # Not by TensorBoard's writer, of which a thread would fail on a full disk.
+        with naming(self.path / name):
+            if self._events is None:
+                self._events = RecordWriter((self.path / name).open("ab"))
+                self._events.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in curves(line).items()]
+            event = Event(wall_time=time.time(), step=line["round"], summary=Summary(value=values))
+            self._events.write(event.SerializeToString())
+            self._events.flush()
 
 
 def _writer(config: Config) -> dict[str, str]:

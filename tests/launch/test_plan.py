@@ -97,7 +97,13 @@ def test_all_people_take_part_where_nobody_says_how_many(elsewhere):
 
 
 def test_run_names_are_not_used_twice(elsewhere):
-    (elsewhere / ".fedpfl" / "runs" / "taken").mkdir(parents=True)
+    folder = elsewhere / ".fedpfl" / "runs" / "taken"
+    (folder / "checkpoint").mkdir(parents=True)
+    prepare(None, ['run-name="taken"'], None, None)  # whoever began this was killed before it was a run
+    (folder / "config.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"no finished round; .*fedpfl clean taken --remove"):
+        prepare(None, ['run-name="taken"'], None, None)
+    (folder / "checkpoint" / "round-000001.safetensors").write_bytes(b"")
     with pytest.raises(ConfigError, match="--resume taken"):
         prepare(None, ['run-name="taken"'], None, None)
 

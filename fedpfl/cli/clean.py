@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..results.run_folder import RunFolder
 
 DAY = 86400
+_LEFT = ".removed"  # ends the name of a run's folder while it is removed
 
 
 class Space(NamedTuple):
@@ -99,7 +100,8 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     from ..study.store import DEFAULT_ROOT
 
     of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
-    here = [RunFolder(path.parent) for path in sorted(root.glob("*/config.toml"))]
+    found = (path.parent for path in sorted(root.glob("*/config.toml")))
+    here = [RunFolder(path) for path in found if not path.name.endswith(_LEFT)]
     keys = {folder.path: _keys(folder) for folder in here}
     elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent))}
     uses = Counter(key for theirs in keys.values() for key in {*theirs})
@@ -115,6 +117,9 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
             folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
             (*(path for path in parts if path.exists()), *state), kept,
         )  # fmt: skip
+    for left in sorted(root.glob(f".*{_LEFT}")):
+        name = left.name[1 : -len(_LEFT)]
+        yield Space(name, False, _size(left), 0, (left,))
     if any(not own for own in keys.values()):  # whose arrays they are is not known
         return
     known = {key for theirs in keys.values() for key in theirs} | elsewhere
@@ -162,9 +167,12 @@ def _remove(one: Space) -> None:
             shutil.rmtree(path)
     if run is not None:
         with RunFolder(run).exclusive():
-            # A run without its settings is none: what an interrupted removal leaves is not taken for a run.
-            (run / "config.toml").unlink()
-            shutil.rmtree(run)
+            # What an interrupted removal leaves has another name, is found again, and is not taken for a run.
+            left = run.with_name(f".{run.name}{_LEFT}")
+            shutil.rmtree(left, ignore_errors=True)
+            run.rename(left)
+            (left / "config.toml").unlink()
+            shutil.rmtree(left)
 
 
 def _size(path: Path) -> int:

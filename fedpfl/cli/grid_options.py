@@ -148,14 +148,14 @@ def write_tables(tables: list[Table], folder: Path) -> None:
     from ..core.files import private_folder, write_atomically
 
     private_folder(folder)
-    for old in folder.glob("table*.csv"):
-        old.unlink()
     head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"
     write_atomically(folder / "table.md", (head + "\n".join(table.markdown() for table in tables)).encode())
     write_atomically(folder / "table.tex", "\n".join(table.latex() for table in tables).encode())
-    for number, table in enumerate(tables, 1):
-        file = "table.csv" if number == 1 else f"table-{number}.csv"
+    names = ["table.csv", *(f"table-{number}.csv" for number in range(2, len(tables) + 1))]
+    for file, table in zip(names, tables, strict=False):
         write_atomically(folder / file, table.csv().encode())
+    for old in {*folder.glob("table*.csv")} - {folder / file for file in names[: len(tables)]}:
+        old.unlink()
     typer.echo(f"wrote {folder / 'table.md'}", err=True)
 
 

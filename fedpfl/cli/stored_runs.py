@@ -203,12 +203,13 @@ def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = Fals
 
 def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file: Path) -> None:
     """Write a run's settings as they were given, because `~` is another folder on a device."""
+    from ..core.files import write_atomically
     from ..core.stored import to_toml
     from ..setup.config import Config
 
     name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}
     values = {**folder.config(), **given, **name, "resume": True, "personalise": mode}
-    file.write_text(to_toml(Config.parse(values).flat()), encoding="utf-8")
+    write_atomically(file, to_toml(Config.parse(values).flat()).encode())
     typer.echo(f"flwr run . FEDERATION --run-config {file}")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.errors import ConfigError
+from ..core.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +24,9 @@ def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError("path", str(path), "must end in .png, .svg or .pdf")
     path.parent.mkdir(parents=True, exist_ok=True)
-    bubbles(counts, title).savefig(str(path), bbox_inches="tight", pad_inches=0.12)
+    content = io.BytesIO()
+    bubbles(counts, title).savefig(content, format=path.suffix[1:].lower(), bbox_inches="tight", pad_inches=0.12)
+    write_atomically(path, content.getvalue())
     return path
 
 

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Mapping
 
 from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
+from ..core.files import write_atomically
 from ..core.removed import renewed, require_there
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__
@@ -236,7 +237,7 @@ def _write(wanted: Mapping[Path, str]) -> list[Path]:
     changed = [path for path, new in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted[path], encoding="utf-8")
+        write_atomically(path.resolve(), wanted[path].encode())  # a user's own pyproject.toml, too
     return changed
 
 

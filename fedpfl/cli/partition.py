@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from .common import RunConfig, app_settings, load_app, overrides
 from .program import app
 
@@ -93,7 +93,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)  # clients' samples
         write_atomically(path, content.getvalue())
     except OSError as error:
         raise ConfigError("export", str(path), f"cannot be written ({error.strerror})") from error

@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release lock lock-dev lock-server pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,15 @@ lock-dev: install ## those of make install alone
 LOCK ?= deploy/requirements-server.txt
 lock-server: install ## those of a server alone; LOCK=FILE writes another file
 	echo 'hatchling>=1.25' | $(compile) --extra mqtt --output-file $(LOCK) pyproject.toml -
+
+LOCKS := $(DEV_LOCK) deploy/requirements-server.txt jetson/requirements-nano.txt
+# With --strict a package that is not found is an error, and no package that is safe.
+audit: install ## known vulnerabilities of all three locks, but those of deploy/accepted-vulnerabilities.txt; needs the network
+	@for lock in $(LOCKS); do \
+		accepted=$$(awk -v lock=$$lock '$$1 == lock {print "--ignore-vuln", $$2}' deploy/accepted-vulnerabilities.txt); \
+		$(BIN)/uv tool run pip-audit==2.10.1 --strict --disable-pip --require-hashes $$accepted --requirement $$lock \
+		|| { echo "$$lock: see above"; failed=1; }; \
+	done; exit $${failed:-0}
 
 pin: ## the digests that deploy/docker's images have now; needs docker and the network
 	@for image in $$(sed -n 's/^FROM \([^@ ]*\).*/\1/p' deploy/docker/*.Dockerfile | sort -u); do \

@@ -74,3 +74,12 @@ def test_the_playbook_and_the_page_install_packages_by_the_lock_alone():
     assert len(commands) == 4
     for command in commands:
         assert "--require-hashes" in command or ("--no-deps" in command and "--no-index" in command), command
+
+
+def test_each_accepted_vulnerability_names_a_lock_and_a_reason():
+    audited = re.search(r"^LOCKS := \$\(DEV_LOCK\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert {"requirements-dev.txt", *audited} == {*LOCKS, "jetson/requirements-nano.txt"}
+    for line in (ROOT / "deploy" / "accepted-vulnerabilities.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            lock, number, reason = line.split(" ", 2)
+            assert (ROOT / lock).is_file() and re.fullmatch(r"(CVE|GHSA|PYSEC)-[\w-]+", number) and reason, line

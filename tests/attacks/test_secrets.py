@@ -6,7 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
+from waiting import HANG_SECONDS
 
 from fedpfl.bench.superlink import script
 
@@ -22,6 +24,9 @@ COMMANDS = (
     ("export", "one"),
     ("report", "one", "--output", "page.html"),
     ("run", "--resume", "nothing"),
+    ("analyse", "confusion", "one"),
+    ("doctor",),
+    ("clean", "--json"),
     ("compare", "fedavg", "local", "--seeds", "1", "-c", COMPARED),
 )  # fmt: skip
 
@@ -58,7 +63,20 @@ def test_no_secret_of_the_environment_is_written_or_shown(tmp_path):
                 shown.append(process.communicate(timeout=0.2)[0])
             except subprocess.TimeoutExpired:
                 continue
-        assert (process.returncode == 0) == ("nothing" not in words), (words, shown[-1])
+        assert words == ("doctor",) or (process.returncode == 0) == ("nothing" not in words), (words, shown[-1])
+    page = [script("fedpfl"), "watch", "--web", "--port", "0"]
+    with subprocess.Popen(page, cwd=tmp_path / "work", env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address, _, token = process.stdout.readline().split()[-1].partition("/#token=")
+            assert not [line for line in command_lines() if token.encode() in line or planted_in(line)]
+            with httpx.Client(
+                base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_SECONDS
+            ) as web:
+                told = [web.get(f"/api/{of}") for of in ("runs", "run?name=one", "bench")]
+            assert {answer.status_code for answer in told} == {200}
+            shown += [answer.content + repr(answer.headers).encode() for answer in told]
+        finally:
+            process.terminate()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"metrics.jsonl", "page.html", "about.json"} <= {path.name for path in files}
     assert not planted_in(b"".join(shown))

@@ -100,8 +100,8 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     from ..study.store import DEFAULT_ROOT
 
     of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
-    found = (path.parent for path in sorted(root.glob("*/config.toml")))
-    here = [RunFolder(path) for path in found if not path.name.endswith(_LEFT)]
+    removed = sorted(root.glob(f".*{_LEFT}"))
+    here = [RunFolder(path.parent) for path in sorted(root.glob("*/config.toml")) if path.parent not in removed]
     keys = {folder.path: _keys(folder) for folder in here}
     elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent))}
     uses = Counter(key for theirs in keys.values() for key in {*theirs})
@@ -117,9 +117,8 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
             folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
             (*(path for path in parts if path.exists()), *state), kept,
         )  # fmt: skip
-    for left in sorted(root.glob(f".*{_LEFT}")):
-        name = left.name[1 : -len(_LEFT)]
-        yield Space(name, False, _size(left), 0, (left,))
+    for left in removed:
+        yield Space(left.name[1 : -len(_LEFT)], False, _size(left), 0, (left,))
     if any(not own for own in keys.values()):  # whose arrays they are is not known
         return
     known = {key for theirs in keys.values() for key in theirs} | elsewhere

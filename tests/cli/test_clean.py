@@ -135,3 +135,13 @@ def test_a_link_is_not_followed(place):
     (place / "runs" / "b" / "link").symlink_to(outside)
     assert call("b", "--remove")[0] == 0
     assert (outside / "mine").is_file() and not (place / "runs" / "b").exists()
+
+
+@pytest.mark.parametrize("gone", [(), ("config.toml",)])
+def test_what_an_interrupted_removal_left_is_no_run_and_goes_by_its_name(place, gone):
+    left = (place / "runs" / "b").rename(place / "runs" / ".b.removed")
+    for name in gone:
+        (left / name).unlink()
+    assert {"a", "b", "c"} <= {one["run"] for one in json.loads(call("--json")[1])}
+    assert call("b", "--remove")[0] == 0
+    assert {path.name for path in (place / "runs").iterdir()} == {"a", "c"}

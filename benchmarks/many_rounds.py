@@ -20,8 +20,8 @@ from common import MIB, count, footer, main, table
 from many_clients import synthetic
 
 from fedpfl.engine.listener import Listener
-from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.server_run import run_federation
+from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.study.live.run_data import list_runs, read_run
 

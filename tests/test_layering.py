@@ -242,9 +242,8 @@ def test_the_device_s_packages_are_listed_alike_everywhere():
 
 
 def test_the_page_names_every_hook_of_a_method_and_they_are_few():
-    text = (PACKAGE.parent / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
-    section = text.partition("## What a method can define")[2].partition("A rule can also")[0]
-    named = {word.partition("(")[0] for word in re.findall(r"`([^`]+)`", section)}
+    text = (PACKAGE.parent / "docs" / "reference" / "hooks.md").read_text(encoding="utf-8")
+    named = {word.partition("(")[0] for word in re.findall(r"`([^`]+)`", text.partition("A rule can also")[0])}
     hooks = {name for name in {**vars(Method), **Method.__annotations__} if not name.startswith("_")}
     assert hooks <= named, hooks - named
     assert len(hooks) <= 24

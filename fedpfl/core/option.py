@@ -24,7 +24,7 @@ class NoSettings:
 
 @dataclass(frozen=True)
 class Option:
-    """An option with its settings: a subclass in ``fedpfl/options/``, in a file that imports the core alone.
+    """An option and its settings: a subclass in a folder of ``options/``, whose ``__init__.py`` imports only the core.
 
     Attributes
     ----------

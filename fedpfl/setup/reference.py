@@ -226,7 +226,7 @@ def update(root: Path) -> list[Path]:
     for path in (root / name for name in PAGES_THAT_CLONE):
         if path.is_file():
             wanted[path] = CLONED.sub(REPOSITORY or NO_ADDRESS, path.read_text(encoding="utf-8"))
-    page, table = root / "docs" / "contributing" / "architecture.md", hooks_table()
+    page, table = root / "docs" / "reference" / "hooks.md", hooks_table()
     if page.is_file():
         old = re.compile(re.escape(HOOKS_BEGIN) + ".*?" + re.escape(HOOKS_END), re.DOTALL)
         wanted[page] = old.sub(lambda _: table, page.read_text(encoding="utf-8"))

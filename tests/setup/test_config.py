@@ -60,7 +60,7 @@ def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == reference.settings_page()
     assert (ROOT / "fedpfl" / "api" / "settings.pyi").read_text() == reference.settings_stub()
     assert (ROOT / "fedpfl" / "strategies.pyi").read_text() == reference.strategies_stub()
-    assert reference.hooks_table() in (ROOT / "docs" / "contributing" / "architecture.md").read_text()
+    assert reference.hooks_table() in (ROOT / "docs" / "reference" / "hooks.md").read_text()
 
 
 @pytest.mark.parametrize("key", ["output-dir", "state-dir", "data-dir", "data"])

@@ -36,7 +36,7 @@ class CommonSettings(TypedDict, total=False):
     standardize: Literal["none", "client", "all"]
     impute: Literal["refuse", "mean"]
     image_size: int
-    text_step: int
+    tokenizer: FunctionsOrNames
     label_column: str
     client_column: str
     split_column: str

@@ -31,7 +31,7 @@ from .errors import RAISED, ConfigError, FedpflError, did_you_mean, in_one_line
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
 # Settings that may name functions of the user's, several separated by commas.
-FUNCTIONS = ("metrics", "augmentation", "client-models", "loss")
+FUNCTIONS = ("metrics", "augmentation", "client-models", "loss", "tokenizer")
 # Settings that may name code of the user's which only the server runs: no client imports it.
 SERVER_ONLY = ("listeners", "available-clients")
 # What errors call the form of a custom name.

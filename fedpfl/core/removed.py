@@ -41,6 +41,7 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
         "label-smoothing": Removed(0.0, "loss takes a function of your own: F.cross_entropy(…, label_smoothing=0.1)"),
         "learning-rate-decay-every": Removed(10, "the schedule exponential decays each round"),
         "learning-rate-over": Removed("rounds", "learning-rate-schedule counts rounds"),
+        "text-step": Removed(80, "window-step counts the characters of running text as well"),
         "tracker": Removed("none", "use listeners = fedpfl.trackers:WeightsAndBiases or fedpfl.trackers:MLflow"),
         "tracker-project": Removed(
             "fedpfl", "WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names it, on the server's machine"

@@ -59,7 +59,7 @@ def _load_once(settings: DataSettings, files: int) -> Dataset:
 
 def state_of_files(settings: DataSettings) -> int:
     """Return a number of the names, sizes and times of a user's files: another one once they have changed."""
-    given = [place for place in (settings.data, settings.division_file) if place]
+    given = [place for place in (settings.data, settings.division_file, settings.tokenizer) if place]
     return int(part("fedpfl.data.file_state:state_of")(given)) if given else 0
 
 

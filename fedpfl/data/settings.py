@@ -41,8 +41,9 @@ _OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_O
 # Settings that only some kinds of a user's own data use.
 _TABLES = ("table", "series", "huggingface", "clients")
 _SERIES = ("series", "clients")
+_STEPS = (*_SERIES, "shakespeare")
 _OF_DATASETS = {
-    "text-step": ("shakespeare",),
+    "tokenizer": _TABLES,
     "impute": ("table", "series", "clients"),
     "image-size": ("image-folder", "huggingface", "clients"),
     "num-classes": ("npz", *_TABLES),
@@ -55,7 +56,7 @@ _OF_DATASETS = {
     "class-names": _TABLES,
     "window-column": _SERIES,
     "window-length": _SERIES,
-    "window-step": _SERIES,
+    "window-step": _STEPS,
 }
 # What decides how a data set is read, before it is divided.
 READING = ("dataset", "data", "data-dir", *_OF_DATASETS)
@@ -111,11 +112,10 @@ class DataSettings:
         minimum=0,
         maximum=4096,
     )
-    text_step: int = setting(
-        80,
-        "Characters between the starts of samples when shakespeare.json is cut into samples of 80 characters. "
-        "With LEAF's 1, training and test samples overlap.",
-        minimum=1,
+    tokenizer: str = setting(
+        "",
+        "Makes numbers of the texts in a table's only column besides the label and its like: MODULE:NAME, or the path "
+        "of a tokenizer.json of Hugging Face.",
     )
     label_column: str = setting("label", "Table column with the label.")
     client_column: str = setting(
@@ -149,8 +149,8 @@ class DataSettings:
     )
     window_step: int = setting(
         0,
-        "Rows between the starts of consecutive windows. 0: window-length. With a smaller step windows overlap, and "
-        "training and test windows may share rows.",
+        "Rows between the starts of windows, or characters of shakespeare.json. 0: window-length, or 80. With smaller "
+        "steps windows overlap, and training and test windows may share rows.",
         minimum=0,
     )
     num_clients: int = setting(

@@ -57,7 +57,7 @@ ADDED_LATER = frozenset({
     "factorized-fl-penalty", "factorized-fl-plus-penalty",
     "metrics", "choose-by", "standardize", "impute", "image-size", "class-weights", "learning-rate-over",
     "client-models", "devices-model", "clients-at-once", "time-column", "category-columns", "drop-rate",
-    "available-clients", "client-settings", "feature-skew",
+    "available-clients", "client-settings", "feature-skew", "tokenizer",
 })  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def test_plays_by_role(tmp_path: Path) -> None:
     assert (data.num_classes, data.vocabulary) == (100, 100)
     assert data.client_train.tolist() == [0, 0, 2]  # roles in alphabetical order, whether or not they say enough
     assert data.class_names[10] == "a" and "' '" in data.class_names and data.x_test is None
-    assert len(load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path), text_step=40)).y_train) == 3 + 1
+    assert len(load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path), window_step=40)).y_train) == 3 + 1
 
 
 def leaf(folder: Path, **users: tuple[list[str], list[str]]) -> Path:

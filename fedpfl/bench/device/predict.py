@@ -96,6 +96,8 @@ def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
 
 
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
+    if about["vocabulary"]:
+        raise DataError(f"{path}: the model takes the numbers of a text's tokens, x in an .npz file")
     shape, lines = about["input-shape"], lines_of(path)
     names = next(lines, (1, []))[1]
     for name in ignored:

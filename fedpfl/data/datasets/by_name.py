@@ -376,7 +376,7 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     for client in clients:
         arrays: list[np.ndarray] = []
         for suffix, part in zip(suffixes, client[2:]):
-            arrays += _arrays_of(part, client.where, suffix, said)
+            arrays += _arrays_of(part, client.where, suffix, said, settings)
             for word, found, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
                 if _form(found) != _form(first):
                     what = "samples" if word == "x" else "labels or targets"
@@ -398,22 +398,23 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     if joined[1].dtype.kind == "f" and settings.num_classes not in (0, joined[1].shape[1]):
         allowed = f"must be 0 for {name}, whose labels are floats and so targets; labels are whole numbers or names"
         raise ConfigError("num-classes", settings.num_classes, allowed)
+    vocabulary = _tokens().find(settings.tokenizer).vocabulary if settings.tokenizer else 0
     return Dataset(
         name, xs[0], ys[0], x_test, y_test, owners[0], client_test, settings.num_classes,
-        tuple(listed(settings.class_names)), split="given" if len(suffixes) > 1 else "",
+        tuple(listed(settings.class_names)), vocabulary, split="given" if len(suffixes) > 1 else "",
         client_names=tuple(client.name for client in clients), remarks=tuple(said),
         validation=validation,
     )  # fmt: skip
 
 
-def _arrays_of(part: Any, where: str, suffix: str, said: dict[str, None]) -> tuple[np.ndarray, np.ndarray]:
+def _arrays_of(
+    part: Any, where: str, suffix: str, said: dict[str, None], settings: DataSettings
+) -> tuple[np.ndarray, np.ndarray]:
     """Return x and y of one set of samples, checked and in the inner layout."""
     if is_samples(part):
-        return read_samples(
-            part,
-            f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }",
-            said,
-        )
+        whose = f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }"
+        x, y = read_samples(part, whose, said, bool(settings.tokenizer))
+        return (_tokens().of_array(x, settings, whose, said) if settings.tokenizer else x), y
     if isinstance(part, Mapping):
         named = {str(key).lower(): value for key, value in part.items()}
         part = [named.get(word) for word in PAIR]
@@ -423,7 +424,10 @@ def _arrays_of(part: Any, where: str, suffix: str, said: dict[str, None]) -> tup
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
     x = with_inputs(part[0], len(y) if y.ndim else 0)
     x = packed(x, of_x) if are_several(x) else array(x, of_x)
-    x = samples_of(x, of_x, planes=True, empty=bool(suffix))
+    if settings.tokenizer:
+        x = _tokens().of_array(x, settings, of_x, said)
+    else:
+        x = samples_of(x, of_x, planes=True, empty=bool(suffix))
     return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True)
 
 
@@ -433,6 +437,13 @@ def _shown(found: np.ndarray) -> str:
 
 def _form(found: np.ndarray) -> Hashable:
     return found.dtype.kind, found.shape[1:], getattr(found, "inputs", None)
+
+
+def _tokens() -> Any:
+    """Return the module that makes numbers of texts, which few data sets need."""
+    from . import tokens as module
+
+    return module
 
 
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:

@@ -20,6 +20,7 @@ import numpy as np
 from ...core.errors import DamagedFile, DataError, words_of
 from ...core.files import open_regular
 from ...core.names import MAX_NAMED, difference, in_short
+from ...core.option import part as imported
 from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
 from ..settings import DataSettings
 from .categories import SIGN, as_features, categories, with_words
@@ -215,7 +216,15 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
             f'{path}: column {person!r} seems to name the owner of each row: client-column = "{person}" makes each '
             f'owner a client, ignore-columns leaves the column out, and client-column = "" uses it as a feature'
         )
-    if not features and not settings.category_columns:
+    if settings.tokenizer:
+        if windows or settings.category_columns or len(features) != 1:
+            here = in_short([names[at] for at in features]) or "none"
+            raise DataError(
+                f"{path}: a tokenizer takes one column of texts, and here it is {here}; ignore-columns leaves out "
+                "others, and series and category-columns do not go with texts"
+            )
+        words["text"] = features.pop()
+    elif not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
     return _Roles(features, words)
 
@@ -323,7 +332,7 @@ def _complain_of_numbers(
     bad = texts[0] if texts else next(place for place in at if not cells[place].strip())
     what = (
         f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text, "
-        "category-columns makes features of words"
+        "category-columns makes features of words, and tokenizer numbers of a text"
         if texts
         else 'is empty; impute = "mean" fills empty cells'
     )
@@ -565,6 +574,10 @@ def to_dataset(
     ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
     numbers in any case. ``remarks`` are those of the files.
     """
+    vocabulary = 0
+    if settings.tokenizer:
+        parts, vocabulary, said = imported("fedpfl.data.datasets.tokens:of_files")(parts, settings)
+        remarks = (*remarks, *said)
     targets = None if known or (settings.class_names and not settings.targets) else _targets(parts, settings)
     numbers, names = (targets, ()) if targets else _classes(parts, settings, num_classes, alone, known)
     owners, client_names = _owners(parts)
@@ -576,8 +589,8 @@ def to_dataset(
     validation = with_validation(xs, numbers, owners)
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
     return Dataset(
-        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, client_names=client_names,
-        feature_names=parts[0].features, remarks=remarks, validation=validation,
+        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, vocabulary=vocabulary,
+        client_names=client_names, feature_names=parts[0].features, remarks=remarks, validation=validation,
     )  # fmt: skip
 
 

@@ -159,7 +159,15 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
         raise DataError(f"{path}: no rows")
     ignored = {*roles.values(), *listed(settings.ignore_columns)}
     inputs = {name: kind for name, kind in table.features.items() if name not in ignored}
+    if settings.tokenizer:
+        if len(inputs) != 1:
+            given = in_short(list(inputs)) or "none"
+            raise DataError(f"{path}: a tokenizer takes one column of texts, and here it is {given}; ignore-columns "
+                            "leaves out others")  # fmt: skip
+        roles["text"] = next(iter(inputs))
     words = {role: _words(path, table, name, module) for role, name in roles.items()}
+    if settings.tokenizer:
+        return finished(FileSamples(path, np.empty((len(table), 0), np.float32), words, "row"), settings)
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")

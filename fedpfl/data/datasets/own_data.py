@@ -62,7 +62,7 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
         read = read_series if _holds_series(path, settings) else read_table
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
-        return read_plays(path, settings.text_step)
+        return read_plays(path, settings.window_step)
     return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets)
 
 

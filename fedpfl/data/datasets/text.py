@@ -55,12 +55,12 @@ def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
     return windows[:, :CHUNK], windows[:, CHUNK].astype(np.int64)
 
 
-def read_plays(path: Path, step: int = CHUNK) -> Dataset:
+def read_plays(path: Path, step: int = 0) -> Dataset:
     """Read plays, divided by role; raise ``DataError`` for other files, or if no role says more than 80 characters.
 
     A folder in LEAF's layout has ``train/*.json`` and ``test/*.json`` with ``users`` and ``user_data``: texts of 80
     characters in ``x``, the one that follows in ``y``. A JSON file ``{"play / role": text, …}`` is cut by
-    :func:`chunks`.
+    :func:`chunks`, without overlaps if ``step`` is 0.
     """
     if path.is_dir():
         parts = [_leaf(path / part) for part in ("train", "test")]
@@ -73,7 +73,7 @@ def read_plays(path: Path, step: int = CHUNK) -> Dataset:
             )
         if not all(isinstance(text, str) for text in texts.values()):
             raise DataError(f'{path}: must be {{"play / role": text, …}}')
-        parts = [{role: chunks(text, step) for role, text in texts.items()}]
+        parts = [{role: chunks(text, step or CHUNK) for role, text in texts.items()}]
     numbers = {role: number for number, role in enumerate(sorted({role for part in parts for role in part}))}
     arrays = [_joined(part, numbers) for part in parts]
     if not len(arrays[0][0]):
@@ -158,7 +158,7 @@ def json_of(path: Path) -> dict[str, Any]:
 )
 def _shakespeare(settings: DataSettings) -> Dataset:
     layout = 'LEAF\'s train/*.json and test/*.json there, or {"play / role": text, …}'
-    return read_plays(_find(settings, "shakespeare", "shakespeare.json", layout), settings.text_step)
+    return read_plays(_find(settings, "shakespeare", "shakespeare.json", layout), settings.window_step)
 
 
 # -- news --------------------------------------------------------------------------------------------------------------

@@ -37,13 +37,13 @@ def is_samples(thing: object) -> bool:
     return has_places(thing) or (torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)))
 
 
-def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[Any, np.ndarray]:
+def read_samples(source: Any, where: str, said: dict[str, None], texts: bool = False) -> tuple[Any, np.ndarray]:
     """Return the samples, and the labels or targets, of a torch Dataset or DataLoader or of what works like one.
 
     A Dataset is read by its own ``__len__`` and ``__getitem__`` alone, an IterableDataset by its ``__iter__``. A
     DataLoader's sampler or batch sampler draws once, and a ``collate_fn`` of the user's makes the batches that are
     read. What users should know of it becomes a key of ``said``. A ``DataError`` names the sample that is wrong, and
-    ``where`` is what it calls the data.
+    ``where`` is what it calls the data. With ``texts`` samples may be texts, which stay as they are.
     """
     reading = _Reading(where, said)
     if isinstance(source, Lazy):
@@ -52,7 +52,8 @@ def read_samples(source: Any, where: str, said: dict[str, None]) -> tuple[Any, n
     if not reading.xs:
         raise DataError(f"{where}: has no samples")
     x, y = np.concatenate(reading.xs), np.concatenate(reading.ys)
-    return samples_of(x, f"{where}: x", planes=True), labels_of(y, len(x), f"{where}: y", names=True)
+    x = x if texts and x.dtype.kind == "U" else samples_of(x, f"{where}: x", planes=True)
+    return x, labels_of(y, len(x), f"{where}: y", names=True)
 
 
 class _Reading:

@@ -1,0 +1,148 @@
+"""Texts as rows of whole numbers, by a tokenizer that the user names."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Sequence
+
+import numpy as np
+
+from ...core import custom
+from ...core.errors import RAISED, ConfigError, DataError, in_one_line
+from ..settings import DataSettings
+from .columns import FileSamples, Words
+from .npz import MAX_TOKENS, smallest_integers
+from .places import content_of, need
+from .text import PADDING, WORDS
+
+# The role of the column of texts.
+TEXT = "text"
+MAX_FILE = 2**28
+MAX_LENGTH = 2**14
+
+
+class Tokenizer(NamedTuple):
+    """What makes numbers of texts."""
+
+    name: str  # the same for clients whose numbers mean the same
+    encode: Callable[[str], Any]
+    vocabulary: int
+    length: int
+
+
+def find(text: str) -> Tokenizer:
+    """Return the tokenizer that the setting names: a function, or a file of Hugging Face's ``tokenizers``.
+
+    A function gets a text and gives its numbers; its attribute ``vocab_size`` is the number of different ones, padding
+    (0) included, and ``max_length`` how many of them a sample has. ``ConfigError`` says what is wrong.
+    """
+    if custom.is_reference(text):
+        found = custom.find("tokenizer", text)
+        if not hasattr(found, "get_vocab_size"):
+            encode = custom.guarded("tokenizer", text, found)
+            size, length = getattr(found, "vocab_size", None), getattr(found, "max_length", WORDS)
+            if not isinstance(size, int) or not 1 <= size <= MAX_TOKENS:
+                allowed = "needs an attribute vocab_size, the number of different tokens with 0 for padding, as in "
+                allowed += f"{custom.short_name(text)}.vocab_size = 5000; at most {MAX_TOKENS}"
+                raise ConfigError("tokenizer", text, allowed)
+            if not isinstance(length, int) or not 1 <= length <= MAX_LENGTH:
+                raise ConfigError("tokenizer", text, f"its max_length must be a whole number from 1 to {MAX_LENGTH}")
+            return Tokenizer(custom.short_name(text), encode, size, length)
+        return _of_hugging_face(text, found, custom.short_name(text))
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise ConfigError("tokenizer", text, f"is no file on this machine; must be {custom.FORM}, or a tokenizer.json")
+    content = content_of(path, MAX_FILE)
+    return _of_hugging_face(text, _read(text, content), f"{path.name} {hashlib.sha256(content).hexdigest()[:8]}")
+
+
+@lru_cache(maxsize=1)
+def _read(text: str, content: bytes) -> Any:
+    module = need("tokenizers", "tokenizers", text)
+    try:
+        return module.Tokenizer.from_str(content.decode("utf-8"))
+    except RAISED as error:  # the package raises Exception itself
+        raise ConfigError("tokenizer", text, f"is no file of tokenizers: {str(error)[:160]}") from error
+
+
+def _of_hugging_face(text: str, found: Any, name: str) -> Tokenizer:
+    padding = (found.padding or {}).get("pad_id", PADDING)
+    first = found.id_to_token(PADDING)
+    if padding != PADDING or "pad" not in str(first).lower():
+        allowed = f"its number 0 is {first!r}, and models take 0 as padding; a function of your own can count otherwise"
+        raise ConfigError("tokenizer", text, allowed)
+    length = min((found.truncation or {}).get("max_length", WORDS), MAX_LENGTH)
+    return Tokenizer(name, lambda one: found.encode(one).ids, found.get_vocab_size(), length)
+
+
+def encoded(texts: Sequence[str], tokenizer: Tokenizer, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return texts as numbers, (texts, length), each followed by zeros, and which of them were too long and are cut.
+
+    ``where`` names a text by its place.
+    """
+    x = np.full((len(texts), tokenizer.length), PADDING, np.int32)
+    cut = np.zeros(len(texts), bool)
+    for at, text in enumerate(texts):
+        numbers = _numbers(tokenizer, text, where(at))
+        cut[at] = len(numbers) > tokenizer.length
+        x[at, : len(numbers)] = numbers[: tokenizer.length]
+    return smallest_integers(x, tokenizer.vocabulary), cut
+
+
+def _remarks(cut: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+    said = f"{cut.sum()} of {len(cut)} texts have more than {tokenizer.length} tokens; the rest of these is left out"
+    return [said] if cut.any() else []
+
+
+def _numbers(tokenizer: Tokenizer, text: str, where: str) -> np.ndarray:
+    given = tokenizer.encode(text)
+    try:
+        found = np.asarray(given, np.int64 if len(given) == 0 else None)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{where}: the tokenizer gives {custom.article(given)}: {in_one_line(error)}") from error
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise DataError(f"{where}: the tokenizer gives {custom.article(given)}; it must give whole numbers")
+    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < tokenizer.vocabulary:
+        bad = int(found[(found < 0) | (found >= tokenizer.vocabulary)][0])
+        raise DataError(f"{where}: the tokenizer gives {bad}; it must give 0 … {tokenizer.vocabulary - 1}")
+    return found
+
+
+class TextSamples(NamedTuple):
+    """Samples of files whose texts are numbers now."""
+
+    parts: list[FileSamples]
+    vocabulary: int
+    remarks: list[str]
+
+
+def of_files(parts: Sequence[FileSamples], settings: DataSettings) -> TextSamples:
+    """Make numbers of the column of texts of each file; the tokenizer's name stands beside that of the column."""
+    tokenizer = find(settings.tokenizer)
+    found: list[FileSamples] = []
+    remarks: list[str] = []
+    for part in parts:
+        words = dict(part.words)
+        of = words.pop(TEXT)
+        x, cut = encoded(of.names, tokenizer, partial(_place, part, of))
+        found.append(part._replace(x=x[of.codes], words=words, features=(f"tokenizer {tokenizer.name}",)))
+        remarks += _remarks(cut[of.codes], tokenizer)
+    return TextSamples(found, tokenizer.vocabulary, remarks)
+
+
+def _place(part: FileSamples, of: Words, at: int) -> str:
+    return f"{part.path}, {part.row} {of.first[at]}"
+
+
+def of_array(x: np.ndarray, settings: DataSettings, where: str, said: dict[str, None]) -> np.ndarray:
+    """Make numbers of an array of texts; what there is to say becomes a key of ``said``."""
+    if len(x) and (x.dtype.kind != "U" or x.ndim != 1):
+        raise DataError(
+            f"{where} is {x.dtype}, shape {x.shape}: with a tokenizer it must be texts, one for each sample"
+        )
+    tokenizer = find(settings.tokenizer)
+    numbers, cut = encoded(x.tolist(), tokenizer, lambda at: f"{where}[{at}]")
+    said.update(dict.fromkeys(_remarks(cut, tokenizer)))
+    return numbers

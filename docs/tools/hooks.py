@@ -60,7 +60,7 @@ _REDIRECT = """\
 <body><p>This page has moved: <a href="{there}">{there}</a></p></body></html>
 """
 
-_LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[((?:[^\]\n]|\n(?!\n))+)\]\(([^)\s]+)\)")
 _MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NODE = re.compile(r'(\w+)(?:\["([^"]*)"\])?')

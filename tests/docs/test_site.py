@@ -242,6 +242,8 @@ def test_pages_link_to_each_other_by_title(site, hooks):
     title = (ROOT / "docs" / "how-to" / "live.md").read_text().partition("\n")[0].removeprefix("# ")
     link = hooks._LINK.search("see [docs/how-to/live.md](how-to/live.md#who-can-see-it).")
     assert hooks._link(link, ROOT / "docs" / "index.md") == f"[{title}](how-to/live.md#who-can-see-it)"
+    broken = hooks._LINK.search("[A\nplaybook](../../deploy/ansible/README.md) does this.")
+    assert hooks._link(broken, ROOT / "docs" / "devices" / "jetson.md") == "[A\nplaybook](ansible.md)"
 
 
 def test_the_page_of_a_notebook_shows_what_its_cells_print_and_return(hooks):
@@ -315,6 +317,10 @@ def test_the_search_works_from_a_file(browser, site):
     {
         "cite": "methods/index",
         "BibTeX": "methods/index",
+        "label skew": "learn/",
+        "feature skew": "learn/",
+        "client drift": "learn/",
+        "statistical significance": "learn/",
         "convergence": "learn/",
         "hyperparameter": "learn/",
         "non-IID": "learn/",

@@ -38,7 +38,7 @@ class PFedMe(KeepsTrained):
 
     name = "pfedme"
     paper = "T Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
-    shares = "the global model w; the client's θ stays"
+    shares = "the global model w; the client's v stays"
     Settings = PFedMeSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

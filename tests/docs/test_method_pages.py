@@ -36,8 +36,8 @@ def test_every_method_is_in_one_group_and_has_what_teaches():
     for name, of in texts:
         assert of.keys() - {"link", "code", "more"} == {"problem", "use", "avoid", "tune", "like"}, name
         assert {*of["like"]} <= methods().keys() - {name}, name
-    # These have no address: a baseline, and papers of which none is known.
-    assert {name for name, of in texts if "link" not in of} == {"local", "fedreg", "fedsplit", "fedfac"}
+    # These have no address: a baseline, and a paper of which none is known.
+    assert {name for name, of in texts if "link" not in of} == {"local", "fedreg"}
 
 
 def test_settings_that_teach_exist():

@@ -1,7 +1,7 @@
 """FedFac: FedSplit whose split is found by a factor analysis of the clients' channels.
 
-Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
-Algorithms 1 (static) and 2 (dynamic).
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, 2023,
+Section 4, Algorithms 1 (static) and 2 (dynamic).
 
 The paper analyses before round 1, after a local training that it discards; here round 1 trains everything, and its
 analysis makes the first split. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag, the iteration would not change anything.

@@ -1,7 +1,7 @@
 """FedSplit: the output channels of some layers are split into shared and client-specific ones.
 
-Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 3.
-Here the split is given; FedFac finds it.
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, 2023,
+Section 3. Here the split is given; FedFac finds it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class FedSplit(Method):
     """
 
     name = "fedsplit"
-    paper = "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data"
+    paper = (
+        "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, 2023"
+    )
     shares = "everything but the client-specific channels of some layers, by a given split"
     refuses = {"trainable": "splits whole layers into channels"}
     Settings: ClassVar[type[Any]] = FedSplitSettings

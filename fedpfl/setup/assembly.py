@@ -40,8 +40,9 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     """
     seed_model(config)
     plain = build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights)
-    if plain.per_pixel != (config.training.labels == MASKS):
-        gives = "pixel" if plain.per_pixel else "sample"
+    per_pixel = getattr(plain, "per_pixel", False)  # a model without head is refused later, by methods that need one
+    if per_pixel != (config.training.labels == MASKS):
+        gives = "pixel" if per_pixel else "sample"
         raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
     layers = _layers_of_tied(plain)
     for change in config.parts("model"):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from common import MIB, count, footer, main, table
-from fedpfl.engine.local_engine import LocalTransport
 from many_clients import synthetic
 
 from fedpfl.engine.listener import Listener

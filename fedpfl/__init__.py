@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from .models.adapters import matrix_of
     from .rules import Rule
     from .rules.mean import Mean
-    from .training.loop import fit, predict
-    from .training.phase import L1, PLAIN_SGD, Batch, Correction, Phase, Proximal
+    from .training.at_server import fit
+    from .training.loop import predict
+    from .training.penalties import L1, Correction, Proximal
+    from .training.phase import PLAIN_SGD, Batch, Phase
 
 # A name → the module of this package that it is in.
 _PUBLIC = {
@@ -56,8 +58,8 @@ _PUBLIC = {
     "method_class": "methods", "cut": "models", "class_by_width": "methods.bases.prototypes",
     "require_settable_head": "methods.bases.prototypes", "everything": "methods.base",
     "excluding": "methods.base", "PLAIN_SGD": "training.phase",
-    "Proximal": "training.phase", "L1": "training.phase", "Correction": "training.phase",
-    "predict": "training.loop", "fit": "training.loop",
+    "Proximal": "training.penalties", "L1": "training.penalties", "Correction": "training.penalties",
+    "predict": "training.loop", "fit": "training.at_server",
     "KeepsTrained": "methods.bases.trained", "twin": "layers.memory", "in_twin": "layers.memory",
     "PrototypeMethod": "methods.bases.prototypes", "PairsRule": "methods.bases.prototypes",
     "AdapterMethod": "methods.bases.adapted", "matrix_of": "models.adapters",

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ..layers.memory import add_twin, in_twin, twin
 from ..rules.mean import Mean
-from ..training.phase import PLAIN_SGD, Batch, Forward, Phase, keep_in_unit
+from ..training.penalties import keep_in_unit
+from ..training.phase import PLAIN_SGD, Batch, Forward, Phase
 from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method
 from .settings import APFLSettings

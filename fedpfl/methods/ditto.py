@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..layers.memory import TWIN, add_twin, in_twin, twin
-from ..training.phase import Batch, Forward, Phase, Proximal
+from ..training.penalties import Proximal
+from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .settings import DittoSettings
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..core.payload import Payload
 from ..layers.memory import Memory, remembered
-from ..training.phase import PLAIN_SGD, Batch, Phase, keep_in_unit
+from ..training.penalties import keep_in_unit
+from ..training.phase import PLAIN_SGD, Batch, Phase
 from ..training.steps import forward_with
 from .base import LocalRound, Method
 from .settings import FedALASettings

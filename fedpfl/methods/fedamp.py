@@ -15,7 +15,8 @@ from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..layers.memory import in_twin
 from ..rules.per_client import PerClientRule, inner_products, mix
-from ..training.phase import Phase, Proximal
+from ..training.penalties import Proximal
+from ..training.phase import Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.trained import KeepsTrained
 from .settings import FedAMPSettings

@@ -17,7 +17,8 @@ from ..core.payload import Payload
 from ..core.server_view import Federation
 from ..core.sharing import is_parameter
 from ..rules.mean import Mean
-from ..training.phase import Phase, Proximal
+from ..training.penalties import Proximal
+from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
 from .settings import FedDynSettings

@@ -19,7 +19,7 @@ from ..core.extras import SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..models.parts import cut
-from ..training.loop import fit
+from ..training.at_server import fit
 from ..training.phase import PLAIN_SGD, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head

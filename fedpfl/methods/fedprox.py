@@ -5,7 +5,8 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogen
 
 from __future__ import annotations
 
-from ..training.phase import Phase, Proximal
+from ..training.penalties import Proximal
+from ..training.phase import Phase
 from .base import LocalRound, Method, everything
 from .settings import FedProxSettings
 

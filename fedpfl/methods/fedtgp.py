@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..core.server_view import Federation
-from ..training.loop import fit
+from ..training.at_server import fit
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule

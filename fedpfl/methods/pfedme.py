@@ -18,7 +18,8 @@ from ..core.payload import Payload
 from ..layers.memory import in_twin, refresh_twin, twin
 from ..rules.mean import Mean
 from ..training.optim import SGD
-from ..training.phase import Batch, Phase, Proximal, loss_of
+from ..training.penalties import Proximal
+from ..training.phase import Batch, Phase, loss_of
 from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
 from .bases.trained import KeepsTrained

@@ -17,7 +17,8 @@ from ..core.extras import CLIENT, SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..rules.mean import Mean
-from ..training.phase import Correction, Phase
+from ..training.penalties import Correction
+from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
 from .settings import ScaffoldSettings

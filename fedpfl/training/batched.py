@@ -31,13 +31,14 @@ from ..core.frozen import frozen
 from ..core.rng import set_torch_state, torch_state
 from ..core.samples import Samples
 from ..core.sharing import UNUSED_BUFFER, Given
+from .adaptive import TorchOptimizer
 from .augment import find as find_augmentation
 from .augment import flip_crop
 from .device import step_precision
 from .further_losses import class_weights, weighing_with
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, summed
 from .merge import CannotStack, Merged
-from .optim import SGD, TorchOptimizer, clip
+from .optim import SGD, clip
 from .phase import Batch, Phase, loss_of
 from .settings import TrainingSettings
 

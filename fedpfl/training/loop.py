@@ -8,13 +8,14 @@ read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, cast
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.errors import UnusedParameter
 from ..core.frozen import has_frozen_statistics
 from ..core.option import part
 from ..core.pixels import HALF
@@ -25,7 +26,6 @@ from .losses import CROSS_ENTROPY, KINDS, SEGMENTATION
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
-from .steps import gradients
 
 # On a CPU the activations of more samples fall out of the caches (measured for FedAvg's CNN: 500 costs a quarter more).
 EVALUATION_BATCH = 200
@@ -114,37 +114,16 @@ def run_phase(
     return summed(losses, trained_on) / sum(trained_on)
 
 
-def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
-    """Train a module of the server's in place through one phase on the phase's own data; return the mean loss.
-
-    For rules that train. Settings that the phase does not have are at their defaults, and all samples take part. One
-    thread computes, so that the bits are the same on any number of cores.
-
-    Parameters
-    ----------
-    module : nn.Module
-        On the CPU.
-    phase : Phase
-        With ``data``.
-    rng : Generator
-        Of the rule (``self.generator("what for")``): decides the order of the samples.
-
-    Examples
-    --------
-    >>> import fedpfl, numpy, torch
-    >>> data = fedpfl.Samples(torch.eye(3), torch.arange(3))
-    >>> phase = fedpfl.Phase(train=fedpfl.everything, epochs=200, data=data, learning_rate=0.5, **fedpfl.PLAIN_SGD)
-    >>> layer = torch.nn.Linear(3, 3)
-    >>> loss = fedpfl.fit(layer, phase, numpy.random.default_rng(0))
-    >>> layer(data.x).argmax(1)
-    tensor([0, 1, 2])
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
-    finally:
-        torch.set_num_threads(threads)
+def gradients(loss: Tensor, model: nn.Module, params: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss at parameters of a model: 0 at those on which it does not depend, if not at all."""
+    depends = loss.requires_grad
+    grads = torch.autograd.grad(loss, list(params), allow_unused=True) if depends else [None] * len(params)
+    if all(grad is None for grad in grads):
+        unused = {id(p) for p in params}
+        names = [name for name, p in model.named_parameters() if id(p) in unused]
+        shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+        raise UnusedParameter(f"the loss does not depend on {shown}: use it in the model, or do not train it")
+    return [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
 
 
 def set_training(model: nn.Module, modules: Sequence[nn.Module]) -> None:

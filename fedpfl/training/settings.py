@@ -32,7 +32,7 @@ def listed_weights(text: str) -> list[float] | None:
 
 
 def _is_torch_optimizer(name: str) -> bool:
-    return bool(part("fedpfl.training.optim:is_torch_optimizer")(name))
+    return bool(part("fedpfl.training.adaptive:is_torch_optimizer")(name))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..core.errors import UnusedParameter
-from .phase import Batch, Loss, cross_entropy
+from .loop import gradients
+from .phase import Batch, Loss
 
 try:
     from torch.func import functional_call
@@ -23,24 +24,17 @@ def forward_with(model: nn.Module, arrays: Mapping[str, Tensor], x: Tensor) -> T
     return out
 
 
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy of the model's logits, whatever the setting ``loss``."""
+    return F.cross_entropy(model(batch.x), batch.y)
+
+
 def gradient_of(
     model: nn.Module, batch: Batch, params: Sequence[Tensor], loss: Loss = cross_entropy, weight: float = 1
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the loss and the gradient of ``weight`` times the loss, at the parameters as they are."""
     value = loss(model, batch)
     return value, gradients(value if weight == 1 else weight * value, model, params)
-
-
-def gradients(loss: Tensor, model: nn.Module, params: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a loss at parameters of a model: 0 at those on which it does not depend, if not at all."""
-    depends = loss.requires_grad
-    grads = torch.autograd.grad(loss, list(params), allow_unused=True) if depends else [None] * len(params)
-    if all(grad is None for grad in grads):
-        unused = {id(p) for p in params}
-        names = [name for name, p in model.named_parameters() if id(p) in unused]
-        shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
-        raise UnusedParameter(f"the loss does not depend on {shown}: use it in the model, or do not train it")
-    return [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
 
 
 @contextmanager

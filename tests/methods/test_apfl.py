@@ -15,7 +15,7 @@ from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
-from fedpfl.training.phase import keep_in_unit
+from fedpfl.training.penalties import keep_in_unit
 
 
 def built(**settings):

@@ -15,7 +15,8 @@ from fedpfl.flower.messages import from_content
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
-from fedpfl.training.phase import Correction, Phase
+from fedpfl.training.penalties import Correction
+from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
 
 

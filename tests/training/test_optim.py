@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedpfl.training.optim import SGD, Adam
+from fedpfl.training.adaptive import Adam
+from fedpfl.training.optim import SGD
 
 
 def run(ours, reference, steps=6):

@@ -7,9 +7,9 @@ from torch import nn
 
 from fedpfl.core.samples import Samples
 from fedpfl.training.loop import run_phase
-from fedpfl.training.phase import Batch, Phase, cross_entropy
+from fedpfl.training.phase import Batch, Phase
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.training.steps import gradient_of, move, parts_of, returning
+from fedpfl.training.steps import cross_entropy, gradient_of, move, parts_of, returning
 
 
 def data(n=6):

@@ -19,13 +19,13 @@ from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
+from fedpfl.training.adaptive import AdamW
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.further_losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.loop import run_phase
-from fedpfl.training.optim import AdamW
 from fedpfl.training.phase import Phase
 from fedpfl.training.schedule import rate_factor
-from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.settings import TrainingSettings, listed_weights
 
 
 def data(n=24):

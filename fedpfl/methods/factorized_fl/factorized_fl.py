@@ -20,7 +20,8 @@ from ...core.extras import SERVER, Extra
 from ...core.payload import Number, Payload
 from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ...models.parts import cut
-from ...training.phase import L1, Phase
+from ...training.penalties import L1
+from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, Method, everything, in_classifier
 from ..settings import FactorizedFLSettings
 from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v

@@ -96,7 +96,9 @@ class Run:
 
         ``ConfigError`` without validation samples (``validation_fraction``).
         """
-        return Run(self._folder.best(), self._objects)
+        from ..results.earlier_run import best_of
+
+        return Run(best_of(self._folder), self._objects)
 
     def model(self, client: int | str | None = None) -> nn.Module:
         """Return a trained model on the CPU, in evaluation mode.

@@ -39,11 +39,12 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     it may have been killed while it wrote them.
     """
     from ..bench.superlink import reason_in
+    from ..launch.going_on import how_to_continue
     from ..launch.progress import display
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:
-            shown.line(f"note: {plan.how_to_continue()}")
+            shown.line(f"note: {how_to_continue(plan)}")
             export(plan, shown)
         return
     run_id, status, details = None, "failed", ""

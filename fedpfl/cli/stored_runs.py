@@ -129,14 +129,15 @@ def export(
     ] = "last",
 ) -> None:
     """Write each client's personalised model, as it was tested, from the clients' state on this machine."""
+    from ..results.earlier_run import BEST, EarlierRun, best_of
     from ..results.export import FORMS, export_personal
-    from ..results.run_folder import BEST, GLOBAL
+    from ..results.run_folder import GLOBAL
 
     require_one_of("format", form, FORMS)
     require_one_of("round", which, ("last", BEST))
     folder = run_folder(run)
-    folder = folder if which == "last" else folder.best()
-    for change in folder.changes():
+    folder = folder if which == "last" else best_of(folder)
+    for change in EarlierRun(folder.path).changes():
         typer.echo(f"{folder.path.name}: {change}", err=True)
     written = export_personal(folder, client, form)
     if written:
@@ -215,7 +216,9 @@ def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file
 
 def personalised(folder: RunFolder) -> dict[str, Any]:
     """Return what ``fedpfl personalise --json`` prints of its last time."""
-    line = folder.personalised()
+    from ..results.earlier_run import EarlierRun
+
+    line = EarlierRun(folder.path).personalised()
     new = line.get("new", {})
     found: dict[str, Any] = {"mode": line["mode"], **{key: new.get(key) for key in ("accuracy", "weighted")}}
     missed = line.get("missed", {}).get("each", {})

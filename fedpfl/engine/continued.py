@@ -12,6 +12,7 @@ from ..client.state import ClientState
 from ..core.errors import ConfigError, printable
 from ..core.files import private_folder
 from ..core.server_view import Client
+from ..results.earlier_run import EarlierRun
 from ..results.run_folder import GLOBAL, RunFolder
 from ..setup.assembly import make_rule
 from ..setup.config import Config
@@ -26,12 +27,12 @@ State = Mapping[str, np.ndarray]
 
 
 def carry_over(
-    earlier: RunFolder, folder: RunFolder, config: Config, agreed: Agreement, names: Sequence[str], state: State,
+    earlier: EarlierRun, folder: RunFolder, config: Config, agreed: Agreement, names: Sequence[str], state: State,
     about: dict[str, Any],
 ) -> tuple[State, dict[str, Any], str]:  # fmt: skip
     """Return the state that the new run's clients start from, what the run records of the earlier one, and a remark.
 
-    ``state`` and ``about`` are of :meth:`RunFolder.to_continue`. Clients are the same by the names that the data give
+    ``state`` and ``about`` are of :meth:`EarlierRun.to_continue`. Clients are the same by the names that the data give
     them; without names by their numbers, and on devices further numbers are new clients. What fits no more raises
     ``ConfigError``.
     """

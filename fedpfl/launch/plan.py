@@ -14,18 +14,16 @@ from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.option import part
-from ..core.removed import require_there
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
-from ..data.registry import AUTO
 from ..methods import discover
 from ..models import require_known
 from ..options.after_the_end import PersonaliseSettings
 from ..options.participation import ParticipationSettings
-from ..results.run_folder import FREE_ON_RESUME, RunFolder, find_run
-from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
+from ..results.run_folder import RunFolder, find_run
+from ..setup.config import Config, check_keys, client_models, know_method
 from ..training.device import require_device
 
 # Where neither the settings nor the data say how many there are.
@@ -46,21 +44,9 @@ class Plan:
 
     def has_finished(self) -> bool:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
-        if self.config.of(PersonaliseSettings).on:
+        if self.config.of(PersonaliseSettings).on or not self.folder.finished:
             return False
-        history = self.folder.history()
-        run = self.config.run
-        done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
-        # What is damaged is made again when the run is resumed.
-        return done and self.folder.finished and self.folder.is_intact(self.config.run.state_dir)
-
-    def how_to_continue(self) -> str:
-        """Return why resuming a run that has finished trains nothing, and which setting changes that."""
-        name, last = self.config.run.run_name, self.folder.history().last_round
-        if last < self.config.run.num_server_rounds:
-            stopped = f"ended early after {last} rounds (early-stop = {self.config.run.early_stop})"
-            return f"{name} {stopped}; to continue: --run-config 'early-stop=0'"
-        return f"{name} has finished its {last} rounds; for more: --run-config 'num-server-rounds={2 * last}'"
+        return part("fedpfl.launch.going_on:is_over")(self)  # type: ignore[no-any-return]
 
 
 def prepare(
@@ -91,7 +77,7 @@ def prepare(
     if resume is None and continued is None:
         check_keys(values)
     else:
-        stored = _continued(continued, values, given) if resume is None else _resumed(resume, values, given)
+        stored = part("fedpfl.launch.going_on:stored_settings")(resume, continued, values, given)
         if continued is not None and (num_clients or "data" in given or "dataset" in given):
             default_clients, stored["num-clients"] = stored["num-clients"], given.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
@@ -108,8 +94,8 @@ def prepare(
         decided["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
-    if not config.run.resume and (earlier := RunFolder.continued(config)):
-        decided["continue-from"] = str(earlier.path)
+    if config.run.continue_from and not config.run.resume:
+        decided["continue-from"] = str(part("fedpfl.launch.going_on:EarlierRun").continued(config).path)
     if replay := config.of(ParticipationSettings).replay:
         decided["replay"] = str(find_run(replay, Path(config.run.output_dir), "replay").path)
     decided["run-name"] = config.run.run_name or _new_name(config)
@@ -119,37 +105,8 @@ def prepare(
     over = config.of(PersonaliseSettings).on
     for check in [] if over else config.parts("plan"):
         check(config)
-    run = RunFolder.reopen(config, more_clients=over) if config.run.resume else _fresh(config)
-    plan = Plan(None if app is None else app.resolve(), config, run)
-    if config.run.resume:
-        with run.exclusive():  # nobody else is running it now; the server takes the lock again
-            pass
-    return plan
-
-
-def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    stored = _find(resume, values)
-    where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
-    # What auto meant was decided when the run began.
-    given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
-    return _with_clients({**stored.config(), **given, **where}, stored)
-
-
-def _continued(continued: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    stored = _find(str(continued), values)
-    return _with_clients({**stored.config(), **given, "continue-from": str(stored.path)}, stored)
-
-
-def _find(run: str, values: Mapping[str, Any]) -> RunFolder:
-    found = find_run(run, Path(str(values.get("output-dir", RunSettings.output_dir))))
-    # Its rounds cannot go on as they were.
-    require_there({key: value for key, value in found.config().items() if key not in FREE_ON_RESUME})
-    return found
-
-
-def _with_clients(values: Mapping[str, Any], stored: RunFolder) -> dict[str, Any]:
-    # Without a number `flwr run` took one client for each node that there was.
-    return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}
+    run = part("fedpfl.launch.going_on:reopened")(config, over) if config.run.resume else _fresh(config)
+    return Plan(None if app is None else app.resolve(), config, run)
 
 
 def _clients(num_clients: int, num_supernodes: int | None) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ..core.errors import NoPlainModel
+from ..core.option import part
 from ..core.rng import global_state_kept
 from ..engine.listener import Listener
 from ..engine.server_run import run_federation
@@ -53,7 +54,7 @@ def run(
     """
     with shown, logged(shown), global_state_kept():
         if plan.has_finished():
-            shown.line(f"note: {plan.how_to_continue()}")
+            shown.line(f"note: {part('fedpfl.launch.going_on:how_to_continue')(plan)}")
         else:
             shown.show_step("reading the data")
             simulate(plan.config, [shown, *listeners], workers, shown.printed)

@@ -24,7 +24,6 @@ import io
 import os
 import re
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,23 +33,19 @@ from typing import Any
 
 import numpy as np
 
-from ..client.state import ClientState
 from ..core import code_hash, custom
 from ..core.errors import (
     ConfigError,
     DamagedFile,
-    DataError,
-    FedpflError,
     StateError,
     did_you_mean,
     printable,
     uncontrolled,
 )
-from ..core.files import locked, naming, open_regular, private_folder, read_regular, write_atomically
+from ..core.files import locked, naming, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
-from ..core.names import other_than, stored
-from ..core.removed import REMOVED, renewed, require_there
-from ..core.server_view import Client
+from ..core.names import stored
+from ..core.removed import renewed, require_there
 from ..core.stored import (
     MAX_JSON,
     Stored,
@@ -71,19 +66,8 @@ from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
-GLOBAL, PERSONALISED, BEST = "global.safetensors", "personalised.jsonl", "best"
-_NEWER = f"it was written by fedpfl {{}}, which is newer than this one ({__version__})"
+GLOBAL, PERSONALISED = "global.safetensors", "personalised.jsonl"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
-
-
-# What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
-FREE_ON_RESUME = frozenset({
-    "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "round-deadline", "round-deadline-pace", "min-replies", "min-clients", "max-client-samples",
-    "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "update-norm-limit", "device-models", "device-models-kept", "personalise",
-    "missed-timeout", "listeners",
-})  # fmt: skip
 
 
 class RunFolder:
@@ -130,7 +114,7 @@ class RunFolder:
     def _begun(self, config: Config) -> RunFolder:
         self.path.chmod(0o700)  # it may have been there
         # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
-        self._write_task({"state_key": f"{self.path.name}-{secrets.token_hex(4)}", "written_by": _writer(config)})
+        self._write_task({"state_key": f"{self.path.name}-{secrets.token_hex(4)}", "written_by": writer(config)})
         private_folder(self.path / "checkpoint")
         self._write_config(config)  # the last, because it makes this a run
         return self
@@ -141,68 +125,6 @@ class RunFolder:
         if (self.path / "config.toml").is_file() and not self.resumable:
             how = f"it has no finished round; choose another, or remove it: fedpfl clean {self.path.name} --remove"
         return ConfigError("run-name", self.path.name, f"a run of this name is in {self.path.parent}; {how}")
-
-    @classmethod
-    def reopen(cls, config: Config, more_clients: bool = False) -> RunFolder:
-        """Open the folder of a run that is resumed; ``more_clients``: it may have more of them than it had."""
-        folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
-        # A setting that is younger than the run counts as its default.
-        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
-        same = dict(config.flat())
-        if is_newer(theirs := str(folder.task().get("written_by", {}).get("fedpfl", ""))):
-            raise StateError(f"{folder.path}: {_NEWER.format(theirs)}: resume it with that version")
-        for key in sorted(stored.keys() - same.keys() - REMOVED.keys()):
-            raise ConfigError(key, stored[key], f"{folder.path / 'config.toml'} has it, and there is no such setting")
-        joined = more_clients and same["num-clients"] > stored["num-clients"]
-        if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
-            del same["num-clients"]
-        for key, value in same.items():
-            if key not in FREE_ON_RESUME and stored[key] != value:
-                raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
-        if not folder.resumable:
-            rounds = len(folder.metrics())
-            what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
-            raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
-        return folder
-
-    @classmethod
-    def continued(cls, config: Config) -> RunFolder | None:
-        """Return the run that a new one continues, if any; refuse one of other arrays, or without a finished round."""
-        if not config.run.continue_from:
-            return None
-        folder = find_run(config.run.continue_from, Path(config.run.output_dir))
-        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
-        for key, value in config.of_stored_arrays().items():
-            if stored[key] != value:
-                raise ConfigError(key, value, f"{folder.path.name}, which the run continues, used {stored[key]!r}")
-        if not folder.resumable:
-            raise StateError(f"{folder.path}: no round was finished, so there is nothing to continue")
-        return folder
-
-    @classmethod
-    def copied(
-        cls, path: Path, source: RunFolder, config: Config, last: int, state: Mapping[str, np.ndarray], lines: Path
-    ) -> RunFolder:
-        """Write a run that ended with the newest round, ``last``, of another one.
-
-        ``lines`` has lines of the other's first rounds, or is not there: it gets the rest, and is moved.
-        """
-        folder = cls(path)
-        folder._write_config(config)
-        folder._write_task(source.task())
-        with open_regular(source.path / "metrics.jsonl") as all_lines, lines.open("ab") as file:
-            all_lines.seek(file.tell())
-            shutil.copyfileobj(all_lines, file)
-            file.flush()
-            os.fsync(file.fileno())
-        lines.rename(path / "metrics.jsonl")
-        private_folder(path / "checkpoint")
-        write_arrays(path / "checkpoint" / f"round-{last:06d}.safetensors", state)
-        return folder
-
-    def personal_place(self, client: int, state: Mapping[str, np.ndarray]) -> tuple[str, int]:
-        """Return :func:`personal_place` of a client by the state after a round."""
-        return personal_place(self.task(), client, int(state["personal_round"][client]))
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -233,60 +155,19 @@ class RunFolder:
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
         ``identities`` has a hash of the secret of each client's node. ``more`` is ``samples``, each client's numbers of
-        training and test samples; ``threads`` of each; ``continued``, of :meth:`to_continue`; and, if all clients are
-        on this machine, ``client_names``, ``class_names`` and ``class_counts``, the training samples by class.
+        training and test samples; ``threads`` of each; ``continued``, of :meth:`EarlierRun.to_continue`; and, if all
+        clients are on this machine, ``client_names``, ``class_names`` and ``class_counts``, the training samples by
+        class.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
             **more,
         }  # fmt: skip
-        self._write_task({**self.task(), **_task(input_shape, classes), **described})
+        self.note(**task_of(input_shape, classes), **described)
 
-    def add_identities(self, identities: Mapping[str, str]) -> None:
-        """Store the nodes of clients that were absent before."""
-        task = self.task()
-        known = {**identities, **task.get("identities", {})}
-        if known != task.get("identities", {}):
-            self._write_task({**task, "identities": known})
-
-    def add_client(self, client: Client, model: str = "") -> None:
-        """Store how many samples, and which model of its own, a client has that was absent before."""
-        task = self.task()
-        samples = [*task["samples"]]
-        samples[client.id] = [client.train_samples, client.test_samples]
-        models = {**task.get("models", {}), **({str(client.id): model} if model else {})}
-        self._write_task({**task, "samples": samples, **({"models": models} if models else {})})
-
-    def require_models(self, models: Mapping[int, str]) -> None:
-        """Raise :class:`ConfigError` if a device of a resumed run has another model of its own than before."""
-        before = self.task().get("models", {})
-        for client, model in models.items():
-            if model != (had := before.get(str(client), "")):
-                allowed = f"client {client} had {had or 'the model of the settings'} in the run to resume"
-                raise ConfigError("model", model, allowed)
-
-    def require_task(
-        self,
-        input_shape: tuple[int, ...],
-        classes: Sequence[int],
-        division: int | None = None,
-        run: str = "the run to resume",
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        """Raise :class:`ConfigError` if a resumed run has another task, or other common data, than before."""
-        before = self.task()
-        for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
-            if before.get(key) != value:
-                raise ConfigError(key, value, f"{run} had {before.get(key)}")
-        for key, text in (names or {}).items():
-            if text != (had := before.get("names", {}).get(key, text)):
-                told = other_than(text, had) if key == "columns" else "other names, or another order"
-                raise DataError(f"the {key} of the data are not those of {run}; {told}")
-        # Unknown of runs that are older than it, and where a device has data of its own.
-        known = before.get("division")
-        if None not in (division, known) and division != known:
-            allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
-            raise ConfigError("division", division, allowed)
+    def note(self, **more: Any) -> None:
+        """Store more of what :meth:`task` returns."""
+        self._write_task({**self.task(), **more})
 
     def client_number(self, client: int | str) -> int:
         """Return the number of a client: an int is it, and a text is first the name that the data have for somebody."""
@@ -299,25 +180,6 @@ class RunFolder:
             known = did_you_mean(client, [printable(name, 40) for name in names])
             raise ConfigError("client", client, f"run {self.path.name} has no client of this name{known}")
         return names.index(client)
-
-    def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
-        """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
-
-        ``personal_round`` is negative for clients with personal arrays, which are older than the new run's first round.
-        Recorded are this run, its round, each client's ``samples``, and key and round of its ``personal`` arrays.
-        """
-        last, stored, remarks = self.last_intact(state_dir)
-        task, rounds = self.task(), stored["personal_round"]
-        personal = [personal_place(task, client, number) for client, number in enumerate(rounds.tolist())]
-        about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": personal}
-        return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
-
-    def mark_resumed(self, config: Config) -> None:
-        """Record that the run is resumed with these settings; its earlier outcome no longer holds."""
-        self._write_config(config)
-        self._write_task({**self.task(), "written_by": _writer(config)})  # from now on with a checksum
-        for name in ("summary.md", "failed.txt"):
-            (self.path / name).unlink(missing_ok=True)
 
     def fail(self, reason: str) -> None:
         """Write why the run failed into its folder."""
@@ -339,12 +201,6 @@ class RunFolder:
         self._write_events(line)
         return line
 
-    def note_personalised(self, about: Mapping[str, Any]) -> None:
-        """Append to ``personalised.jsonl`` what became of clients after the run's end."""
-        path = self.path / PERSONALISED
-        before = path.read_bytes() if path.is_file() else b""
-        write_atomically(path, before + json_line({"round": self.history().last_round, **about}).encode())
-
     def finish(self, rule: Rule, text: str) -> None:
         """Write the final weights, and the summary's text."""
         if rule.one_model:
@@ -355,11 +211,6 @@ class RunFolder:
             self._events.close()
 
     # -- reading -----------------------------------------------------------------------------------------------------
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the run was started or resumed by a version that notices damaged files."""
-        return (self.path / "config.toml").read_bytes().startswith(b"#")
 
     def config(self) -> Stored:
         """Return the stored settings; those that are called otherwise now, by that key."""
@@ -378,23 +229,6 @@ class RunFolder:
         config = Config.parse(values)
         require_there({key: value for key, value in values.items() if key.startswith(f"{config.method.name}-")})
         return config
-
-    def changes(self) -> list[str]:
-        """Tell in what this program differs from the one that wrote the run: settings, version, code."""
-        values, by = self.config(), self.task().get("written_by", {})
-        version, code, own_code = (str(by.get(key, "")) for key in ("fedpfl", "code", "own_code"))
-        found = [_NEWER.format(version)] if is_newer(version) else []
-        if not found and code not in ("", code_hash.of_package()):
-            found = [f"fedpfl's code has changed since (it was {version}, this is {__version__}): results may differ"]
-        try:
-            known = Config.parse(values).flat()
-            if own_code and custom.fingerprint(known) not in ("", own_code):
-                found.append("the code of your own that it uses has changed since")
-        except FedpflError as error:
-            return [*found, f"its settings cannot be checked here: {error}"]
-        for key in sorted(values.keys() - known.keys() - REMOVED.keys()):
-            found.append(f"config.toml has {key} = {values[key]!r:.100}, and there is no such setting")
-        return found
 
     def described(self) -> Stored:
         """Return :meth:`task` of a run whose clients are found."""
@@ -425,25 +259,9 @@ class RunFolder:
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 
-    def best(self) -> RunFolder:
-        """Return the run that ended with the round that is best on the validation samples."""
-        folder = RunFolder(self.path / BEST)
-        if not (folder.path / "config.toml").is_file():
-            allowed = "has no best round: validation-fraction above 0 keeps the models of the best one"
-            raise ConfigError("round", self.path.name, allowed)
-        return folder
-
     def stalled(self, patience: int) -> bool:
         """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""
         return patience > 0 and self.history().stalled(patience)
-
-    def personalised(self) -> Stored:
-        """Return the last line that :meth:`note_personalised` wrote."""
-        path = self.path / PERSONALISED
-        try:
-            return from_json_line(path.read_bytes().splitlines(keepends=True)[-1], path, "round")
-        except (OSError, IndexError) as error:
-            raise StateError(f"{path}: cannot be read ({error})") from error
 
     @property
     def finished(self) -> bool:
@@ -461,49 +279,6 @@ class RunFolder:
         if not stored:
             raise StateError(f"{self.path}: no round was finished")
         return stored[-1][0], read_arrays(stored[-1][1])
-
-    def last_intact(self, state_dir: str) -> tuple[int, Stored, list[str]]:
-        """Return (round, state after it, remarks) of the newest checkpoint from which the run can be resumed.
-
-        It is intact, as are all lines up to it and the clients' arrays of it that are in ``state_dir``. Clients keep
-        the arrays of two checkpoints, so no older ones are tried.
-        """
-        task, found = self.task(), dict[str, int]()
-        for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
-            try:
-                state = self._intact_state(number, path, state_dir, task)
-            except DamagedFile as error:
-                found[str(error)] = number
-            else:
-                return number, state, [f"{reason}; round {repeated} is repeated" for reason, repeated in found.items()]
-        what = "put a copy in its place or start another run; without a client's file this client alone fails"
-        raise StateError(f"{'; '.join(found)}; no earlier round to resume from is stored: {what}")
-
-    def is_intact(self, state_dir: str) -> bool:
-        """Return whether all that belongs to the newest checkpoint is as it was written; see :meth:`last_intact`."""
-        try:
-            for number, path in self._checkpoints()[-1:]:
-                self._intact_state(number, path, state_dir, self.task())
-            if (self.path / GLOBAL).is_file():
-                read_arrays(self.path / GLOBAL)
-        except DamagedFile:
-            return False
-        return True
-
-    def _intact_state(self, number: int, path: Path, state_dir: str, task: Mapping[str, Any]) -> Stored:
-        state = read_arrays(path)
-        self._rounds(number)
-        for client, trained in enumerate(state["personal_round"].tolist()):
-            key, stored = personal_place(task, client, trained)
-            ClientState(state_dir, key, client).require_intact(stored)
-        return state
-
-    def drop_after(self, last: int) -> None:
-        """Drop what was stored after round ``last``, that of the checkpoint from which the run is resumed."""
-        for number, path in self._checkpoints():
-            if number > last:
-                path.unlink()
-        write_atomically(self.path / "metrics.jsonl", b"".join(self._lines()[:last]))
 
     def _lines(self) -> list[bytes]:
         path = self.path / "metrics.jsonl"
@@ -564,16 +339,10 @@ class RunFolder:
             self._events.flush()
 
 
-def _writer(config: Config) -> dict[str, str]:
-    """Return what :meth:`RunFolder.changes` compares."""
+def writer(config: Config) -> dict[str, str]:
+    """Return which code writes a run."""
     own = custom.fingerprint(config.flat())
     return {"fedpfl": __version__, "code": code_hash.of_package(), "own_code": own}
-
-
-def is_newer(version: str) -> bool:
-    """Return whether a version is newer than this one."""
-    theirs, ours = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, __version__))
-    return theirs > ours
 
 
 def find_run(run: str, root: Path, key: str = "run") -> RunFolder:
@@ -593,6 +362,7 @@ def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[s
     return key, earlier
 
 
-def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
+def task_of(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
+    """Return what a run stores of its task."""
     task = {"input_shape": stored(input_shape), "num_classes": max(classes), "clients": len(classes)}
     return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}

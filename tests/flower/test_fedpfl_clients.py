@@ -19,6 +19,7 @@ from fedpfl.data.federation import federated_data
 from fedpfl.engine.server_run import run_federation
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import methods
+from fedpfl.results.earlier_run import EarlierRun
 from fedpfl.setup.config import Config
 
 DIGITS = {
@@ -49,7 +50,7 @@ def test_a_strategy_makes_the_bits_of_fedpfl_run(name, tmp_path):
     config = Config.parse({**DIGITS, **places, **keys, "method": name})
     with SimulationTransport(config, workers=0) as transport:
         folder = run_federation(transport, config)
-    wanted = folder.last_intact(config.run.state_dir)[1]
+    wanted = EarlierRun(folder.path).last_intact(config.run.state_dir)[1]
     divided = federated_data(config.data, CLIENTS, 3)
 
     def data(context):

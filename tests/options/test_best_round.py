@@ -16,6 +16,7 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
 from fedpfl.engine.server_run import run_federation
 from fedpfl.results import latest
+from fedpfl.results.earlier_run import best_of
 from fedpfl.results.history import History
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
@@ -102,6 +103,6 @@ def test_it_is_exported_and_continued_and_without_validation_there_is_none(tmp_p
     plain = simulate(tmp_path / "plain", 3, **{**GIVEN, "validation_fraction": 0.0, "num_server_rounds": 1})
     assert not (plain.path / "best").exists()
     with pytest.raises(ConfigError, match="has no best round: validation-fraction above 0 keeps"):
-        RunFolder(plain.path).best()
+        best_of(RunFolder(plain.path))
     done = CliRunner().invoke(app, ["export", str(run.path), "--round", "third"])
     assert done.exit_code and "last, best" in done.output

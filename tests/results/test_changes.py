@@ -9,7 +9,7 @@ from fedpfl.core import code_hash
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.stored import from_json_line, json_line, read_toml, to_toml, write_toml
 from fedpfl.engine.simulation_transport import SimulationTransport
-from fedpfl.results.run_folder import RunFolder, is_newer
+from fedpfl.results.earlier_run import EarlierRun, is_newer
 from fedpfl.setup.config import Config
 from fedpfl.study.report.sections import _state
 from fedpfl.version import __version__
@@ -18,6 +18,10 @@ from fedpfl.version import __version__
 @pytest.fixture
 def values(tmp_path):
     return federation(tmp_path, 2, num_clients=2, num_server_rounds=1, threads=1, run_name="one", **FEW_SAMPLES)
+
+
+def changes(folder):
+    return EarlierRun(folder.path).changes()
 
 
 @pytest.fixture
@@ -45,9 +49,9 @@ def with_setting(folder, **more):
 
 
 def test_the_same_program_has_nothing_to_say(folder, values, caplog):
-    assert folder.changes() == []
+    assert changes(folder) == []
     resume(values)
-    assert RunFolder(folder.path).changes() == []
+    assert changes(folder) == []
     assert "one:" not in caplog.text
 
 
@@ -62,7 +66,7 @@ def test_versions_are_compared_by_their_numbers(theirs, newer):
 def test_a_run_of_a_newer_version_is_not_resumed_and_the_rest_says_so(folder, values):
     written_by(folder, fedpfl="99.1.0", code="other")
     words = f"it was written by fedpfl 99.1.0, which is newer than this one ({__version__})"
-    assert folder.changes() == [words]
+    assert changes(folder) == [words]
     assert f"one: {words}" in list(_state(folder))
     done = CliRunner().invoke(load("export"), ["export", str(folder.path)])
     assert done.exit_code == 0 and f"one: {words}" in done.stderr
@@ -72,7 +76,7 @@ def test_a_run_of_a_newer_version_is_not_resumed_and_the_rest_says_so(folder, va
 
 def test_an_unknown_setting_ends_a_resume_and_is_said_elsewhere(folder, values):
     with_setting(folder, **{"magic-rate": 0.5})
-    assert folder.changes() == ["config.toml has magic-rate = 0.5, and there is no such setting"]
+    assert changes(folder) == ["config.toml has magic-rate = 0.5, and there is no such setting"]
     with pytest.raises(ConfigError, match=r"^magic-rate = 0.5: .*config.toml has it, and there is no such setting"):
         resume(values)
 
@@ -80,10 +84,10 @@ def test_an_unknown_setting_ends_a_resume_and_is_said_elsewhere(folder, values):
 def test_other_code_is_said_once_when_the_run_is_resumed(folder, values, monkeypatch, caplog):
     monkeypatch.setattr(code_hash, "of_package", lambda: "other")
     words = f"fedpfl's code has changed since (it was {__version__}, this is {__version__}): results may differ"
-    assert folder.changes() == [words]
+    assert changes(folder) == [words]
     resume(values)
     assert caplog.text.count(f"one: {words}") == 1
-    assert RunFolder(folder.path).changes() == []
+    assert changes(folder) == []
 
 
 def test_a_run_of_a_version_that_did_not_write_this_is_read_without_a_word(folder, values):
@@ -91,9 +95,9 @@ def test_a_run_of_a_version_that_did_not_write_this_is_read_without_a_word(folde
     task = dict(from_json_line(path.read_bytes(), path, "state_key"))
     del task["written_by"]
     path.write_bytes(json_line(task).encode())
-    assert folder.changes() == []
+    assert changes(folder) == []
     resume(values)
-    assert RunFolder(folder.path).task()["written_by"]["fedpfl"] == __version__
+    assert folder.task()["written_by"]["fedpfl"] == __version__
 
 
 def test_changed_code_of_one_s_own_is_said(tmp_path, values):
@@ -110,12 +114,12 @@ def test_changed_code_of_one_s_own_is_said(tmp_path, values):
         values = {**values, "model": "mine:net"}
         with SimulationTransport(Config.parse(values), 0) as transport:
             folder = run_federation(transport, values)
-        assert folder.changes() == []
+        assert changes(folder) == []
         code.write_text(text + "# changed\n")
         custom.set_folder(tmp_path)
-        assert folder.changes() == ["the code of your own that it uses has changed since"]
+        assert changes(folder) == ["the code of your own that it uses has changed since"]
         code.unlink()
         custom.set_folder(tmp_path)
-        assert folder.changes()[0].startswith("its settings cannot be checked here: model = 'mine:net'")
+        assert changes(folder)[0].startswith("its settings cannot be checked here: model = 'mine:net'")
     finally:
         custom.set_folder(None)

@@ -14,10 +14,11 @@ import numpy as np
 from ...client.state import ClientState
 from ...core.files import private_folder, write_atomically
 from ...engine.listener import Listener
+from ...results.earlier_run import BEST, EarlierRun
 from ...results.export import stored_rule
 from ...results.history import History
 from ...results.record import Round
-from ...results.run_folder import BEST, RunFolder
+from ...results.run_folder import RunFolder, personal_place
 from ...results.summary import summary
 from ...rules import Rule
 from ...setup.config import Config
@@ -49,7 +50,7 @@ class BestRound(Listener):
             found = RunFolder(self._best).history().best_score()
             self._score = self._score if found is None else found
         if folder.resumable:  # the last round may have been stored, and not yet kept
-            last, state, _ = folder.last_intact(self._config.run.state_dir)
+            last, state, _ = EarlierRun(folder.path).last_intact(self._config.run.state_dir)
             if self._is_best(folder.history().lines[last - 1]):
                 self._keep(stored_rule(folder.parsed(), folder.described(), state), last, state)
 
@@ -91,9 +92,9 @@ class BestRound(Listener):
         private_folder(self._new)
         places = replace(self._config.run, state_dir=str(self._best / "state"), run_name="", resume=False)
         config = replace(self._config, run=places)
-        kept = RunFolder.copied(self._new, self._folder, config, number, state, self._lines)
+        kept = EarlierRun.copied(self._new, self._folder, config, number, state, self._lines)
         for client in rule.participants:
-            key, trained = kept.personal_place(client.id, state)
+            key, trained = personal_place(kept.task(), client.id, int(state["personal_round"][client.id]))
             source = ClientState(self._config.run.state_dir, key, client.id).path(trained)
             if source.is_file():
                 target = ClientState(str(self._new / "state"), key, client.id).path(trained)

@@ -20,6 +20,7 @@ from ...engine.disagreement import agree_with
 from ...engine.listener import Server
 from ...engine.rounds import RoundLoop
 from ...engine.transport import EVALUATE, TRAIN, Transport, Wait
+from ...results.earlier_run import EarlierRun
 from ...results.line import scores_of
 from ...results.record import Round
 from ...results.run_folder import RunFolder
@@ -38,7 +39,7 @@ LOOK_SECONDS = 2.0
 
 def personalise(transport: Transport, config: Config) -> RunFolder:
     """Give clients that were not in a run, or missed its end, their own models, and record their accuracies."""
-    folder = RunFolder.reopen(config, more_clients=True)
+    folder = EarlierRun.reopen(config, more_clients=True)
     with folder.exclusive():
         last, stored, remarks = folder.last_intact(config.run.state_dir)
         for remark in remarks:
@@ -146,7 +147,8 @@ def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> di
     for client, reason in failed.items():
         logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
     if found:
-        folder.note_personalised({"mode": config.of(PersonaliseSettings).personalise, **found, "failed": failed})
+        mode = config.of(PersonaliseSettings).personalise
+        EarlierRun(folder.path).note_personalised({"mode": mode, **found, "failed": failed})
     return failed
 
 

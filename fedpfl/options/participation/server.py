@@ -104,8 +104,11 @@ class Participation(Attendance):
             return None
         joined = agreed.clients[client]
         logger.log(INFO, "fedpfl: client %d joins, with %d training samples", client, joined.train_samples)
-        self._folder.add_client(joined, agreed.models.get(str(client), ""))
-        self._folder.add_identities(transport.identities())
+        task, samples = self._folder.task(), [*task["samples"]]
+        samples[client] = [joined.train_samples, joined.test_samples]
+        models = {"models": {**task.get("models", {}), **agreed.models}} if agreed.models else {}
+        known = {**transport.identities(), **task.get("identities", {})}
+        self._folder.note(samples=samples, identities=known, **models)
         return joined
 
     def choose(self, rule: Rule, done: Round) -> list[Client]:

@@ -13,8 +13,9 @@ from ...core.errors import StateError
 from ...core.npy import read_npy
 from ...data import FederatedData, federated_data
 from ...methods import find
+from ...results.earlier_run import FREE_ON_RESUME
 from ...results.history import History
-from ...results.run_folder import FREE_ON_RESUME, RunFolder
+from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread
 from ...setup.config import Config
 from .figure import Bars

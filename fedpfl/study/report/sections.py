@@ -18,7 +18,8 @@ from ...core.settings import parse
 from ...data import FederatedData, federated_data, partition_counts
 from ...data.datasets.places import no_downloads
 from ...data.settings import DataSettings, in_words
-from ...results.run_folder import FREE_ON_RESUME, RunFolder
+from ...results.earlier_run import FREE_ON_RESUME, EarlierRun
+from ...results.run_folder import RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ..analysis import ANALYSES, NotRecorded, Result
@@ -155,7 +156,7 @@ def _state(run: RunFolder) -> Iterator[str]:
         yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still running, or was stopped."
     if history.lines and not history.tests():
         yield f"{name} has no evaluated round so far, hence no accuracies."
-    for remark in [*run.task().get("remarks", []), *run.changes()]:
+    for remark in [*run.task().get("remarks", []), *EarlierRun(run.path).changes()]:
         yield f"{name}: {remark}"
 
 

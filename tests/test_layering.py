@@ -47,7 +47,7 @@ LAYERS = [
 ]
 # What a round needs: the files of the core, by package. It knows none of the others; options are a list to it.
 CORE = {
-    "core": "", "rules": "rule mean averages norms", "methods": "base settings",
+    "core": "", "rules": "rule mean averages norms", "methods": "base",
     "training": "batches device loop losses optim phase schedule settings",
     "client": "engine guard part state",
     "engine": "agreement attendance listener recorder replies rounds server_run transport",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from .errors import ConfigError, did_you_mean
-from .removed import REMOVED, require_there
+from .option import part
 
 # Settings that are places on the machine that uses them.
 PLACES = (
@@ -214,10 +214,8 @@ def joined(value: Any) -> Any:
 
 def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:
     """Raise ``ConfigError`` for a key that is none of ``keys``; a removed setting may have the default that it had."""
-    require_there(values)
-    for key, value in values.items():
-        if key in keys or key in REMOVED:
-            continue
+    unknown = {key: value for key, value in values.items() if key not in keys}
+    for key, value in part("fedpfl.setup.removed:still_unknown")(unknown).items() if unknown else ():
         hint = did_you_mean(key, sorted(keys)) or "; `fedpfl config` lists all keys"
         raise ConfigError(key, value, "there is no such setting" + hint)
 

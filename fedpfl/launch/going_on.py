@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.removed import require_there
 from ..data.registry import AUTO
 from ..results.earlier_run import FREE_ON_RESUME, EarlierRun
 from ..results.run_folder import RunFolder, find_run
 from ..setup.config import Config, RunSettings
+from ..setup.removed import require_there
 from .plan import Plan
 
 

@@ -18,7 +18,17 @@ from .settings import ALIASES, SETTINGS
 if TYPE_CHECKING:
     from .base import Method
 
-__all__ = ["Method", "discover", "find", "known", "method_class", "methods", "names", "settings_of_methods"]
+__all__ = [
+    "Method",
+    "discover",
+    "find",
+    "known",
+    "method_class",
+    "methods",
+    "names",
+    "own_settings",
+    "settings_of_methods",
+]
 
 # Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
 # current.
@@ -55,6 +65,13 @@ def _custom(look: bool = True) -> list[type[Method]]:
 def settings_of_methods(look: bool = True) -> dict[str, type[Any]]:
     """Return the settings classes by method; ``look`` for custom methods in installed packages as well."""
     return {**SETTINGS, **{method.name: method.Settings for method in _custom(look)}}
+
+
+def own_settings(method: str) -> type[Any] | None:
+    """Return the settings class of a method; None if there is none of this name, or it is custom and not found yet."""
+    if method in SETTINGS:
+        return SETTINGS[method]
+    return next((found.Settings for found in _custom(look=False) if found.name == method), None)
 
 
 def discover(module: str = "parts") -> list[type[Method]]:

@@ -18,7 +18,7 @@ from ..training.penalties import keep_in_unit
 from ..training.phase import PLAIN_SGD, Batch, Forward, Phase
 from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method
-from .settings import APFLSettings
+from .settings.own_models import APFLSettings
 
 ALPHA = "alpha"
 

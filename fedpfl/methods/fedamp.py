@@ -19,7 +19,7 @@ from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.trained import KeepsTrained
-from .settings import FedAMPSettings
+from .settings.own_models import FedAMPSettings
 
 
 class FedAMP(KeepsTrained):

@@ -12,7 +12,7 @@ from torch import nn
 from ..training.phase import Forward, Phase
 from .base import LocalRound, everything, excluding
 from .bases.head import HeadMethod
-from .settings import FedBABUSettings
+from .settings.heads import FedBABUSettings
 
 
 class FedBABU(HeadMethod):

@@ -17,7 +17,7 @@ from ..core.sharing import is_parameter
 from ..rules.averages import RunningMean
 from ..rules.per_client import PerClientRule, inner_products, mix
 from .base import Aggregation, Method
-from .settings import FedCACSettings
+from .settings.own_models import FedCACSettings
 
 
 class FedCAC(Method):

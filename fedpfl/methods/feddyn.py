@@ -21,7 +21,7 @@ from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
-from .settings import FedDynSettings
+from .settings.one_model import FedDynSettings
 
 
 class DynamicRegulariser(Proximal):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import LocalRound, Method, everything
-from .settings import FedProxSettings
+from .settings.one_model import FedProxSettings
 
 
 class FedProx(Method):

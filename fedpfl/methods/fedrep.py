@@ -11,7 +11,7 @@ from torch import nn
 from ..training.phase import Phase
 from .base import LocalRound, excluding
 from .bases.head import HeadMethod
-from .settings import FedRepSettings
+from .settings.heads import FedRepSettings
 
 
 class FedRep(HeadMethod):

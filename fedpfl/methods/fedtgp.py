@@ -23,7 +23,7 @@ from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule
 from .fedproto import FedProto
-from .settings import FedTGPSettings
+from .settings.heads import FedTGPSettings
 
 # Of the server's plain SGD: epochs S a round over the clients' class means, and the learning rate.
 EPOCHS, LEARNING_RATE = 100, 0.01

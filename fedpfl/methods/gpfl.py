@@ -19,7 +19,7 @@ from ..layers.memory import Memory
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
 from .bases.prototypes import class_by_width
-from .settings import GPFLSettings
+from .settings.heads import GPFLSettings
 
 
 class GPFL(Method):

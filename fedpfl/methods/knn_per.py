@@ -16,7 +16,7 @@ from ..training.loop import EVALUATION_BATCH, predict
 from ..training.phase import Forward
 from .base import LocalRound, Method
 from .bases.prototypes import class_by_width
-from .settings import KNNPerSettings
+from .settings.own_models import KNNPerSettings
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]

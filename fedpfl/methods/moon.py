@@ -17,7 +17,7 @@ from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .bases.trained import KeepsTrained
-from .settings import MoonSettings
+from .settings.one_model import MoonSettings
 
 TEMPERATURE = 0.5  # τ of the contrastive loss
 

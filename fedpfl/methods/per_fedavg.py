@@ -17,7 +17,7 @@ from ..rules.mean import Mean
 from ..training.phase import Batch, Phase, loss_of
 from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
-from .settings import PerFedAvgSettings
+from .settings.one_model import PerFedAvgSettings
 
 DELTA = 0.001  # step δ of the finite difference
 

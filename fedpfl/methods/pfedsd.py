@@ -14,7 +14,7 @@ from ..training.loop import predict
 from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound, excluding
 from .bases.trained import KeepsTrained
-from .settings import PFedSDSettings
+from .settings.own_models import PFedSDSettings
 
 TEMPERATURE = 3.0  # τ of the distillation
 

@@ -21,7 +21,7 @@ from ..training.penalties import Correction
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
-from .settings import ScaffoldSettings
+from .settings.one_model import ScaffoldSettings
 
 
 class ControlledMean(Mean):

@@ -16,9 +16,9 @@ from ..core import code_hash, custom
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError
 from ..core.files import open_regular, private_folder, write_atomically
 from ..core.names import other_than
-from ..core.removed import REMOVED
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
 from ..setup.config import Config
+from ..setup.removed import REMOVED
 from ..version import __version__
 from .run_folder import GLOBAL, KEPT_CHECKPOINTS, PERSONALISED, RunFolder, find_run, personal_place, task_of, writer
 

@@ -45,7 +45,7 @@ from ..core.errors import (
 from ..core.files import locked, naming, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import stored
-from ..core.removed import renewed, require_there
+from ..core.option import part
 from ..core.stored import (
     MAX_JSON,
     Stored,
@@ -58,7 +58,7 @@ from ..core.stored import (
     write_toml,
 )
 from ..rules import Rule
-from ..setup.config import Config
+from ..setup.config import Config, keys_of
 from ..version import __version__
 from .history import History
 from .line import curves, summarise
@@ -217,7 +217,8 @@ class RunFolder:
         path = self.path / "config.toml"
         try:
             found = read_toml(path)
-            return Stored(path, renewed(found).items())
+            same = found.keys() <= {*keys_of(str(found.get("method", "")))}
+            return found if same else Stored(path, part("fedpfl.setup.removed:renewed")(found).items())
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
         except OSError as error:
@@ -227,7 +228,9 @@ class RunFolder:
         """Return the settings; ``ConfigError`` if the run's method had one that there is no more."""
         values = self.config()
         config = Config.parse(values)
-        require_there({key: value for key, value in values.items() if key.startswith(f"{config.method.name}-")})
+        if gone := values.keys() - config.flat().keys():
+            own = {key: values[key] for key in gone if key.startswith(f"{config.method.name}-")}
+            part("fedpfl.setup.removed:require_there")(own)
         return config
 
     def described(self) -> Stored:

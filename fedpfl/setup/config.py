@@ -19,10 +19,9 @@ from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
 from ..core.option import Option, TaskFacts, options
 from ..core.option import part as imported
-from ..core.removed import REMOVED
 from ..core.settings import setting
 from ..data.settings import DataSettings
-from ..methods import find, settings_of_methods
+from ..methods import find, own_settings, settings_of_methods
 from ..methods import names as method_names
 from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
@@ -357,8 +356,14 @@ def _common() -> list[tuple[str, type]]:
 
 def keys_of(method: str = "") -> list[str]:
     """Return every key that all methods have, and those of a method of this package."""
-    own = settings_of_methods(look=False).get(method)
-    return [*(key for _, cls in _common() for key in s.keys(cls)), *(s.keys(own, method) if own else ())]
+    return list(_fields_of(method))
+
+
+def _fields_of(method: str) -> dict[str, Field[Any]]:
+    """Return the settings that all methods have, and those of a method, by key."""
+    own = own_settings(method)
+    common = {key: of for _, cls in _common() for key, of in s.by_key(cls).items()}
+    return {**common, **(s.by_key(own, method) if own else {})}
 
 
 def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
@@ -401,8 +406,11 @@ def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, 
     method = given.get("method", app.get("method", ""))
     if isinstance(method, str) and custom.is_custom("method", method):
         return  # whose settings are known once it is imported
-    fields = all_settings(look=False)
-    s.require_keys({**named, **given}, {*fields, *app} - REMOVED.keys())
+    fields = _fields_of(method if isinstance(method, str) else "")
+    if {*named, *given} - fields.keys():
+        fields = all_settings(look=False)
+        removed = imported("fedpfl.setup.removed:REMOVED")
+        s.require_keys({**named, **given}, {*fields, *app} - removed.keys())
     for key, value in given.items():
         if key == "model":
             s.typed(key, value, fields[key])
@@ -436,6 +444,6 @@ def know_method(values: Mapping[str, Any]) -> None:
 def check_keys(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a key that no part of the program knows, or a method that cannot be found."""
     know_method(values)
-    if not set(values) - {*keys_of()}:  # so that no method needs to be imported for its settings
+    if not set(values) - {*keys_of(str(values.get("method", "")))}:  # so that no other method needs to be imported
         return
     s.require_keys(values, all_settings())

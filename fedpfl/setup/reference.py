@@ -15,10 +15,10 @@ from typing import Any, Iterable, Mapping
 from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
-from ..core.removed import renewed, require_there
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__
 from .config import METHOD, all_settings, sections
+from .removed import renewed, require_there
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"

@@ -29,11 +29,11 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
-from ..core.removed import REMOVED, as_before
 from ..core.settings import absolute_places
 from ..core.stored import read_json, to_toml
 from ..results.run_folder import RunFolder, find_run
 from ..setup.config import Config, all_settings, check_keys
+from ..setup.removed import REMOVED, as_before
 from . import run_numbers
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"

@@ -9,7 +9,6 @@ import pytest
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
-from fedpfl.core.removed import REMOVED, as_before, renewed
 from fedpfl.core.settings import by_key, require_absolute
 from fedpfl.methods import methods
 from fedpfl.methods.feddecomp.low_rank import INITS
@@ -17,6 +16,7 @@ from fedpfl.methods.fedreg.rebalance import THRESHOLDS
 from fedpfl.methods.settings import ALIASES, SETTINGS
 from fedpfl.setup import reference
 from fedpfl.setup.config import Config, all_settings, check, check_keys, owners, unused
+from fedpfl.setup.removed import REMOVED, as_before, renewed
 from fedpfl.training.adaptive import OPTIMIZERS
 from fedpfl.training.losses import KINDS
 

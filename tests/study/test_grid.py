@@ -355,7 +355,7 @@ class TestTables:
 
 
 def test_names_of_stored_runs_stay() -> None:
-    # A new setting belongs into ADDED_LATER, and one that was removed or renamed into core/removed.py.
+    # A new setting belongs into ADDED_LATER, and one that was removed or renamed into setup/removed.py.
     names = {method: plan({"method": method, "num-clients": 4}, 1).name for method in ("fedavg", "fedrep", "fedtgp")}
     assert names == {
         "fedavg": "fedavg-digits-35d9f4de1bff",

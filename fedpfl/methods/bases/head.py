@@ -8,7 +8,7 @@ from torch import nn
 
 from ...models.parts import cut
 from ..base import Method
-from ..settings import HeadSettings
+from ..settings.heads import HeadSettings
 
 
 class HeadMethod(Method):

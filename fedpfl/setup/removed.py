@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple
 
-from .errors import ConfigError
+from ..core.errors import ConfigError
 
 
 class Removed(NamedTuple):
@@ -139,6 +139,12 @@ def require_there(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if key in REMOVED and value != REMOVED[key].default:
             raise ConfigError(key, value, f"this setting was removed: {REMOVED[key].instead}")
+
+
+def still_unknown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some unknown settings that were never there; errors are those of :func:`require_there`."""
+    require_there(values)
+    return {key: value for key, value in values.items() if key not in REMOVED}
 
 
 def renewed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""Settings of methods whose clients have models of their own, mixtures of models, or clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.settings import setting
+from . import settings_of
+
+
+@settings_of("apfl")
+@dataclass(frozen=True)
+class APFLSettings:
+    """Settings of APFL."""
+
+    alpha: float = setting(
+        0.5, "Initial share α of the client's own model. 0: FedAvg with equal weights.",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+    adaptive: bool = setting(True, "Whether each client learns α.")
+
+
+@settings_of("ditto")
+@dataclass(frozen=True)
+class DittoSettings:
+    """Settings of Ditto."""
+
+    pull: float = setting(0.1, "Weight λ of the pull towards the received model. 0: local training.", minimum=0)
+    p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1)
+
+
+@settings_of("pfedme")
+@dataclass(frozen=True)
+class PFedMeSettings:
+    """Settings of pFedMe; the step η of w is ``learning-rate``. λ and K are the paper's for MNIST."""
+
+    pull: float = setting(
+        15.0,
+        "Weight λ of the pull between v and w. 0: v trains alone and w never changes.",
+        minimum=0,
+    )
+    steps: int = setting(5, "Number of steps K of v per batch.", minimum=1)
+    personal_learning_rate: float = setting(
+        0.02, "Learning rate of v; its product with λ should stay well below 2.", above=0
+    )
+    beta: float = setting(1.0, "Server step β towards the mean.", above=0)
+
+
+@settings_of("pfedsd")
+@dataclass(frozen=True)
+class PFedSDSettings:
+    """Settings of pFedSD."""
+
+    distillation: float = setting(0.5, "Weight λ of the distillation.", minimum=0)
+
+
+@settings_of("fedamp")
+@dataclass(frozen=True)
+class FedAMPSettings:
+    """Settings of FedAMP."""
+
+    alpha: float = setting(1.0, "Step α of the mixture. 0: every client keeps its own model.", minimum=0)
+    sigma: float = setting(
+        50.0,
+        "Scale σ. The weights of all other clients must sum to less than 1.",
+        above=0,
+    )
+    prox: float = setting(0.1, "Weight λ of the pull towards the client's mixture.", minimum=0)
+
+
+@settings_of("fedala")
+@dataclass(frozen=True)
+class FedALASettings:
+    """Settings of FedALA."""
+
+    layers: int = setting(
+        1,
+        "Number of layers to mix, counted from the output. 0: FedAvg.",
+        minimum=0,
+    )
+    samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
+    weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
+
+
+@settings_of("fedcac")
+@dataclass(frozen=True)
+class FedCACSettings:
+    """Settings of FedCAC, the paper's for CIFAR-10 (0.4 and 170 for CIFAR-100).
+
+    Each is the rule's option of the same name.
+    """
+
+    share: float = setting(
+        0.5, "Share τ of each array's values that are critical; fewer if fewer changed.", above=0, maximum=1
+    )
+    beta: float = setting(100.0, "Number of rounds β over which collaboration on them fades out.", above=0)
+
+
+@settings_of("fedfomo")
+@dataclass(frozen=True)
+class FedFomoSettings:
+    """Settings of FedFomo."""
+
+    models: int = setting(5, "Maximum number M of other clients' models sent to a client.", minimum=0)
+    validation: float = setting(
+        0.2,
+        "Share of a client's training samples held out to compare models.",
+        minimum=0,
+        maximum=0.9,
+    )
+
+
+@settings_of("fedem")
+@dataclass(frozen=True)
+class FedEMSettings:
+    """Settings of FedEM."""
+
+    components: int = setting(3, "Number M of models in the mixture, each of full size.", minimum=1, maximum=100)
+
+
+@settings_of("clustered-fl")
+@dataclass(frozen=True)
+class ClusteredFLSettings:
+    """Settings of clustered federated learning."""
+
+    epsilon1: float = setting(0.4, "A cluster may split if its mean update has a norm below ε1.", minimum=0)
+    epsilon2: float = setting(1.6, "It then splits if some client's update has a norm above ε2.", minimum=0)
+    first_split: int = setting(21, "First round after which clusters may split, as in the authors' code.", minimum=1)
+
+
+@settings_of("knn-per")
+@dataclass(frozen=True)
+class KNNPerSettings:
+    """Settings of kNN-Per."""
+
+    weight: float = setting(
+        0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
+    )
+    tune: bool = setting(
+        False,
+        "Each client chooses λ from 0, 0.1, … 1 by its validation samples (validation-fraction), if it has any.",
+        needs="validation-fraction",
+    )

@@ -16,7 +16,7 @@ import numpy as np
 
 from .core.errors import FedpflError, words_of
 from .engine.listener import Listener
-from .results.line import curves
+from .results.curves import curves
 from .results.record import Round
 from .results.run_folder import RunFolder
 from .rules import Rule

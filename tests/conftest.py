@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from fedpfl.core import custom
+from fedpfl.options import own_code
 
 # Equalities to the bit need one number of threads on both sides; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,4 +26,4 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    custom.set_folder(None)
+    own_code.set_folder(None)

@@ -47,13 +47,13 @@ LAYERS = [
 ]
 # What a round needs: the files of the core, by package. It knows none of the others; options are a list to it.
 CORE = {
-    "core": "", "rules": "rule mean averages norms", "methods": "base",
+    "core": "", "rules": "rule mean averages", "methods": "base",
     "training": "batches device loop losses optim phase schedule settings",
     "client": "engine guard part state",
     "engine": "agreement attendance listener recorder replies rounds server_run transport",
-    "setup": "assembly config", "results": "history line record run_folder summary",
-    "data": "dataset datasets.places federation partitioners reading registry settings",
-    "models": "builder parts registry sources",
+    "setup": "assembly config", "results": "history line record run_folder",
+    "data": "dataset federation partitioners reading registry settings",
+    "models": "builder registry sources",
 }  # fmt: skip
 # Files of options' folders that are named by more than whose part they are.
 ROLES = {
@@ -61,8 +61,9 @@ ROLES = {
 }  # fmt: skip
 # What a device has: its packages, and what is a client's of the options.
 DEVICE_PARTS = {*DEVICE_PACKAGES, "options/*/model", "options/*/client"}
-# Modules and lines of fedpfl that a plain `fedpfl run` may import.
-PLAIN_RUN = (120, 15_500)
+# Lines that the core may have; modules and lines of fedpfl that a plain `fedpfl run` may import; files and lines that
+# the guide to a round of FedAvg names.
+CORE_LINES, PLAIN_RUN, GUIDE = 9_000, (120, 14_000), (22, 4_500)
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 
 
@@ -150,6 +151,18 @@ def repeated_names():
 def test_the_core_knows_no_option():
     assert core_modules() <= MODULES.keys()
     assert not edges()
+
+
+def guide():
+    """Return the modules that the guide to a round of FedAvg names."""
+    text = (PACKAGE.parent / "docs" / "contributing" / "read-the-code.md").read_text(encoding="utf-8")
+    return {module_of(PACKAGE / path) for path in re.findall(r"`fedpfl/([\w/]+\.py)`", text.partition("## Where")[0])}
+
+
+def test_the_core_is_short_and_the_guide_to_a_round_shorter():
+    assert lines_of(core_modules()) <= CORE_LINES
+    assert len(guide()) <= GUIDE[0] and lines_of(guide()) <= GUIDE[1]
+    assert guide() <= core_modules() | {"fedpfl.methods.fedavg"}
 
 
 def test_a_plain_run_imports_little(tmp_path):

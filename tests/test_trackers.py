@@ -12,8 +12,8 @@ from waiting import wait_until
 from fedpfl import trackers
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.engine.rounds import RoundFailed
-from fedpfl.results.line import curves
-from fedpfl.setup.config import check_keys
+from fedpfl.results.curves import curves
+from fedpfl.setup.all_settings import check_keys
 
 NO_KEY = "WeightsAndBiases: no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
 WANDB, MLFLOW, FAILS = "fedpfl.trackers:WeightsAndBiases", "fedpfl.trackers:MLflow", "fedpfl.trackers:Fails"

@@ -16,6 +16,7 @@ from test_layering import (  # noqa: E402
     RANK,
     core_modules,
     edges,
+    guide,
     imports,
     lines_of,
     part_of,
@@ -25,7 +26,7 @@ from test_layering import (  # noqa: E402
 
 from fedpfl.core.code_hash import DEVICE_PACKAGES  # noqa: E402
 from fedpfl.methods import Method  # noqa: E402
-from fedpfl.setup.config import all_settings  # noqa: E402
+from fedpfl.setup.all_settings import all_settings  # noqa: E402
 
 
 def lines_of_docstrings(text: str) -> int:
@@ -55,6 +56,7 @@ def main() -> None:
     print(f"lines of fedpfl/: {whole:,}, of them docstrings {docstrings:,}, blank {blank:,}")
     print(f"lines of the core: {lines_of(core_modules()):,}, in {len(core_modules())} files")
     print(f"imports of the core that are not of the core: {sum(map(len, edges().values()))}")
+    print(f"files of the guide to a round: {len(guide())}, {lines_of(guide()):,} lines")
     with tempfile.TemporaryDirectory() as folder:
         loaded = plain_run(Path(folder))
     print(f"a plain run imports: {len(loaded)} modules, {lines_of(loaded):,} lines")

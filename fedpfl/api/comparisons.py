@@ -17,6 +17,7 @@ from ..engine.listener import Listener
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
+from ..options import own_code
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from ..setup.objects import as_setting
@@ -198,7 +199,7 @@ class Runs:
         callbacks: Sequence[Listener], quiet: bool,
     ) -> None:  # fmt: skip
         require_listeners(callbacks)
-        custom.set_folder(Path())
+        own_code.set_folder(Path())
         self._stack, self._jobs, self._workers, self._callbacks, self._quiet = stack, jobs, workers, callbacks, quiet
         self.store, self.objects = Store(Path(output_dir or DEFAULT_ROOT)), dict[str, object]()
 

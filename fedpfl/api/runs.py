@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
-from ..core.rng import global_state_kept
 from ..engine.listener import Listener
 from ..launch.plan import Plan
+from ..options import own_code
+from ..options.own_code import global_state_kept
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run_folder import RunFolder, find_run
 from ..results.summary import Summary, outcome
@@ -215,7 +216,7 @@ def load(
     True
     """
     root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
-    custom.set_folder(Path())
+    own_code.set_folder(Path())
     folder, objects = find_stored(str(run), root), dict[str, object]()
 
     def keep(thing: object, before: str) -> str:

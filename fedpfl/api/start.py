@@ -405,7 +405,7 @@ def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: M
     """
     if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
         return
-    from ..setup.config import check
+    from ..setup.all_settings import check
 
     check({}, {}, _by_key(named or {}))
     for values in given:

@@ -67,11 +67,11 @@ def app_settings(app: Path) -> dict[str, Any] | None:
 
 def load_app() -> None:
     """Load the custom code of the app in this folder, if there is one, with the settings of its methods."""
-    from ..core import custom
     from ..methods import discover
-    from ..setup.config import know_method
+    from ..options import own_code
+    from ..setup.all_settings import know_method
 
-    custom.set_folder(Path())
+    own_code.set_folder(Path())
     settings = app_settings(Path())
     if settings is not None:
         discover()
@@ -87,10 +87,11 @@ def require_allowed(
     settings of which several values are ``tried``, the keys are checked.
     """
     from ..core import custom
-    from ..setup.config import check
+    from ..options import own_code
+    from ..setup.all_settings import check
 
     folder = app or Path()
-    custom.set_folder(folder)
+    own_code.set_folder(folder)
     if not any(custom.is_custom("method", name) for name in methods):
         named = dict(text.split("=", 1) for text in tried if "=" in text)
         check(overrides(texts), app_settings(folder) or {}, named)
@@ -115,7 +116,7 @@ def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
     settings of a method that is run.
     """
     from ..methods import find
-    from ..setup.config import keys_of, owners
+    from ..setup.all_settings import keys_of, owners
 
     used = {key for name in chosen for key in keys_of(name)}
     for text in texts or ():
@@ -159,10 +160,10 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 
 def run_folder(run: str) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
-    from ..core import custom
+    from ..options import own_code
     from ..study.store import find_stored
 
-    custom.set_folder(Path())  # a run with a custom model is shown in the folder of its code
+    own_code.set_folder(Path())  # a run with a custom model is shown in the folder of its code
     return find_stored(run, output_dir())
 
 

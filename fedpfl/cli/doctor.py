@@ -92,10 +92,11 @@ def doctor(
 def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: int) -> None:
     """Write how fast this machine is with the settings that a run started here would have."""
     from ..bench.device.profile import write
-    from ..core import custom
-    from ..setup.config import Config, know_method
+    from ..options import own_code
+    from ..setup.all_settings import know_method
+    from ..setup.config import Config
 
-    custom.set_folder(Path())
+    own_code.set_folder(Path())
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     know_method(values)
     config = Config.parse(values)

@@ -39,8 +39,8 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     it may have been killed while it wrote them.
     """
     from ..bench.superlink import reason_in
-    from ..launch.going_on import how_to_continue
     from ..launch.progress import display
+    from ..launch.resuming import how_to_continue
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:

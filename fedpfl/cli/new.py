@@ -22,10 +22,10 @@ def new_command(
     ] = False,
 ) -> None:
     """Make a Flower app of your own: pyproject.toml, parts.py with a model, a data set and a method, a test."""
-    from ..core import custom
     from ..core.errors import ConfigError
     from ..launch.project import APP, BENCH, OWN_FLOWER_APP, make
     from ..methods import discover
+    from ..options import own_code
     from ..setup import reference
 
     if bench and flower:
@@ -38,7 +38,7 @@ def new_command(
     )
     if kind == APP:
         # And the settings of the example's method.
-        custom.set_folder(folder)
+        own_code.set_folder(folder)
         discover()
         reference.update(folder)
     for path in written:

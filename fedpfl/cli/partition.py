@@ -47,7 +47,8 @@ def partition_command(
     from ..data.plot import as_text, bubble_chart
     from ..data.settings import in_words
     from ..launch.plan import DEFAULT_CLIENTS
-    from ..setup.config import Config, check_keys
+    from ..setup.all_settings import check_keys
+    from ..setup.config import Config
 
     chart = output or (Path(CHART) if plot else None)
     if chart is not None and find_spec("matplotlib") is None:

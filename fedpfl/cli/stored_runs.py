@@ -275,6 +275,7 @@ def _show_run(folder: RunFolder) -> None:
     from ..data import DataSettings
     from ..data.settings import in_words
     from ..results.summary import outcome
+    from ..results.views import elapsed
 
     values, result, lines = folder.config(), outcome(folder), folder.history().lines
     console = stdout()
@@ -289,8 +290,8 @@ def _show_run(folder: RunFolder) -> None:
     console.print(outcome_table(result))
     if not lines:
         return
-    elapsed = folder.history().elapsed()
-    virtual = ["virtual s"] if elapsed else []
+    virtual_seconds = elapsed(folder.history())
+    virtual = ["virtual s"] if virtual_seconds else []
     rounds = Table(
         "round", "personalised", "± clients", "global", "train loss", "s", *virtual, "MB up", "MB down", title="rounds"
     )
@@ -301,7 +302,7 @@ def _show_run(folder: RunFolder) -> None:
         rounds.add_row(
             str(line["round"]), percent(own.get("accuracy")), percent(own.get("std")), percent(shared.get("accuracy")),
             "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}",
-            *([f"{elapsed[line['round']]:,.1f}"] if elapsed else []), f"{line['bytes_up'] / 1e6:.2f}",
+            *([f"{virtual_seconds[line['round']]:,.1f}"] if virtual else []), f"{line['bytes_up'] / 1e6:.2f}",
             f"{line['bytes_down'] / 1e6:.2f}",
         )  # fmt: skip
     console.print(rounds)

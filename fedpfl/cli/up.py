@@ -137,7 +137,7 @@ def up_command(
     pages = ExitStack()
 
     def make() -> Plan:
-        from ..core.custom import require_installed
+        from ..options.own_code import require_installed
         from .run_config import prepare
 
         own_data = bench is not None and len(bench.data) == bench.clients

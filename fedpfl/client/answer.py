@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Callable, Mapping
 
 from ..core.errors import ConfigError, StateError
-from ..core.forks import in_one_process
 from ..core.payload import Payload
 from ..core.settings import Value
-from .engine import HANDLERS, engine_for
+from .engine import HANDLERS
+from .engines import engine_for
+from .forks import in_one_process
 from .guard import guard
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .run_settings import parse_once

@@ -7,8 +7,9 @@ from typing import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..core.pixels import pixels_of, scale
+from ..core.pixels import scale
 from ..core.samples import Samples
+from ..training.augment import pixels_of
 
 # Images below this size stay floats: to scale them takes longer than to have them read.
 MIN_BYTES = 2**20

@@ -22,6 +22,7 @@ from ..core.extras import SERVER
 from ..core.files import read_regular
 from ..core.settings import Value
 from ..core.stored import MAX_TOML, parse_toml
+from ..options import own_code
 from ..options.evaluate_global import EvaluateGlobalSettings
 from ..options.privacy import PrivacySettings
 from .guard import VARIABLE
@@ -98,7 +99,7 @@ class Policy:
     def _check_part(self, kind: str, text: str) -> None:
         if text not in self.parts:
             raise _refused(kind, text, "it is not in parts")
-        folder = custom.folder_of(text)
+        folder = own_code.folder_of(text)
         if folder is None:  # or a package without an __init__.py, which would be imported all the same
             raise _refused(kind, text, "there is no file of this module")
         if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
@@ -189,7 +190,7 @@ def _read(path: Path) -> Policy:
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.reading import entry
-    from ..setup.config import client_models
+    from ..setup.client_models import client_models
 
     if own_data:
         yield "data-path", own_data

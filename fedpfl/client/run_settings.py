@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, Mapping, Tuple
 
 from ..core import custom
+from ..options import own_code
 from ..setup.config import Config
 
 Items = Tuple[Tuple[str, type, Any], ...]
@@ -20,7 +21,7 @@ def parse_once(values: Mapping[str, Any]) -> Config:
     if not scalar or any(custom.references(values)):
         return Config.parse(values)
     # With the types: 1, 1.0 and True are equal.
-    return _parsed(tuple((key, type(value), value) for key, value in sorted(values.items())), custom.version())
+    return _parsed(tuple((key, type(value), value) for key, value in sorted(values.items())), own_code.version())
 
 
 @lru_cache(maxsize=4)

@@ -14,15 +14,23 @@ import torch
 from torch import Tensor
 
 from ..core.errors import RAISED, FedpflError
-from ..core.forks import in_one_process
 from ..core.payload import Payload
-from ..core.rng import generator, set_torch_state, torch_state
+from ..core.rng import generator
 from ..core.sharing import Sharing
-from ..training.batched import Member, Turns, TurnsByModel, kind_of, run_phase_of_many
+from ..training.batched import (
+    Member,
+    Turns,
+    TurnsByModel,
+    kind_of,
+    run_phase_of_many,
+    set_torch_state,
+    torch_state,
+)
 from ..training.merge import CannotStack
 from ..training.phase import Phase
 from ..training.settings import TrainingSettings
 from .engine import Engine
+from .forks import in_one_process
 from .part import Later, Taken, Training
 
 logger = getLogger("fedpfl.client")

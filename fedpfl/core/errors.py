@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from inspect import signature
 from pathlib import Path
-from types import FunctionType
 from typing import Iterable, Mapping, Sequence
 
 # Those that steer a terminal, that XML forbids, or that turn the direction in which a line is read.
@@ -180,41 +178,6 @@ def reasons(failed: Mapping[int, str], who: str, limit: int = 3) -> str:
 def _numbered(numbers: Sequence[int], who: str) -> str:
     first = ", ".join(map(str, sorted(numbers)[:5]))
     return f"{who}{'s' * (len(numbers) > 1)} {first}{f' and {len(numbers) - 5} more' * (len(numbers) > 5)}"
-
-
-def require_hooks(kind: str, made: type, base: type) -> None:
-    """Raise :class:`ConfigError` if a class has a hook of its base with other arguments, or a misspelt one.
-
-    What resembles a hook passes if it begins with an underscore, if another base has it, or if the class also has the
-    hook. ``kind`` is what errors call the class: ``method``.
-    """
-    from difflib import get_close_matches
-
-    hooks = {name.replace("_", "").lower(): name for name in vars(base) if not name.startswith("_")}
-    for name in vars(made):
-        if name.startswith("_"):
-            continue
-        if isinstance(vars(base).get(name), FunctionType):
-            _require_arguments(kind, made, base, name)
-        if any(hasattr(other, name) for other in made.__mro__[1:]):
-            continue
-        near = get_close_matches(name.replace("_", "").lower(), hooks, 1, cutoff=0.8)
-        if near and hooks[near[0]] not in vars(made):
-            hint = f"did you mean {hooks[near[0]]!r}? A helper's name begins with _"
-            raise ConfigError(kind, made.__name__, f"has {name!r}, which nothing calls; {hint}")
-
-
-def _require_arguments(kind: str, made: type, base: type, name: str) -> None:
-    """Raise :class:`ConfigError` if a hook does not take the arguments that its base's takes."""
-    hook, given = vars(made)[name], list(signature(vars(base)[name]).parameters)
-    if not isinstance(hook, FunctionType):
-        return  # a descriptor, or another object that may be called
-    try:
-        signature(hook).bind(*given)
-    except TypeError:
-        takes = ", ".join(signature(hook).parameters)
-        allowed = f"has {name}({takes}), which must be {name}({', '.join(given)})"
-        raise ConfigError(kind, made.__name__, allowed) from None
 
 
 def words_of(error: BaseException, most: int = 160) -> str:

@@ -24,7 +24,7 @@ def shown(shape: Sequence[int]) -> str:
 def shape_of(stored: Sequence[int] | str) -> tuple[int, ...]:
     """Return a sample's shape, which messages have as text, and files as a list or, of several inputs, as text."""
     if isinstance(stored, str) and not stored[:1].isdecimal():
-        several: tuple[int, ...] = part("fedpfl.core.inputs:inputs_of")(stored)
+        several: tuple[int, ...] = part("fedpfl.options.inputs:inputs_of")(stored)
         return several
     return tuple(map(int, stored.split("x") if isinstance(stored, str) else stored))
 

@@ -26,26 +26,14 @@ def scale(pixels: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
     """Return images n × channels × height × width of uint8 as models take them: (v/255 − mean) / deviation."""
     import torch
 
-    mean, deviation = (tensor.to(pixels.device) for tensor in _of_channels(normalize))
+    mean, deviation = (tensor.to(pixels.device) for tensor in of_channels(normalize))
     # A tensor: by a number, GPUs multiply with its rounded inverse.
     x = pixels.to(torch.float32).div_(torch.tensor(255.0, device=pixels.device)).sub_(mean).div_(deviation)
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def pixels_of(x: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
-    """Return the uint8 images that :func:`scale` made ``x`` of."""
-    import torch
-
-    return brightness(x, normalize).mul_(255).round_().to(torch.uint8)
-
-
-def brightness(x: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
-    """Return the shares of the brightest value, from 0 to 1, that :func:`scale` made ``x`` of; x is not changed."""
-    mean, deviation = (tensor.to(x.device) for tensor in _of_channels(normalize))
-    return x.mul(deviation).add_(mean)
-
-
-def _of_channels(normalize: str) -> tuple[torch.Tensor, ...]:
+def of_channels(normalize: str) -> tuple[torch.Tensor, ...]:
+    """Return mean and deviation of each channel, of shape channels × 1 × 1."""
     import torch
 
     return tuple(torch.tensor(values)[:, None, None] for values in NORMALIZATIONS[normalize])

@@ -6,15 +6,10 @@ was drawn before: a run can be resumed, moved to real devices or computed in ano
 
 from __future__ import annotations
 
-import contextlib
 import random
 import zlib
-from typing import TYPE_CHECKING, Any, Iterator
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def generator(seed: int, *path: int | str) -> np.random.Generator:
@@ -52,54 +47,3 @@ def seed_global(seed: int, device: str = "cpu") -> None:
         torch.cuda.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
-
-
-def torch_state(device: str = "cpu") -> Tensor:
-    """Return the state of the generator from which torch draws on a device."""
-    import torch
-
-    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
-
-
-def set_torch_state(state: Tensor, device: str = "cpu") -> None:
-    """Have torch draw on a device what follows a state."""
-    import torch
-
-    if device == "cuda":
-        torch.cuda.set_rng_state(state)
-    else:
-        torch.set_rng_state(state)
-
-
-def shared_states() -> list[Any]:
-    """Return the states of the generators that all code of a process shares: Python's, NumPy's and torch's."""
-    import torch
-
-    numpy: Any = np.random.get_state(legacy=False)
-    state = {**numpy, "state": [numpy["state"]["key"].tolist(), numpy["state"]["pos"]]}
-    return [random.getstate(), state, torch.get_rng_state().tolist()]
-
-
-@contextlib.contextmanager
-def global_state_kept() -> Iterator[None]:
-    """Put the global generators of torch (on the CPU), NumPy and Python back to where they were before."""
-    import torch
-
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators for a ``with`` statement; then restore them.
-
-    Code of users that draws from them thus gives the same values in every process.
-    """
-    with global_state_kept():
-        seed_global(seed)
-        yield

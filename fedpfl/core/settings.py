@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
@@ -29,8 +28,6 @@ PLACES = (
 )  # fmt: skip
 # Of those that may also be something else, the ending of a file.
 FILES = {"available-clients": ".csv"}
-
-_WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 Value = Union[bool, int, float, str]
 S = TypeVar("S")
@@ -218,21 +215,6 @@ def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:
     for key, value in part("fedpfl.setup.removed:still_unknown")(unknown).items() if unknown else ():
         hint = did_you_mean(key, sorted(keys)) or "; `fedpfl config` lists all keys"
         raise ConfigError(key, value, "there is no such setting" + hint)
-
-
-def is_word(text: str) -> bool:
-    """Return whether a text can be (the beginning of) a key: lower-case letters and digits with dashes between them."""
-    return _WORD.fullmatch(text) is not None
-
-
-def require_settings(key: str, value: str, cls: Any) -> None:
-    """Raise ``ConfigError`` for a user's class of settings that :func:`parse` cannot work with."""
-    name = getattr(cls, "__name__", repr(cls))
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-        raise ConfigError(key, value, f"{name} must be a dataclass of settings: @dataclass(frozen=True)")
-    for field in dataclasses.fields(cls):
-        if "limits" not in field.metadata or type(field.default) not in (bool, int, float, str):
-            raise ConfigError(key, value, f'{name}.{field.name} must be made by setting(default, "its meaning")')
 
 
 def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .dataset import Dataset
-from .federation import FederatedData, default_clients, federated_data, own_data, partition_counts, with_partitioner
-from .partitioners import Pool, Share, label_permutation, partition
+from .federation import FederatedData, default_clients, federated_data, partition_counts, with_partitioner
+from .partitioners import Pool, Share, partition
 from .reading import fetch, load
 from .registry import DatasetInfo, dataset, partitioner, table
 from .settings import DataSettings
@@ -20,9 +20,7 @@ __all__ = [
     "default_clients",
     "federated_data",
     "fetch",
-    "label_permutation",
     "load",
-    "own_data",
     "partition",
     "partition_counts",
     "partitioner",

@@ -100,7 +100,7 @@ class Dataset:
                 raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
             self._set("split", "given")
         if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
-            self._number_names()
+            imported("fedpfl.data.datasets.categories:number_names")(self)
         if self.y_train.dtype.kind == "f":
             self._set("num_classes", self.y_train.shape[1] if self.y_train.ndim > 1 else 1)
             self._set("class_names", self.class_names or numbered(self.num_classes))
@@ -126,27 +126,6 @@ class Dataset:
 
     def _labels(self) -> dict[str, np.ndarray]:
         return {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
-
-    def _number_names(self) -> None:
-        """Put numbers in the place of labels that are names."""
-        labels = self._labels()
-        if any(y.dtype.kind not in "US" for y in labels.values()):
-            raise DataError(f"{self.name}: some labels are names and others numbers")
-        words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels.values()]
-        found, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
-        names = self.class_names
-        if all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
-            numbers = found.astype(np.int64)
-        else:
-            names = names or tuple(found.tolist())
-            unknown = [name for name in found.tolist() if name not in names]
-            if unknown:
-                raise DataError(f"{self.name}: the label {unknown[0][:40]!r} is none of the classes {', '.join(names)}")
-            numbers = np.array([names.index(name) for name in found.tolist()], np.int64)
-        pieces = np.split(numbers[places.reshape(-1)], np.cumsum([y.size for y in words])[:-1])
-        for part, y in zip(labels, pieces):
-            self._set(part, y.reshape(labels[part].shape))
-        self._set("class_names", names)
 
     @property
     def has_targets(self) -> bool:
@@ -189,22 +168,6 @@ class Dataset:
 def numbered(n: int) -> tuple[str, ...]:
     """Return the names of n classes that have none: their numbers."""
     return tuple(str(c) for c in range(n))
-
-
-def with_validation(*columns: list[Any]) -> np.ndarray | None:
-    """Lay the third part of a data set, for validation, behind the first one, for training, in each of its columns.
-
-    Returns which of the samples are for validation; None, where there is no third part.
-    """
-    if len(columns[0]) < 3:
-        return None
-    sizes = len(columns[0][0]), len(columns[0][2])
-    for column in columns:
-        last = column.pop()
-        if (last is None) != (column[0] is None):
-            raise DataError("of the parts for training and for validation only one names the owners of its samples")
-        column[0] = None if last is None else np.concatenate([column[0], last])
-    return np.repeat([False, True], sizes)
 
 
 def array(given: object, where: str) -> np.ndarray:

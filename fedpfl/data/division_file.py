@@ -27,7 +27,7 @@ def read_division(path: Path, samples: int) -> list[Share]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    from ..core.npy import UNREADABLE
+    from .npy import UNREADABLE
 
     if path.suffix == ".pkl":
         return _of_fl_bench(path, samples)

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Hashable, NamedTuple, Sequence, cast
+from typing import TYPE_CHECKING, Any, Dict, Hashable, Iterable, Sequence, cast
 
 import numpy as np
 
@@ -14,19 +14,9 @@ from ..core import custom
 from ..core.errors import ConfigError, DataError, printable
 from ..core.option import part as imported
 from ..core.pixels import HALF, fits_channels, scale
-from ..core.rng import generator
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
-from .partitioners import (
-    Share,
-    chosen_partitioner,
-    cut_share,
-    cut_validation,
-    label_permutation,
-    natural_clients,
-    partition,
-    task_of,
-)
+from .partitioners import Share, chosen_partitioner, cut_share, cut_validation, partition, task_of
 from .reading import entry, load_once, owners, state_of_files
 from .registry import AUTO
 from .settings import DataSettings
@@ -34,46 +24,12 @@ from .settings import DataSettings
 if TYPE_CHECKING:
     import torch
 
-# Labels that a remark names.
-MAX_NAMED = 10
+
 # The setting `standardize` that changes nothing, and the place of what all clients have in common.
 NONE, ALL = "none", -1
-# Features that are larger than this have not been brought to one scale.
-LARGE = 100.0
-# Squared errors of larger targets need another learning rate than the default.
-LARGE_TARGET = 10.0
 
 # How inputs are brought to what models take.
 PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
-
-
-class Scaling(NamedTuple):
-    """Mean and deviation of each feature or channel, float32; a constant one has deviation 1."""
-
-    mean: np.ndarray
-    deviation: np.ndarray
-
-    @classmethod
-    def of(cls, x: np.ndarray) -> Scaling:
-        """Measure samples (n × features, n × channels × …) without their gaps; 0 and 1 where there is nothing else."""
-        columns = np.moveaxis(x, 1, 0).reshape(x.shape[1], -1).astype(np.float64)
-        there = ~np.isnan(columns)
-        count = np.maximum(1, there.sum(1))
-        mean = np.where(there, columns, 0).sum(1) / count
-        deviation = np.sqrt(np.square(np.where(there, columns - mean[:, None], 0)).sum(1) / count)
-        # Of equal numbers the mean may be off by rounding.
-        deviation[deviation <= 1e-6 * np.abs(mean)] = 1
-        return cls(mean.astype(np.float32), deviation.astype(np.float32))
-
-    def applied(self, x: np.ndarray) -> np.ndarray:
-        """Return samples brought to mean 0 and deviation 1."""
-        found: np.ndarray = (x - _broad(self.mean, x)) / _broad(self.deviation, x)
-        return found
-
-
-def _broad(of_features: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return an array of the features so that it broadcasts over samples."""
-    return of_features.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 class FederatedData:
@@ -99,39 +55,11 @@ class FederatedData:
         self._cache = SamplesCache(cache_bytes)
         if not settings.division_file:
             self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
-        self.remarks += _remarks(data, settings, num_clients)
-
-    @classmethod
-    def own(
-        cls, settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
-    ) -> FederatedData:
-        """Return the data that lie on this device, as a federation of one client (number 0), or raise ``DataError``.
-
-        ``path`` is any of the user's own data, or news or plays; see :func:`fedpfl.data.datasets.read_own`. Its test
-        set is used if it has one; otherwise ``test_fraction`` is cut off. ``client``, the number in the federation, is
-        part of the seed of that cut and of the label permutation. ``num_classes`` is the federation's: a device may
-        lack the highest ones. A ``normalize`` that does not fit the data, and another ``test_on`` than ``own``, raise
-        ``ConfigError``.
-        """
-        if settings.test_on == "all":
-            raise ConfigError("test-on", "all", "must be own or server where clients hold their own data")
-        if settings.standardize == "all":
-            allowed = "needs the data of all clients, and this device has its own; use client"
-            raise ConfigError("standardize", "all", allowed)
-        place = Path(path).expanduser()
-        if custom.is_custom("dataset", settings.dataset):
-            # Devices that draw their data must not all draw the same.
-            own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
-            data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
-        else:
-            data = imported("fedpfl.data.datasets.own_data:read_own")(place, settings, num_classes)
-        if num_classes is not None and data.num_classes != num_classes:
-            raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
-        return cls.of_client(data, settings, client, seed, str(place))
+        self.remarks += imported("fedpfl.data.remarks:remarks")(data, settings, num_clients)
 
     @classmethod
     def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:
-        """Return one client's data as a federation of its own (number 0); see :meth:`own`."""
+        """Return one client's data as a federation of its own (number 0)."""
         n = len(data.y_train)
         if data.y_test is None:
             share = cut_share(np.arange(n), settings, settings.partition_seed or seed, client, data.y_train)
@@ -165,7 +93,7 @@ class FederatedData:
         self._standardize = settings.standardize
         skew = None if settings.feature_skew == NONE else imported("fedpfl.data.skew:skew")
         self._skewed = skew and skew(data, settings, numbers, seed)
-        self._scalings: dict[int, Scaling] = {}
+        self._scalings: dict[int, Any] = {}
         if self._standardize != NONE and (data.is_image or data.vocabulary):
             what = "texts" if data.vocabulary else "images"
             allowed = f"must be none for {data.name}, whose samples are {what}"
@@ -222,8 +150,7 @@ class FederatedData:
         names = [self.class_names[c] for c in (range(self._data.num_classes) if task is None else task)]
         names += [str(c) for c in range(len(names), self.num_classes)]
         if self._permute:
-            mine = label_permutation(self._numbers[i], self.num_classes)
-            names = [names[c] for c in np.argsort(mine)]
+            names = [names[c] for c in np.argsort(self._permutation(i))]
         return tuple(names)
 
     @property
@@ -377,7 +304,11 @@ class FederatedData:
 
     def _labels(self, positions: np.ndarray, i: int) -> np.ndarray:
         y = self._own_labels(positions, i)
-        return label_permutation(self._numbers[i], self.num_classes)[y] if self._permute else y
+        return self._permutation(i)[y] if self._permute else y
+
+    def _permutation(self, i: int) -> np.ndarray:
+        found: np.ndarray = imported("fedpfl.data.skew:label_permutation")(self._numbers[i], self.num_classes)
+        return found
 
     def _own_labels(self, positions: np.ndarray, i: int) -> np.ndarray:
         y = _take(self._data.y_train, self._data.y_test, positions)
@@ -388,31 +319,30 @@ class FederatedData:
             y = places[y]
         return y
 
-    def scaling(self, i: int) -> Scaling | None:
-        """Return by what client ``i``'s features are brought to mean 0 and deviation 1; None if they are not."""
+    def scaling(self, i: int) -> Any:
+        """Return the ``Scaling`` that brings client ``i``'s features to mean 0 and deviation 1; None if they stay."""
         if self._standardize == NONE:
             return None
         whose = ALL if self._standardize == "all" else self._index(i)
         if whose not in self._scalings:
             clients = range(self.num_clients) if whose == ALL else [whose]
-            positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
-            self._scalings[whose] = Scaling.of(_take(self._data.x_train, self._data.x_test, positions))
+            self._scalings[whose] = self._measured(clients)
         return self._scalings[whose]
 
-    def _filled_and_scaled(self, raw: np.ndarray, i: int) -> np.ndarray:
-        """Return features or series without gaps and, if asked for, brought to one scale."""
-        if np.isnan(raw).any():  # tables alone may have them, and only if they are to be filled
-            own = Scaling.of(_take(self._data.x_train, self._data.x_test, self._part(i, "train")))
-            raw = np.where(np.isnan(raw), _broad(own.mean, raw), raw)
-        scaling = self.scaling(i)
-        return raw if scaling is None else scaling.applied(raw)
+    def _measured(self, clients: Iterable[int]) -> Any:
+        positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
+        taken = _take(self._data.x_train, self._data.x_test, positions)
+        return imported("fedpfl.data.scaling:Scaling").of(taken)
 
     def _inputs(self, positions: np.ndarray, i: int) -> torch.Tensor:
         import torch
 
         taken = _take(self._data.x_train, self._data.x_test, positions)
         if not self.is_image and not self.vocabulary:
-            return torch.from_numpy(self._filled_and_scaled(taken, i))
+            # Tables alone may have gaps, and only if they are to be filled.
+            taken = self._measured([i]).filled(taken) if np.isnan(taken).any() else taken
+            scaling = self.scaling(i)
+            return torch.from_numpy(taken if scaling is None else scaling.applied(taken))
         raw = torch.from_numpy(taken)
         if self.vocabulary:
             return raw.to(torch.int64)
@@ -437,7 +367,7 @@ def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
     if settings.partitioner not in (AUTO, "natural"):
         return None
     owned = owners(settings, seed)
-    return None if owned is None else natural_clients(*owned, settings)
+    return None if owned is None else int(imported("fedpfl.data.natural:natural_clients")(*owned, settings))
 
 
 def with_partitioner(settings: DataSettings, seed: int = 0) -> DataSettings:
@@ -466,60 +396,6 @@ def _samples(data: Dataset) -> int:
     return len(data.y_train) + (0 if data.y_test is None else len(data.y_test))
 
 
-def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
-    said = []
-    if data.unnamed and data.missing and not settings.num_classes:
-        lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
-        said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
-    if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
-        there = natural_clients(data.client_train, data.client_test, settings)
-        if num_clients < there:
-            said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
-        said += _left_out(data, settings)
-    if settings.split == "time" and not settings.time_column:
-        said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
-    if 0 < settings.window_step < settings.window_length and settings.split in ("mixed", "stratified"):
-        said.append(
-            f"{data.name}: windows overlap (window-step), so test windows share rows with training windows; a column "
-            'split and split = "given" keep them apart'
-        )
-    if settings.standardize == "all":
-        said.append(
-            f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
-            "(standardize = all); in a real federation these numbers would leave the clients"
-        )
-    numbers = not data.is_image and isinstance(data.x_train, np.ndarray) and not data.inputs
-    numbers = numbers and not data.vocabulary and settings.standardize == NONE
-    if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
-        what, how = "features", 'standardize = "client" brings them to one scale'
-        if data.x_train.ndim == 4:
-            what, how = "pixels", "divide them by 255, or give images of uint8"
-        said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
-    if settings.targets and data.has_targets and (largest := float(np.abs(data.y_train).max())) > LARGE_TARGET:
-        said.append(
-            f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "
-            "smaller learning-rate"
-        )
-    return said
-
-
-def _left_out(data: Dataset, settings: DataSettings) -> list[str]:
-    """Return a line on the owners that have too few samples to be clients, by their names; nothing if all are."""
-    if data.client_train is None:
-        return []
-    pooled = data.client_test is not None and settings.split != "given"
-    counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
-    counts = np.bincount(counted[counted >= 0])
-    few = np.flatnonzero((counts > 0) & (counts < settings.min_samples)).tolist()
-    if not few:
-        return []
-    names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
-    shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
-    have = "has" if len(few) == 1 else "have"
-    return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
-            f"{settings.min_samples} samples and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip
-
-
 def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -> np.ndarray:
     """Copy rows of two arrays that are thought of as one; joining them would double the data set's memory."""
     if not isinstance(first, np.ndarray):  # samples are read when they are needed, in any order
@@ -537,7 +413,7 @@ def federated_data(settings: DataSettings, num_clients: int, seed: int) -> Feder
 
     See :class:`FederatedData` for the parameters and errors.
     """
-    return _federated_data(settings, num_clients, seed, (_source(settings), state_of_files(settings)))
+    return _federated_data(settings, num_clients, seed, (source_of(settings), state_of_files(settings)))
 
 
 @lru_cache(maxsize=2)
@@ -545,20 +421,6 @@ def _federated_data(settings: DataSettings, num_clients: int, seed: int, source:
     return FederatedData(settings, num_clients, seed)
 
 
-def _source(settings: DataSettings) -> Hashable:
+def source_of(settings: DataSettings) -> Hashable:
     """Return what differs between two data sets of users that have one name: the function, or the arrays."""
     return entry(settings.dataset)[1] if custom.is_custom("dataset", settings.dataset) else None
-
-
-def own_data(
-    settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
-) -> FederatedData:
-    """Return this device's own data, read once in a process; see :meth:`FederatedData.own`."""
-    return _own_data(settings, path, client, seed, num_classes, _source(settings))
-
-
-@lru_cache(maxsize=2)
-def _own_data(
-    settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None, source: Hashable
-) -> FederatedData:
-    return FederatedData.own(settings, path, client, seed, num_classes)

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..core.custom import article
 from ..core.errors import DataError
-from ..core.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Inputs, inputs_of
-from ..core.inputs import Part as Input
 from ..core.names import difference
+from ..options.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Inputs, inputs_of
+from ..options.inputs import Part as Input
 from .dataset import Dataset, array
 
 # Arrays of a file: x_NAME, or x_train_NAME and so on; inputs without names have their places, from 0.

@@ -13,8 +13,8 @@ without being told.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +26,6 @@ from .dataset import Dataset
 from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, partitioner
 from .settings import DataSettings
 
-# Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
-LABEL_SEED = 1234
 # Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
 TRIES, MOVABLE = 100, 0.05
 
@@ -155,60 +153,6 @@ def deal_by_class(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndar
     return [np.concatenate(mine) for mine in zip(*pieces)]
 
 
-@partitioner("natural")
-def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
-    """Give every client the samples of one person, device or writer, as the data set says (its array ``client``).
-
-    Owners with fewer than ``min_samples`` samples are left out, and of the others the first ``num_clients`` are
-    taken in the order of their numbers or names.
-    """
-    if pool.owners is None:
-        raise ConfigError(
-            "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
-        )
-    everybody = _by_owner(pool.owners)
-    enough = [mine for mine in everybody if len(mine) >= settings.min_samples]
-    if not enough:
-        most = max(map(len, everybody), default=0)
-        raise DataError(
-            f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples; the "
-            f"largest has {most}: use a smaller min-samples"
-        )
-    if num_clients > len(enough):
-        raise ConfigError(
-            "num-clients",
-            num_clients,
-            f"must be at most {len(enough)}, the number of natural clients with at least {settings.min_samples} "
-            "samples (min-samples)",
-        )
-    return enough[:num_clients]
-
-
-def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
-    """Return the positions of each owner's samples, by the owner's number; samples without an owner are left out."""
-    order = np.argsort(owners, kind="stable")
-    order = order[owners[order] >= 0]
-    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
-
-
-def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
-    """Return how many owners can be clients: those with at least ``min_samples`` samples.
-
-    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
-    """
-    given = test is not None and settings.split == "given"
-    counted = train if test is None or given else np.concatenate([train, test])
-    found = sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
-    return found + len(_only_tested(train, test, settings) if given and test is not None else ())
-
-
-def _only_tested(train: np.ndarray, test: np.ndarray, settings: DataSettings) -> list[np.ndarray]:
-    """Return the positions in the test set of each owner that has ``min_samples`` there and no training sample."""
-    mine = [places for places in _by_owner(test) if len(places) >= settings.min_samples]
-    trained = set(np.unique(train).tolist())
-    return [places for places in mine if int(test[places[0]]) not in trained]
-
-
 # -- from a data set to shares -----------------------------------------------------------------------------------------
 
 
@@ -233,7 +177,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
-    labels, owners = np.concatenate([data.y_train, y_test]), _all_owners(data, n)
+    labels, owners = np.concatenate([data.y_train, y_test]), all_owners(data)
     everything = np.arange(n)
 
     held = np.flatnonzero(data.validation) if data.validation is not None else everything[:0]
@@ -249,28 +193,14 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     elif chosen.draws:
         cut = Share(learnt, everything[n_train:]) if given else cut_share(everything, settings, seed, labels=labels)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
-    elif given and settings.partitioner == "natural" and owners is not None and data.client_test is not None:
-        only = _only_tested(owners[:n_train], data.client_test, settings)
-        there = natural_clients(owners[learnt], None, settings)
-        train = deal(learnt, "train", there if only and num_clients <= there + len(only) else num_clients)
-        shares = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
-        shares += [Share(everything[:0], n_train + np.sort(mine)) for mine in only]
-        shares = sorted(shares, key=lambda share: int(owners[np.concatenate(share)[0]]))[:num_clients]
     elif given:
-        train = deal(learnt, "train")
-        test = [n_train + mine for mine in _matching(y_test, [labels[mine] for mine in train], data, seed)]
-        shares = [Share(*both) for both in zip(train, test)]
+        divided = part("fedpfl.data.given_tests:shares")
+        shares = divided(data, settings, num_clients, seed, partial(deal, learnt, "train"))
     else:
         dealt = deal(everything, "all")
         shares = [cut_share(mine, settings, seed, client, labels[mine]) for client, mine in enumerate(dealt)]
     if len(held):
-        if settings.partitioner == "natural" and owners is not None:
-            validation = [held[owners[held] == owners[np.concatenate(share)[0]]] for share in shares]
-        else:
-            validation = [held[mine] for mine in _matching(labels[held], [labels[share.train] for share in shares],
-                                                           data, seed, "validation")]  # fmt: skip
-        shares = [Share(np.sort(np.concatenate([share.train, mine])), share.test)
-                  for share, mine in zip(shares, validation)]  # fmt: skip
+        shares = part("fedpfl.data.given_tests:with_validation")(shares, data, settings, seed)
     _check_shares(shares, settings, data)
     return shares
 
@@ -337,44 +267,15 @@ def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray
     return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
 
 
-def label_permutation(client: int, num_classes: int) -> np.ndarray:
-    """Return the numbering of the classes that Factorized-FL gives to client ``client``, counted from 0.
-
-    The list 0 … C−1 shuffled by Python's generator with seed 1234 + ``client``: y becomes ``result[y]`` (appendix B.1,
-    table 4).
-    """
-    order = list(range(num_classes))
-    random.Random(LABEL_SEED + client).shuffle(order)
-    return np.array(order, np.int64)
-
-
-def _all_owners(data: Dataset, n: int) -> np.ndarray | None:
+def all_owners(data: Dataset) -> np.ndarray | None:
+    """Return the owner of each sample, of the training set followed by the test set; −1 for nobody."""
     if data.client_train is None:
         return None
-    owners = np.full(n, -1, np.int64)
+    owners = np.full(len(data.y_train) + (0 if data.y_test is None else len(data.y_test)), -1, np.int64)
     owners[: len(data.client_train)] = data.client_train
     if data.client_test is not None:
         owners[len(data.client_train) :] = data.client_test
     return owners
-
-
-def _matching(
-    y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed: int, part: str = "test"
-) -> list[np.ndarray]:
-    """Divide a test or validation set so that each client has its mix of training classes, and at least one sample."""
-    counts = np.stack([np.bincount(mine, minlength=data.num_classes) for mine in labels], axis=1)
-    total = counts.sum(axis=1, keepdims=True)
-    test_sizes = np.bincount(y_test, minlength=data.num_classes)
-    # Test samples of a class that no client trains on are not used.
-    known = test_sizes * (total[:, 0] > 0)
-    if known.sum() < len(labels):
-        raise DataError(
-            f"{data.name}: {int(known.sum())} {part} samples cannot be divided among {len(labels)} clients: use "
-            'split = "mixed" or fewer clients'
-        )
-    dealt = top_up(proportional(known, counts / np.maximum(total, 1)), 1, counts)
-    classes = Pool(y_test, data.num_classes).by_class(generator(seed, f"matching {part} samples"))
-    return [np.sort(mine) for mine in deal_by_class(classes, dealt)]
 
 
 def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:

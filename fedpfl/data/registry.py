@@ -122,7 +122,7 @@ PARTITIONERS: Registry[PartitionerEntry] = Registry(
             "fedpfl.data.more_partitioners",
             "dirichlet-client dirichlet-classes dirichlet-equal dirichlet-sizes pathological",
         ),
-        ("fedpfl.data.partitioners", "natural"),
+        ("fedpfl.data.natural", "natural"),
         ("fedpfl.data.more_partitioners", "domains"),
         ("fedpfl.data.pfllib", "pfllib-dirichlet pfllib-pathological"),
     ],

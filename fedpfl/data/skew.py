@@ -1,7 +1,8 @@
-"""Inputs of clients that differ, in a simulation (``feature-skew``)."""
+"""Inputs of clients that differ (``feature-skew``), and labels that they number in their own ways."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Callable, Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ from .settings import DataSettings
 if TYPE_CHECKING:
     import torch
 
+# Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
+LABEL_SEED = 1234
 # (inputs, client, ``train``, ``validation`` or ``test``) → the client's inputs.
 Skewed = Callable[["torch.Tensor", int, str], "torch.Tensor"]
 
@@ -45,3 +48,14 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
         return x + torch.from_numpy(rng.normal(scale=deviation, size=tuple(x.shape)).astype(np.float32))
 
     return skewed
+
+
+def label_permutation(client: int, num_classes: int) -> np.ndarray:
+    """Return the numbering of the classes that Factorized-FL gives to client ``client``, counted from 0.
+
+    The list 0 … C−1 shuffled by Python's generator with seed 1234 + ``client``: y becomes ``result[y]`` (appendix B.1,
+    table 4).
+    """
+    order = list(range(num_classes))
+    random.Random(LABEL_SEED + client).shuffle(order)
+    return np.array(order, np.int64)

@@ -15,7 +15,8 @@ from ..core.layout import Layout
 from ..core.names import other_than, shape_of, shown
 from ..core.payload import Payload
 from ..setup.assembly import assemble, extras_of
-from ..setup.config import Config, client_models
+from ..setup.client_models import client_models
+from ..setup.config import Config
 from .agreement import Agreement, Descriptions, task_of
 
 logger = getLogger("flwr")

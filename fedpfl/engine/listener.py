@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import require_hooks
 from ..core.extras import Extras
+from ..core.option import part
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..results.record import Round
@@ -64,7 +64,7 @@ class Listener:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        require_hooks("listener", cls, Listener)
+        part("fedpfl.options.own_code:require_hooks")("listener", cls, Listener)
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Prepare for the rounds; the clients are known, and ``remarks`` is what a user should know of them."""

@@ -13,6 +13,7 @@ import numpy as np
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.payload import Payload
+from ..options import own_code
 from ..rules import Rule
 from ..rules.mean import Mean
 
@@ -38,7 +39,7 @@ class OwnRule:
 
     def _guarded(self, hook: str) -> Callable[..., Any]:
         where = f"{self._name}.{hook}"
-        guard = custom.guarded("method", where, getattr(self._rule, hook))
+        guard = own_code.guarded("method", where, getattr(self._rule, hook))
 
         def called(*arguments: Any, **named: Any) -> Any:
             found, kind = guard(*arguments, **named), RETURNED.get(hook, object)

@@ -11,7 +11,6 @@ from ..core.option import TaskFacts
 from ..core.option import part as imported
 from ..core.server_view import new_clients
 from ..results.run_folder import RunFolder
-from ..results.summary import summary
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
 from .agreement import Agreement, agree
@@ -117,7 +116,7 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=beginning.finished + 1)
-    folder.finish(rule, summary(folder))
+    folder.finish(rule, imported("fedpfl.results.summary:summary")(folder))
     for afterwards in config.parts("afterwards"):
         afterwards(transport, server)
 

@@ -19,16 +19,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..client.engine import HANDLERS, Engine, engine_for
-from ..core import custom
+from ..client.engine import HANDLERS, Engine
+from ..client.engines import engine_for
+from ..client.forks import in_one_process
 from ..core import settings as s
 from ..core.errors import RAISED, ConfigError, FedpflError, in_one_line
 from ..core.files import private_folder
-from ..core.forks import in_one_process
 from ..core.option import part
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..data import partition_counts
+from ..options import own_code
 from ..options.worker_limits import WorkerLimits
 from ..setup.config import Config
 from .transport import Fail, Request, Transport, Wait
@@ -85,7 +86,7 @@ class SimulationTransport(Transport):
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not fork:
-            custom.require_sendable(config.flat())
+            own_code.require_sendable(config.flat())
         here = config
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))

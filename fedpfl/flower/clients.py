@@ -38,8 +38,10 @@ from ..methods import Method
 from ..models import BaseHeadModel
 from ..models import user_model as own_models
 from ..models.external import with_head
+from ..options import own_code
+from ..setup.all_settings import check_keys
 from ..setup.assembly import seed_model
-from ..setup.config import Config, check_keys
+from ..setup.config import Config
 from ..setup.objects import as_setting
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
 from .named_arrays import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
@@ -168,7 +170,7 @@ class _Answering:
         if key not in self._engines:
             while len(self._engines) >= MAX_ENGINES:
                 self._engines.popitem(last=False)
-            found = custom.guarded("data", own_models.name_of(self._data), self._data)(context)
+            found = own_code.guarded("data", own_models.name_of(self._data), self._data)(context)
             read = read_data(found, config, client, self._model)
             self._engines[key] = ContextEngine(config, read, total, client, self._state_dir)
         self._engines.move_to_end(key)
@@ -404,7 +406,7 @@ class PersonalRound:
         if isinstance(model, nn.Module):
             self.model = model
         else:
-            self._build = lambda: custom.call("model", own_models.name_of(model), model, {})
+            self._build = lambda: own_code.call("model", own_models.name_of(model), model, {})
             seed_model(self.config)
             self.model = self._build()
         self._needs = own_of(self.config.method, OF_TRAINING if self._trains else OF_TEST)

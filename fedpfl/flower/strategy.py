@@ -47,8 +47,9 @@ from ..options.norm_limit.server import limit_of
 from ..results.record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
+from ..setup.all_settings import check_keys, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
-from ..setup.config import Config, check_keys, unused
+from ..setup.config import Config
 from ..setup.objects import as_setting
 from .grid_transport import FlowerTransport
 from .messages import SETTINGS, numpy_of

@@ -20,10 +20,12 @@ from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
 from ..methods import discover
 from ..models import require_known
+from ..options import own_code
 from ..options.after_the_end import PersonaliseSettings
 from ..options.participation import ParticipationSettings
 from ..results.run_folder import RunFolder, find_run
-from ..setup.config import Config, check_keys, client_models, know_method
+from ..setup.all_settings import check_keys, know_method
+from ..setup.config import Config
 from ..training.device import require_device
 
 # Where neither the settings nor the data say how many there are.
@@ -46,7 +48,7 @@ class Plan:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
         if self.config.of(PersonaliseSettings).on or not self.folder.finished:
             return False
-        return part("fedpfl.launch.going_on:is_over")(self)  # type: ignore[no-any-return]
+        return part("fedpfl.launch.resuming:is_over")(self)  # type: ignore[no-any-return]
 
 
 def prepare(
@@ -69,7 +71,7 @@ def prepare(
     """
     if resume is not None and continued is not None:
         raise ConfigError("continue", continued, "starts a new run, and --resume continues one; use one of them")
-    custom.set_folder(app or Path())
+    own_code.set_folder(app or Path())
     if app is not None:
         discover()
     know_method(defaults)  # the app's settings have those of its method, also where another one is run
@@ -77,13 +79,16 @@ def prepare(
     if resume is None and continued is None:
         check_keys(values)
     else:
-        stored = part("fedpfl.launch.going_on:stored_settings")(resume, continued, values, given)
+        stored = part("fedpfl.launch.resuming:stored_settings")(resume, continued, values, given)
         if continued is not None and (num_clients or "data" in given or "dataset" in given):
             default_clients, stored["num-clients"] = stored["num-clients"], given.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
-    for model in {config.run.model, config.run.model_of(0), *(model for _, model in client_models(config.run))}:
+    models = {config.run.model, config.run.model_of(0)}
+    if config.run.client_models:
+        models |= {model for _, model in part("fedpfl.setup.client_models:client_models")(config.run)}
+    for model in models:
         require_known(model)
     if config.run.metrics:
         part("fedpfl.training.measure:find")(config.run.metrics)
@@ -95,7 +100,7 @@ def prepare(
     given_number = _clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
     if config.run.continue_from and not config.run.resume:
-        decided["continue-from"] = str(part("fedpfl.launch.going_on:EarlierRun").continued(config).path)
+        decided["continue-from"] = str(part("fedpfl.launch.resuming:EarlierRun").continued(config).path)
     if replay := config.of(ParticipationSettings).replay:
         decided["replay"] = str(find_run(replay, Path(config.run.output_dir), "replay").path)
     decided["run-name"] = config.run.run_name or _new_name(config)
@@ -105,7 +110,7 @@ def prepare(
     over = config.of(PersonaliseSettings).on
     for check in [] if over else config.parts("plan"):
         check(config)
-    run = part("fedpfl.launch.going_on:reopened")(config, over) if config.run.resume else _fresh(config)
+    run = part("fedpfl.launch.resuming:reopened")(config, over) if config.run.resume else _fresh(config)
     return Plan(None if app is None else app.resolve(), config, run)
 
 

@@ -9,11 +9,11 @@ import torch
 
 from ..core.errors import NoPlainModel
 from ..core.option import part
-from ..core.rng import global_state_kept
 from ..engine.listener import Listener
 from ..engine.server_run import run_federation
 from ..engine.simulation_transport import SimulationTransport
 from ..options.after_the_end import PersonaliseSettings
+from ..options.own_code import global_state_kept
 from ..results.export import export_personal
 from ..results.run_folder import RunFolder
 from ..setup.config import Config
@@ -54,7 +54,7 @@ def run(
     """
     with shown, logged(shown), global_state_kept():
         if plan.has_finished():
-            shown.line(f"note: {part('fedpfl.launch.going_on:how_to_continue')(plan)}")
+            shown.line(f"note: {part('fedpfl.launch.resuming:how_to_continue')(plan)}")
         else:
             shown.show_step("reading the data")
             simulate(plan.config, [shown, *listeners], workers, shown.printed)

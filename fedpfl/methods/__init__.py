@@ -5,14 +5,16 @@ Custom ones (:mod:`fedpfl.core.custom`) are known as soon as a setting has named
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import pkgutil
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.settings import is_word, require_settings
+from ..options import own_code
 from .settings import ALIASES, SETTINGS
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ __all__ = [
     "settings_of_methods",
 ]
 
+# What can be (the beginning of) a key: lower-case letters and digits with dashes between them.
+_WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
 # current.
 _own: dict[str, tuple[type[Method], int]] = {}
@@ -59,7 +63,7 @@ def _custom(look: bool = True) -> list[type[Method]]:
                 find(name)
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
-    return [method for name, (method, version) in _own.items() if custom.is_current(name, version)]
+    return [method for name, (method, version) in _own.items() if own_code.is_current(name, version)]
 
 
 def settings_of_methods(look: bool = True) -> dict[str, type[Any]]:
@@ -76,9 +80,9 @@ def own_settings(method: str) -> type[Any] | None:
 
 def discover(module: str = "parts") -> list[type[Method]]:
     """Make the methods in a module of the app's folder known, if there is one; return them by name."""
-    if not custom.has_module(module):
+    if not own_code.has_module(module):
         return []
-    found = vars(custom.module("method", f"{module}:method"))
+    found = vars(own_code.module("method", f"{module}:method"))
     own = [key for key, value in found.items() if _is_method(value) and value.__module__ == module]
     return sorted((find(f"{module}:{key}") for key in own), key=lambda method: method.name)
 
@@ -111,10 +115,10 @@ def find(name: str) -> type[Method]:
     if name in own and name not in custom.entry_point_names("method"):
         name = ALIASES.get(name, name)
         return _in_own_file(name) or methods()[name]
-    found = custom.find("method", name, own)
+    found = own_code.find("method", name, own)
     if found not in methods().values():
         _require_method(name, found, own)
-        _own[name] = found, custom.version()
+        _own[name] = found, own_code.version()
     return found  # type: ignore[no-any-return]
 
 
@@ -142,10 +146,20 @@ def _require_method(name: str, found: Any, taken: list[str]) -> None:
     if found.name in taken:
         allowed = f"the class {found.__name__} has the name {found.name!r}, which is a method of fedpfl; choose another"
         raise ConfigError("method", name, allowed)
-    if not is_word(found.name):
+    if not _WORD.fullmatch(found.name):
         allowed = f"the class {found.__name__} has the name {found.name!r}; it must be lower-case words with dashes"
         raise ConfigError("method", name, allowed)
-    require_settings("method", name, found.Settings)
+    _require_settings("method", name, found.Settings)
+
+
+def _require_settings(key: str, value: str, cls: Any) -> None:
+    """Raise ``ConfigError`` for a user's class of settings that :func:`parse` cannot work with."""
+    name = getattr(cls, "__name__", repr(cls))
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise ConfigError(key, value, f"{name} must be a dataclass of settings: @dataclass(frozen=True)")
+    for field in dataclasses.fields(cls):
+        if "limits" not in field.metadata or type(field.default) not in (bool, int, float, str):
+            raise ConfigError(key, value, f'{name}.{field.name} must be made by setting(default, "its meaning")')
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from ..rules.mean import Mean
 from ..training.phase import Forward
 from .base import Aggregation
 from .bases.adapted import AdapterMethod
-from .settings.layers import FlexLoRASettings
+from .settings.divided_layers import FlexLoRASettings
 
 
 class MeanOfProducts(Mean):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import nn
-
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.names import shown
 from ..core.option import part
-from .registry import MODELS, BaseHeadModel, NoHead, Shape, source_of
+from .registry import MODELS, BaseHeadModel, Shape, source_of
 
 
 def build(
@@ -19,7 +17,7 @@ def build(
     """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
     ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
-    :func:`fedpfl.core.custom.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
+    :func:`fedpfl.options.own_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
     otherwise; an ``Inputs`` of several. ``download``: a source may fetch pretrained weights from the internet.
     """
@@ -31,7 +29,7 @@ def build(
     elif _is_registered(name):
         model = _registered(name, input_shape, num_classes, vocabulary)
     else:
-        model = _custom(name, input_shape, num_classes, vocabulary)
+        model = part("fedpfl.models.user_model:named")(name, input_shape, num_classes, vocabulary)
     model.input_shape, model.vocabulary = input_shape, vocabulary
     model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
     return model
@@ -40,7 +38,7 @@ def build(
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     if source_of(name) is None and not _is_registered(name):
-        custom.find("model", name, MODELS)
+        part("fedpfl.options.own_code:find")("model", name, MODELS)
 
 
 def _is_registered(name: str) -> bool:
@@ -56,32 +54,3 @@ def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int
         hint = f"; models that fit: {fitting}" if fitting else ""
         raise ConfigError("model", name, f"{complaint}, but the input is {given}{hint}")
     return known.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
-
-
-def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    """Build what a user's function makes; it gets those arguments of :func:`build` that it names."""
-    found = custom.find("model", name, MODELS)
-    if isinstance(found, nn.Module):
-        raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
-    shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
-    offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
-    built = custom.call("model", name, found, offered)
-    if not isinstance(built, nn.Module):
-        raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
-    if hasattr(input_shape, "parts"):
-        part("fedpfl.models.several_inputs:take_apart")(built, input_shape, name)
-    made: BaseHeadModel = part("fedpfl.models.external:with_head")(
-        built, input_shape, num_classes, vocabulary, name=name
-    )
-    return made
-
-
-def original_module(model: BaseHeadModel) -> nn.Module:
-    """Return the module that a user's function has built, its head put back; another model as it is."""
-    if isinstance(model.head, NoHead):
-        return model.base
-    if not model.head_path:
-        return model
-    above, _, last = model.head_path.rpartition(".")
-    setattr(model.base.get_submodule(above), last, model.head)
-    return model.base

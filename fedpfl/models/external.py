@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.names import shown
-from fedpfl.core.rng import global_state_kept
+from fedpfl.options.own_code import global_state_kept
 
 from .parts import cut_at
 from .registry import BaseHeadModel, NoHead, Shape

@@ -14,9 +14,10 @@ from ..core import custom
 from ..core.errors import ConfigError, did_you_mean
 from ..core.names import shown
 from ..core.option import part
+from ..options import own_code
 from .builder import build
 from .external import made_up, with_head
-from .registry import Shape
+from .registry import MODELS, BaseHeadModel, NoHead, Shape
 
 OwnModel = Union[Callable[..., nn.Module], nn.Module, str]
 
@@ -35,7 +36,7 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
         # Of several inputs it is a shape each.
         shapes = input_shape if isinstance(input_shape, dict) else getattr(input_shape, "shapes", tuple(input_shape))
         offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
-        module = custom.call("model", name_of(model), model, offered)
+        module = own_code.call("model", name_of(model), model, offered)
     if not isinstance(module, nn.Module):
         raise ConfigError("model", name_of(model), f"makes {custom.article(module)}; it must make a torch.nn.Module")
     if not head:
@@ -43,6 +44,32 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
     if not all(isinstance(size, int) for size in input_shape):
         raise ConfigError("head", head, "must be empty where samples have several inputs: it is the last nn.Linear")
     return with_head(module, input_shape, num_classes, vocabulary, head, name_of(model))
+
+
+def named(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
+    """Build what the function that a setting names makes; it gets those of :func:`build`'s arguments that it names."""
+    found = own_code.find("model", name, MODELS)
+    if isinstance(found, nn.Module):
+        raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
+    shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
+    offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
+    built = own_code.call("model", name, found, offered)
+    if not isinstance(built, nn.Module):
+        raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
+    if hasattr(input_shape, "parts"):
+        part("fedpfl.models.several_inputs:take_apart")(built, input_shape, name)
+    return with_head(built, input_shape, num_classes, vocabulary, name=name)
+
+
+def original_module(model: BaseHeadModel) -> nn.Module:
+    """Return the module that a user's function has built, its head put back; another model as it is."""
+    if isinstance(model.head, NoHead):
+        return model.base
+    if not model.head_path:
+        return model
+    above, _, last = model.head_path.rpartition(".")
+    setattr(model.base.get_submodule(above), last, model.head)
+    return model.base
 
 
 def name_of(model: OwnModel) -> str:

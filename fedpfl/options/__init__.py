@@ -2,6 +2,7 @@
 
 Those, above all ``client.py`` and ``server.py``, are imported in runs that want them alone. To add an option, write a
 subclass of :class:`~fedpfl.core.option.Option` in a new folder, or a file if it brings nothing, and name it here.
+Two files serve data, models and methods as well: ``own_code.py`` finds the user's code, ``inputs.py`` packs inputs.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..client.state import ClientState
-from ..core import code_hash, custom
+from ..core import code_hash
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError
 from ..core.files import open_regular, private_folder, write_atomically
 from ..core.names import other_than
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
+from ..options import own_code
 from ..setup.config import Config
 from ..setup.removed import REMOVED
 from ..version import __version__
@@ -166,13 +167,13 @@ class EarlierRun(RunFolder):
     def changes(self) -> list[str]:
         """Tell in what this program differs from the one that wrote the run: settings, version, code."""
         values, by = self.config(), self.task().get("written_by", {})
-        version, code, own_code = (str(by.get(key, "")) for key in ("fedpfl", "code", "own_code"))
+        version, code, had = (str(by.get(key, "")) for key in ("fedpfl", "code", "own_code"))
         found = [_NEWER.format(version)] if is_newer(version) else []
         if not found and code not in ("", code_hash.of_package()):
             found = [f"fedpfl's code has changed since (it was {version}, this is {__version__}): results may differ"]
         try:
             known = Config.parse(values).flat()
-            if own_code and custom.fingerprint(known) not in ("", own_code):
+            if had and own_code.fingerprint(known) not in ("", had):
                 found.append("the code of your own that it uses has changed since")
         except FedpflError as error:
             return [*found, f"its settings cannot be checked here: {error}"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from ..core import metrics
-from .line import metric_names
 
 # Computed from the clients' accuracies, and not stored.
 WORST_TENTH = "worst-tenth"
@@ -86,27 +84,11 @@ class History:
         """Return the sum of a number over all rounds."""
         return sum(self.curve(number).values())
 
-    def traffic(self) -> dict[int, int]:
-        """Return the bytes moved so far in both directions, by round."""
-        sums = accumulate(line["bytes_up"] + line["bytes_down"] for line in self.lines)
-        return {line["round"]: so_far for line, so_far in zip(self.lines, sums, strict=True)}
-
-    def elapsed(self) -> dict[int, float]:
-        """Return the virtual seconds so far, by round; nothing where no clock ran."""
-        curve = self.curve("seconds_virtual")
-        return dict(zip(curve, accumulate(curve.values()), strict=True))
-
     def failures(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of clients that failed."""
         for line in self.lines:
             for client, reason in line.get("failed", {}).items():
                 yield line["round"], int(client), reason
-
-    def only(self, clients: Collection[int]) -> History:
-        """Return the history with the scores of some clients alone; no clients given: all."""
-        tests = ("personalised", "trained")
-        lines = [line | {part: _of_some(line.get(part), clients) for part in tests} for line in self.lines]
-        return History(lines, self.by) if clients else self
 
 
 class Patience:
@@ -150,19 +132,3 @@ def _value(line: Mapping[str, Any], number: str) -> float | None:
         return worst_tenth(values["each"].values()) if values.get("each") else None
     value = values.get(name)
     return value
-
-
-def _of_some(scores: Mapping[str, Any] | None, clients: Collection[int]) -> dict[str, Any] | None:
-    """Return of a test's scores what is recorded by client, of some clients; None where none of them was tested."""
-    each = {client: value for client, value in scores["each"].items() if int(client) in clients} if scores else {}
-    if not scores or not each:
-        return None
-    found: dict[str, Any] = {"accuracy": statistics.fmean(each.values()), "each": each}
-    if sizes := scores.get("samples"):
-        found["samples"] = {client: sizes[client] for client in each}
-        correct = sum(accuracy * sizes[client] for client, accuracy in each.items())
-        found["weighted"] = correct / sum(found["samples"].values())
-    for name in metric_names(scores):
-        theirs = {client: value for client, value in scores.get(f"each-{name}", {}).items() if int(client) in clients}
-        found.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
-    return found

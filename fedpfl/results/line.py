@@ -153,19 +153,3 @@ def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
     """Return the names of the numbers of a tested model in a line of ``metrics.jsonl`` that ``metrics`` asked for."""
     return [name for name, value in scores.items() if not isinstance(value, dict) and name not in ALWAYS]
-
-
-def curves(line: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a round that trackers draw, by their names there, from its line of ``metrics.jsonl``."""
-    parts = {part: line.get(part) or {} for part in ("personalised", "global", "validation")}
-    found = {
-        "train/loss": line.get("train_loss"),
-        **{f"{part}/accuracy": scores.get("accuracy") for part, scores in parts.items()},
-        **{f"{part}/{name}": scores[name] for part, scores in parts.items() for name in metric_names(scores)},
-        "bytes/up": line["bytes_up"],
-        "bytes/down": line["bytes_down"],
-        "seconds": line["seconds"],
-        "seconds-virtual": line.get("seconds_virtual"),
-        "joules": line.get("joules"),
-    }
-    return {name: value for name, value in found.items() if value is not None}

@@ -24,7 +24,6 @@ import io
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,14 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..core import code_hash, custom
-from ..core.errors import (
-    ConfigError,
-    DamagedFile,
-    StateError,
-    did_you_mean,
-    printable,
-    uncontrolled,
-)
+from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable, uncontrolled
 from ..core.files import locked, naming, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import stored
@@ -58,10 +50,10 @@ from ..core.stored import (
     write_toml,
 )
 from ..rules import Rule
-from ..setup.config import Config, keys_of
+from ..setup.config import Config
 from ..version import __version__
 from .history import History
-from .line import curves, summarise
+from .line import summarise
 from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
@@ -75,7 +67,7 @@ class RunFolder:
 
     def __init__(self, path: Path, row: str = "", column: str = "", cache: Path | None = None) -> None:
         self.path, self.row, self.column, self.cache = Path(path), row, column, cache
-        self._events: Any = None
+        self._curves: Any = None
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -198,7 +190,9 @@ class RunFolder:
         write_arrays(self.path / "checkpoint" / f"round-{done.number:06d}.safetensors", state)
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old[1].unlink()
-        self._write_events(line)
+        if self._curves is None:
+            self._curves = part("fedpfl.results.curves:Curves")(self.path)
+        self._curves.add(line)
         return line
 
     def finish(self, rule: Rule, text: str) -> None:
@@ -207,8 +201,8 @@ class RunFolder:
             received = rule.layout.unpack(rule.layout.pack(rule.shared, rule.federation.wire_dtype))
             write_arrays(self.path / GLOBAL, rule.layout.unflatten(received))
         write_atomically(self.path / "summary.md", text.encode())
-        if self._events is not None:
-            self._events.close()
+        if self._curves is not None:
+            self._curves.close()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +211,7 @@ class RunFolder:
         path = self.path / "config.toml"
         try:
             found = read_toml(path)
-            same = found.keys() <= {*keys_of(str(found.get("method", "")))}
+            same = found.keys() <= {*part("fedpfl.setup.all_settings:keys_of")(str(found.get("method", "")))}
             return found if same else Stored(path, part("fedpfl.setup.removed:renewed")(found).items())
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
@@ -324,27 +318,10 @@ class RunFolder:
         found = ((_CHECKPOINT.fullmatch(path.name), path) for path in folder.iterdir())
         return sorted((int(match.group(1)), path) for match, path in found if match)
 
-    def _write_events(self, line: dict[str, Any]) -> None:
-        # Half a second to import: the first round is over by then, and reading a run needs none of it.
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
-        # Not by TensorBoard's writer, of which a thread would fail on a full disk.
-        with naming(self.path / name):
-            if self._events is None:
-                self._events = RecordWriter((self.path / name).open("ab"))
-                self._events.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in curves(line).items()]
-            event = Event(wall_time=time.time(), step=line["round"], summary=Summary(value=values))
-            self._events.write(event.SerializeToString())
-            self._events.flush()
-
 
 def writer(config: Config) -> dict[str, str]:
     """Return which code writes a run."""
-    own = custom.fingerprint(config.flat())
+    own = part("fedpfl.options.own_code:fingerprint")(config.flat())
     return {"fedpfl": __version__, "code": code_hash.of_package(), "own_code": own}
 
 

@@ -11,12 +11,12 @@ from ..core.errors import ConfigError
 from ..core.extras import Extras
 from ..core.frozen import frozen
 from ..core.metrics import MASKS
+from ..core.option import part
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
 from ..methods.base import require_returned
 from ..models.builder import build
-from ..models.parts import cut
 from ..models.registry import BaseHeadModel
 from ..rules import Rule
 from .config import Config
@@ -69,7 +69,7 @@ def assemble(
     if not any(True for _ in plain.parameters()):
         raise ConfigError("model", config.run.model, "freezes all its parameters (requires_grad=False): nothing trains")
     if config.method.personal_head:
-        cut(plain)  # which refuses a model without a head
+        part("fedpfl.models.parts:cut")(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")

@@ -7,9 +7,8 @@ Flower hands every process the same flat mapping (``pyproject.toml``, overridden
 from __future__ import annotations
 
 import re
-from dataclasses import Field, dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Mapping, TypeVar
 
 from ..core import custom
 from ..core import settings as s
@@ -21,7 +20,7 @@ from ..core.option import Option, TaskFacts, options
 from ..core.option import part as imported
 from ..core.settings import setting
 from ..data.settings import DataSettings
-from ..methods import find, own_settings, settings_of_methods
+from ..methods import find
 from ..methods import names as method_names
 from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
@@ -29,10 +28,6 @@ from ..training.settings import TrainingSettings
 if TYPE_CHECKING:
     from ..methods import Method
 
-# At most six digits: what comes from the network must not make a range of billions.
-_CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
-# Titles of parts of the settings.
-SEVERAL, METHOD = "Several methods", "Method "
 # Of the settings of run and training: see `Config.of_stored_arrays`.
 _OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "download-weights")
 S = TypeVar("S")
@@ -161,16 +156,7 @@ class RunSettings:
 
     def model_of(self, client: int) -> str:
         """Return a client's model."""
-        text = self.client_models
-        if not text:
-            return self.model
-        if not custom.is_reference(text):
-            return next((model for numbers, model in client_models(self) if client in numbers), self.model)
-        name = custom.call("client-models", text, custom.find("client-models", text), {"client": client})
-        if not isinstance(name, str):
-            allowed = f"returns {custom.article(name)} for client {client}, and must return the name of a model"
-            raise ConfigError("client-models", text, allowed)
-        return name
+        return imported("fedpfl.setup.client_models:model_of")(self, client) if self.client_models else self.model
 
     def enough_clients(self, expected: int) -> int:
         """Return how many of the expected clients have to take part."""
@@ -211,8 +197,8 @@ class RunSettings:
         """Raise ``ConfigError`` for settings that do not fit together."""
         if self.run_name and not _RUN_NAME.fullmatch(self.run_name):
             raise ConfigError("run-name", self.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
-        for _, model in client_models(self):
-            s.parse(RunSettings, {"model": model})
+        if self.client_models:
+            imported("fedpfl.setup.client_models:check")(self)
         if self.client_models and self.initial_weights:
             allowed = "cannot be combined with client-models: it is for one model"
             raise ConfigError("initial-weights", self.initial_weights, allowed)
@@ -328,122 +314,3 @@ class Config:
         of_run = {key: value for part in (self.run, self.training) for key, value in s.items(part) if key in _OF_ARRAYS}
         common = {key: value for o in self.options if o.of_arrays for key, value in s.items(o.settings)}
         return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
-
-
-def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
-    """Yield numbers of clients and their model, as ``client-models`` lists them; ``ConfigError`` for another form."""
-    taken: set[int] = set()
-    listed = "" if custom.is_reference(run.client_models) else run.client_models
-    for part in filter(None, listed.split(",")):
-        found = _CLIENTS.fullmatch(part.strip())
-        if found is None:
-            allowed = f"{part.strip()!r} must be a number or a range of clients, a colon and a model: 0-9:fedavg-cnn"
-            raise ConfigError("client-models", run.client_models, allowed)
-        first, last = int(found[1]), int(found[2] or found[1])
-        numbers = range(first, last + 1)
-        if not numbers or not taken.isdisjoint(numbers):
-            allowed = f"{part.strip()!r} has {'no client' if not numbers else 'a client that has a model already'}"
-            raise ConfigError("client-models", run.client_models, allowed)
-        taken.update(numbers)
-        yield numbers, found[3]
-
-
-def _common() -> list[tuple[str, type]]:
-    """Return title and settings class of every part that all methods have."""
-    own = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
-    return [*own, *((option.title, option.Settings) for option in options() if s.keys(option.Settings))]
-
-
-def keys_of(method: str = "") -> list[str]:
-    """Return every key that all methods have, and those of a method of this package."""
-    return list(_fields_of(method))
-
-
-def _fields_of(method: str) -> dict[str, Field[Any]]:
-    """Return the settings that all methods have, and those of a method, by key."""
-    own = own_settings(method)
-    common = {key: of for _, cls in _common() for key, of in s.by_key(cls).items()}
-    return {**common, **(s.by_key(own, method) if own else {})}
-
-
-def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
-    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name.
-
-    ``look`` for methods in installed packages as well.
-    """
-    found = {title: s.by_key(cls) for title, cls in _common()}
-    found[SEVERAL] = {}
-    listed: set[str] = set()
-    for name, cls in settings_of_methods(look).items():
-        own = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
-        found[SEVERAL].update({key: of for key, of in own.items() if of.metadata["of"] == ""})
-        found[f"{METHOD}{name}"] = {key: of for key, of in own.items() if of.metadata["of"] != ""}
-        listed |= own.keys()
-    return {title: part for title, part in found.items() if part}
-
-
-def all_settings(look: bool = True) -> dict[str, Field[Any]]:
-    """Return every setting of a run by key; ``look`` for methods in installed packages as well."""
-    return {key: of for part in sections(look).values() for key, of in part.items()}
-
-
-def owners() -> dict[str, tuple[str, ...]]:
-    """Return the methods of every setting that only some methods have, by key."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name, cls in settings_of_methods().items():
-        for key in s.keys(cls, name):
-            found[key] = (*found.get(key, ()), name)
-    return found
-
-
-def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed, without torch.
-
-    ``app`` has the settings of the app, among them those of its own methods. ``named`` are settings whose values are
-    checked later, as is what needs torch: the settings of a custom method, the name of a model, and what does not fit
-    together.
-    """
-    method = given.get("method", app.get("method", ""))
-    if isinstance(method, str) and custom.is_custom("method", method):
-        return  # whose settings are known once it is imported
-    fields = _fields_of(method if isinstance(method, str) else "")
-    if {*named, *given} - fields.keys():
-        fields = all_settings(look=False)
-        removed = imported("fedpfl.setup.removed:REMOVED")
-        s.require_keys({**named, **given}, {*fields, *app} - removed.keys())
-    for key, value in given.items():
-        if key == "model":
-            s.typed(key, value, fields[key])
-        elif key in fields:
-            s.checked(key, value, fields[key])
-
-
-def unused(values: Mapping[str, Any], method: str) -> list[str]:
-    """Name, in one line, the settings of other methods that are not at their defaults; an empty list if there are none.
-
-    Flower hands over every key that the app has, so that only another value shows that a setting was given.
-    """
-    if not set(values) - {*keys_of(method)}:  # so that no other method needs to be imported
-        return []
-    every = all_settings()
-    given: dict[str, list[str]] = {}
-    for key, methods in owners().items():
-        if method not in methods and values.get(key, every[key].default) != every[key].default:
-            given.setdefault(", ".join(methods), []).append(key)
-    named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
-    return [f"settings of other methods, which {method} does not use: {named}"] if given else []
-
-
-def know_method(values: Mapping[str, Any]) -> None:
-    """Make the settings of a custom method known, wherever its class comes from, if ``values`` name one."""
-    named = values.get("method")
-    if isinstance(named, str) and custom.is_custom("method", named):
-        find(named)
-
-
-def check_keys(values: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` for a key that no part of the program knows, or a method that cannot be found."""
-    know_method(values)
-    if not set(values) - {*keys_of(str(values.get("method", "")))}:  # so that no other method needs to be imported
-        return
-    s.require_keys(values, all_settings())

@@ -17,7 +17,7 @@ from ..core.errors import FedpflError
 from ..core.files import write_atomically
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__
-from .config import METHOD, all_settings, sections
+from .all_settings import METHOD, all_settings, sections
 from .removed import renewed, require_there
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"

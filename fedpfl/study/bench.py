@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.superlink import answer, copy_app, reason_in, run_flwr
-from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.settings import PLACES
 from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
+from ..options import own_code
 from .grid import Job, Resources
 from .store import PlannedRun, Store
 
@@ -57,7 +57,7 @@ class SuperLinkExecutor:
                 allowed = f"{len(online)} SuperNodes are online at {self._superlink!r}"
                 raise ConfigError("num-clients", clients, allowed)
             if self._app is None:
-                custom.require_installed(run.settings)
+                own_code.require_installed(run.settings)
 
     def online(self) -> list[str]:
         """Return the ids of the SuperNodes that are there."""

@@ -19,7 +19,7 @@ from ..core.settings import absolute_places
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
 from ..results.tables import Cell, Spread, Table
-from ..setup.config import owners
+from ..setup.all_settings import owners
 from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, Protocol
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
+from ..options import own_code
 from .store import PlannedRun, State, Store, unique
 from .warm_process import WarmProcess
 
@@ -221,7 +222,7 @@ class Process:
 
     def _spawn(self, command: list[str]) -> None:
         is_custom = any(custom.references(self._run.settings))
-        folder = (custom.folder() if is_custom else None) or self._store.root  # where custom code is found
+        folder = (own_code.folder() if is_custom else None) or self._store.root  # where custom code is found
         self._share.warm.start(command, folder, self._answer, self._log)
 
     def _result(self, code: int, complete: bool) -> dict[str, Any]:

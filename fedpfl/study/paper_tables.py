@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..core.errors import FedpflError
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
+from ..results.views import of_clients
 from . import run_numbers
 from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
@@ -283,7 +284,7 @@ def _curves(measured: Measured, name: str) -> Table:
         if measured.store.state(run) is not State.FINISHED:
             continue
         points = found.setdefault(f"{row}, {column}", {})
-        history = measured.store.folder(run).history().only(measured.cells[row, column].clients)
+        history = of_clients(measured.store.folder(run).history(), measured.cells[row, column].clients)
         for of, value in history.curve(number).items():
             points.setdefault(of, []).append(float(value))
     rounds = sorted({of for points in found.values() for of in points})

@@ -13,6 +13,7 @@ from ..core.stored import read_json
 from ..results.history import History
 from ..results.run_folder import RunFolder
 from ..results.tables import Spread
+from ..results.views import of_clients, traffic
 
 WINDOW = 10
 # Kinds of metrics whose names have an argument, after a colon.
@@ -92,7 +93,7 @@ def _cost(kind: str, argument: str) -> Metric | None:
 # What it has cost up to a round, its own tests included.
 COSTS: dict[str, tuple[str, Callable[[History, int], float]]] = {
     "rounds-to": ("rounds", lambda history, number: number),
-    "megabytes-to": ("MB", lambda history, number: history.traffic()[number] / 1e6),
+    "megabytes-to": ("MB", lambda history, number: traffic(history)[number] / 1e6),
     "seconds-to": ("s", lambda history, number: sum(
         seconds for of, seconds in history.curve("seconds_train").items() if of <= number
     )),
@@ -122,7 +123,7 @@ def measure(name: str, folder: RunFolder, notes: Path, clients: Collection[int] 
     """
     if mode := mode_of(name):
         return float(read_json(notes / f"{NEW_CLIENTS}-{mode}.json")["weighted"])
-    value = find(name).value(folder.history().only(clients))
+    value = find(name).value(of_clients(folder.history(), clients))
     return None if value is None else float(value)
 
 

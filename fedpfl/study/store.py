@@ -31,8 +31,10 @@ from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places
 from ..core.stored import read_json, to_toml
+from ..options import own_code
 from ..results.run_folder import RunFolder, find_run
-from ..setup.config import Config, all_settings, check_keys
+from ..setup.all_settings import all_settings, check_keys
+from ..setup.config import Config
 from ..setup.removed import REMOVED, as_before
 from . import run_numbers
 
@@ -113,7 +115,7 @@ def plan(
     known: Mapping[str, Any] = {**all_settings(), **REMOVED}
     same = {key for key in ADDED_LATER & named.keys() if named[key] == known[key].default}
     counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
-    if code := custom.fingerprint(flat):
+    if code := own_code.fingerprint(flat):
         counted["parts"] = code  # other custom code makes another run
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
     modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})

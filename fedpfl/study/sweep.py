@@ -17,7 +17,8 @@ from ..core.rng import generator
 from ..methods import find
 from ..results.run_folder import RunFolder
 from ..results.tables import Cell, Spread, Table
-from ..setup.config import RunSettings, owners
+from ..setup.all_settings import owners
+from ..setup.config import RunSettings
 from . import run_numbers
 from .store import NOT_IDENTIFYING, PlannedRun, State, Store, plan
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.pixels import HALF, pixels_of, scale
+from ..core.pixels import HALF, of_channels, scale
+from ..options import own_code
 
 NO_AUGMENTATION, FLIP_CROP = "none", "flip-crop"
 BORDER = 4
@@ -78,7 +79,7 @@ def _by_torchvision(name: str, v2: Any, normalize: str, x: Tensor, rng: np.rando
 
 
 def _own(name: str) -> Augmentation:
-    function = custom.guarded("augmentation", name, custom.find("augmentation", name))
+    function = own_code.guarded("augmentation", name, own_code.find("augmentation", name))
 
     def augment(x: Tensor, rng: np.random.Generator) -> Tensor:
         found = function(x.clone(), rng)
@@ -103,3 +104,14 @@ def flip_crop(x: Tensor, rng: np.random.Generator) -> Tensor:
     images, down, across = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
     places = [torch.from_numpy(np.broadcast_to(at, (n, height, width)).copy()) for at in (images, down, across)]
     return padded[tuple(at.to(x.device) for at in places)].permute(0, 3, 1, 2)
+
+
+def pixels_of(x: Tensor, normalize: str = HALF) -> Tensor:
+    """Return the uint8 images that :func:`scale` made ``x`` of."""
+    return brightness(x, normalize).mul_(255).round_().to(torch.uint8)
+
+
+def brightness(x: Tensor, normalize: str = HALF) -> Tensor:
+    """Return the shares of the brightest value, from 0 to 1, that :func:`scale` made ``x`` of; x is not changed."""
+    mean, deviation = (tensor.to(x.device) for tensor in of_channels(normalize))
+    return x.mul(deviation).add_(mean)

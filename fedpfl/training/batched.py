@@ -28,7 +28,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import in_one_line
 from ..core.frozen import frozen
-from ..core.rng import set_torch_state, torch_state
 from ..core.samples import Samples
 from ..core.sharing import UNUSED_BUFFER, Given
 from .adaptive import TorchOptimizer
@@ -594,6 +593,19 @@ class _Joined:
 
     def random(self, count: int) -> Any:
         return np.concatenate([rng.random(count // len(self._generators)) for rng in self._generators])
+
+
+def torch_state(device: str = "cpu") -> Tensor:
+    """Return the state of the generator from which torch draws on a device."""
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+def set_torch_state(state: Tensor, device: str = "cpu") -> None:
+    """Have torch draw on a device what follows a state."""
+    if device == "cuda":
+        torch.cuda.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)
 
 
 class _Draws:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.metrics import labels_of
+from ..options import own_code
 from .losses import CROSS_ENTROPY, SEGMENTATION, Criterion
 from .settings import listed_weights
 
@@ -61,7 +62,7 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") 
 @lru_cache(maxsize=8)
 def _own(text: str, version: int) -> Criterion:
     word = custom.without_clients(text)
-    function = custom.guarded("loss", text, custom.find("loss", word))
+    function = own_code.guarded("loss", text, own_code.find("loss", word))
 
     def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         found: Any = function(outputs, y if y.is_floating_point() else y.long())
@@ -77,7 +78,7 @@ def _own(text: str, version: int) -> Criterion:
 
 def own_loss(text: str) -> Criterion:
     """Return the user's function that a setting ``loss`` names: (model's numbers, labels) → mean, or each sample's."""
-    return _own(text, custom.version())
+    return _own(text, own_code.version())
 
 
 def require_working(text: str, num_classes: int) -> None:

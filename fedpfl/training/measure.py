@@ -14,6 +14,7 @@ from ..core import custom, metrics
 from ..core.claims import LARGEST
 from ..core.errors import ConfigError, FedpflError
 from ..core.samples import IGNORED
+from ..options import own_code
 from .losses import CROSS_ENTROPY, KINDS, MSE, SEGMENTATION
 
 SumAndCount = Tuple[float, float]
@@ -85,7 +86,7 @@ class _Own:
 
     def __init__(self, word: str) -> None:
         self._word, self.failed = word, False
-        self._function = custom.guarded("metrics", word, custom.find("metrics", word))
+        self._function = own_code.guarded("metrics", word, own_code.find("metrics", word))
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         if loss == SEGMENTATION:

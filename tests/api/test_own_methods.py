@@ -14,7 +14,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.cli.common import load_app
-from fedpfl.core import custom
+from fedpfl.options import own_code
 from fedpfl.setup import reference
 from fedpfl.study.sweep import SweepPlan
 
@@ -128,7 +128,7 @@ def test_every_command_finds_the_code_of_this_folder(elsewhere):
         ["report", "--sweep", "mine", "--output-dir", "grid"], ["report", str(run)], ["show", str(run)],
         ["analyse", "per-client", str(run)], ["export", str(run)],
     ):  # fmt: skip
-        custom.set_folder(None)  # as in a new process: modules of the folder are forgotten
+        own_code.set_folder(None)  # as in a new process: modules of the folder are forgotten
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, (arguments, done.output)
 
@@ -204,7 +204,7 @@ def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
 
 
 def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):
-    custom.set_folder(elsewhere)
+    own_code.set_folder(elsewhere)
     base = {"num-clients": 2, "num-server-rounds": 1}
     found = SweepPlan(base, {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}, [], 1, 1)
     assert [point.get("double-factor") for point in found.points] == [None, 1.0, 2.0]

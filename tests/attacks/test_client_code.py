@@ -13,9 +13,9 @@ import pytest
 from support import FEW_SAMPLES, federation, run_federation
 
 from fedpfl.client.engine import HANDLERS
+from fedpfl.client.forks import in_one_process
 from fedpfl.client.together import Together
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.core.forks import in_one_process
 from fedpfl.engine import pool, worker
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config

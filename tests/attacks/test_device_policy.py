@@ -23,11 +23,12 @@ from fedpfl.client import policy, protocol
 from fedpfl.client.answer import handle
 from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
-from fedpfl.core import code_hash, custom, stored
+from fedpfl.core import code_hash, stored
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
 from fedpfl.flower.messages import to_content
+from fedpfl.options import own_code
 
 SHIPPED = Path(__file__).parents[2] / "jetson" / "policy.toml"
 NODE = {"partition-id": 1, "num-partitions": 3}
@@ -158,9 +159,9 @@ def app(tmp_path):
         "Path(__file__).with_name('imported').touch()\n\n\n"
         "class Mine(FedPer):\n    name = 'mine'\n"
     )
-    custom.set_folder(folder)
+    own_code.set_folder(folder)
     yield folder
-    custom.set_folder(None)
+    own_code.set_folder(None)
 
 
 def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow, app):

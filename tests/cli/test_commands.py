@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 from fedpfl.bench.device.profile import Profile
 from fedpfl.cli import app, doctor
 from fedpfl.core.errors import ConfigError
-from fedpfl.data import federated_data, own_data, table
+from fedpfl.data import federated_data, table
+from fedpfl.data.datasets.own_data import own_data
 from fedpfl.methods import methods
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, check, check_keys
+from fedpfl.setup.all_settings import check, check_keys
+from fedpfl.setup.config import Config
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings
 

@@ -19,8 +19,10 @@ from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import Method, find, methods
+from fedpfl.options import own_code
 from fedpfl.results.run_folder import RunFolder
-from fedpfl.setup.config import Config, check_keys
+from fedpfl.setup.all_settings import check_keys
+from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 
 PARTS = """
@@ -68,9 +70,9 @@ def app(tmp_path, monkeypatch):
     folder.mkdir()
     write(folder, PARTS)
     monkeypatch.chdir(folder)
-    custom.set_folder(folder)
+    own_code.set_folder(folder)
     yield folder
-    custom.set_folder(None)
+    own_code.set_folder(None)
     assert "parts" not in sys.modules
 
 
@@ -80,7 +82,7 @@ def write(folder, text, name="parts"):
 
 def refusal(kind, text):
     with pytest.raises(FedpflError) as error:
-        custom.find(kind, text)
+        own_code.find(kind, text)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -119,10 +121,10 @@ def test_clients_of_a_list_keep_their_own_test_samples(app):
 def test_a_file_that_has_changed_is_read_anew(app):
     first = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     assert federated_data(DataSettings(dataset="parts:points"), 3, 1) is first
-    version = custom.version()
+    version = own_code.version()
     write(app, PARTS.replace("/ 60", "/ 30") + "    # longer")
-    custom.set_folder(app)
-    assert custom.version() == version + 1
+    own_code.set_folder(app)
+    assert own_code.version() == version + 1
     data = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     np.testing.assert_array_equal(data.train(0).x, 2 * first.train(0).x)
 
@@ -188,7 +190,7 @@ MODELS = {
 def test_a_model_that_is_none_is_one_line(app, case):
     text, words = MODELS[case]
     write(app, f"from torch import nn\n{text}\n")
-    custom.set_folder(app)
+    own_code.set_folder(app)
     with pytest.raises(ConfigError) as error:
         models.build("parts:part", (64,), 10)
     assert re.fullmatch(f"model = 'parts:part': {words}", str(error.value)), str(error.value)
@@ -215,7 +217,7 @@ DATASETS = {
 def test_data_that_are_none_are_one_line(app, case):
     text, words = DATASETS[case]
     write(app, f"import numpy as np\nfrom fedpfl.data import Dataset\n{text}\n")
-    custom.set_folder(app)
+    own_code.set_folder(app)
     with pytest.raises(FedpflError) as error:
         federated_data(DataSettings(dataset="parts:part"), 1, 1)
     assert re.fullmatch(words, str(error.value)), str(error.value)
@@ -238,7 +240,7 @@ METHODS = {
 def test_a_method_that_is_none_is_one_line(app, case):
     text, words = METHODS[case]
     write(app, f"from fedpfl.methods import Method\n{text}\n")
-    custom.set_folder(app)
+    own_code.set_folder(app)
     with pytest.raises(ConfigError) as error:
         Config.parse({"method": "parts:part"})
     assert re.fullmatch(f"method = 'parts:part': {words}", str(error.value)), str(error.value)
@@ -252,9 +254,9 @@ def test_objects_of_this_process_are_settings_for_a_while(app):
         assert re.fullmatch(r"python:local#\d+", text) and re.fullmatch(r"python:model#\d+", other)
         torch.manual_seed(1)
         assert models.build(text, (4,), 3).head.out_features == 3
-        custom.require_sendable({"method": "fedavg"})
+        own_code.require_sendable({"method": "fedavg"})
         with pytest.raises(ConfigError, match="only this process has this object"):
-            custom.require_sendable({"model": text})
+            own_code.require_sendable({"model": text})
     assert "give it again" in refusal("model", text)
     with as_setting("method", find("fedper")) as text:
         assert text == "fedpfl.methods.fedper:FedPer" and find(text) is find("fedper")
@@ -269,7 +271,7 @@ def test_installed_packages_register_theirs(app, monkeypatch):
     own = {"own": EntryPoint("own", "parts:Own", "fedpfl.methods")}
     data = {"points": EntryPoint("points", "parts:points", "fedpfl.datasets")}
     found = {"model": group, "method": own, "dataset": data}
-    monkeypatch.setattr(custom, "_entry_points", lambda kind: found[kind])
+    monkeypatch.setattr(custom, "entry_points_of", lambda kind: found[kind])
     config = Config.parse({"model": "package-net", "method": "own", "dataset": "points", "own-pull": 2.0})
     assert issubclass(type(config.method), Method) and config.method.settings.pull == 2.0
     assert models.build("package-net", (4,), 3).head.out_features == 3
@@ -290,5 +292,5 @@ def test_a_module_of_no_file_is_not_the_apps(app, monkeypatch):
     write(app, made + "sys.modules['of_no_file'] = made\n" + textwrap.dedent(PARTS))
     monkeypatch.setitem(sys.modules, "of_no_file", None)
     del sys.modules["of_no_file"]
-    custom.find("model", "parts:net")
-    assert "of_no_file" in sys.modules and "of_no_file" not in custom._app.modules
+    own_code.find("model", "parts:net")
+    assert "of_no_file" in sys.modules and "of_no_file" not in own_code._app.modules

@@ -10,8 +10,9 @@ from hypothesis.extra import numpy as hnp
 from support import LocalGrid, federation, needed, run_federation
 from torch import nn
 
+import fedpfl.setup.all_settings
 import fedpfl.setup.config
-from fedpfl.client import engine as client_module
+from fedpfl.client.engines import _engines
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
 from fedpfl.core.payload import Payload
@@ -183,11 +184,12 @@ class Counting(Method):
 
 @pytest.fixture
 def counting(monkeypatch):
-    client_module._engines.clear()
-    monkeypatch.setattr(fedpfl.setup.config, "find", lambda name: Counting)
+    _engines.clear()
+    for module in (fedpfl.setup.config, fedpfl.setup.all_settings):
+        monkeypatch.setattr(module, "find", lambda name: Counting)
     monkeypatch.setattr(Counting, "seen", [])
     yield {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1}
-    client_module._engines.clear()
+    _engines.clear()
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedpfl.bench.device.predict import _read_table as read_for_model
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import FederatedData
+from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 from fedpfl.setup.objects import as_setting
@@ -65,9 +65,9 @@ def test_a_device_needs_the_list_and_then_agrees(tmp_path):
     frame().iloc[:2].drop(columns="client").to_csv(tmp_path / "a.csv", index=False)
     given_ = DataSettings(dataset="table", category_columns="mode", min_samples=2)
     with pytest.raises(ConfigError, match="must list the words where devices have their own tables"):
-        FederatedData.own(given_, str(tmp_path / "a.csv"), 0, 1)
+        own_data(given_, str(tmp_path / "a.csv"), 0, 1)
     listed = DataSettings(dataset="table", category_columns="mode=off|auto", min_samples=2)
-    data = FederatedData.own(listed, str(tmp_path / "a.csv"), 0, 1)
+    data = own_data(listed, str(tmp_path / "a.csv"), 0, 1)
     assert data.feature_names == ("speed", "mode=off", "mode=auto", "mode=other")
 
 

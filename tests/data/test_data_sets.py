@@ -19,7 +19,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, dataset, fetch, load, table
 from fedpfl.data.datasets.folder import read_image_folder
 from fedpfl.data.datasets.npz import read_npz
-from fedpfl.data.datasets.own_data import read_own
+from fedpfl.data.datasets.own_data import own_data, read_own
 from fedpfl.data.datasets.published import _TORCHVISION, EMNIST_BALANCED
 from fedpfl.data.reading import owners
 from fedpfl.data.registry import DATASETS, dataset_names
@@ -273,10 +273,10 @@ def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
     assert len(data.y_test) == 4 and data.remarks == (f"there is no part test: {part} is the test set",)
     given = DataSettings(dataset="image-folder", data=str(root), min_samples=2, partitioner="iid")
     assert FederatedData(given, 2, seed=1).remarks == [f"pets: {data.remarks[0]}"]
-    assert FederatedData.own(given, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
+    assert own_data(given, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
     data = read_image_folder(pictures(root, "test/cat"))
     assert len(data.y_test) == 2 and not data.remarks and data.validation.tolist() == [False] * 4 + [True] * 4
-    one = FederatedData.own(given, str(root), 0, 1)
+    one = own_data(given, str(root), 0, 1)
     assert one.sizes(0) == (4, 2) and len(one.validation(0).y) == 4
 
 

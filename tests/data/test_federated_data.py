@@ -12,21 +12,21 @@ import torch
 from real_data import real_data_dir
 
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.core.pixels import pixels_of
 from fedpfl.data import (
     DataSettings,
     FederatedData,
     default_clients,
     federated_data,
-    label_permutation,
     load,
-    own_data,
     partition_counts,
     with_partitioner,
 )
+from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.partitioners import Share
 from fedpfl.data.plot import as_text, bubble_chart
 from fedpfl.data.settings import in_words
+from fedpfl.data.skew import label_permutation
+from fedpfl.training.augment import pixels_of
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_own_file_is_one_clients_share(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, x=x, y=np.arange(40) % 3)
     settings = DataSettings(test_fraction=0.2, permute_labels=True)
-    data = FederatedData.own(settings, str(path), client=3, seed=7, num_classes=10)
+    data = own_data(settings, str(path), client=3, seed=7, num_classes=10)
     assert data.num_clients == 1 and data.num_classes == 10 and data.sizes(0) == (32, 8)
     assert np.array_equal(np.sort(np.concatenate(data.share(0))), np.arange(40))
     assert np.array_equal(data.labels(0), label_permutation(3, 10)[(np.arange(40) % 3)[data.share(0).train]])
@@ -142,25 +142,25 @@ def test_own_file_is_one_clients_share(tmp_path: Path) -> None:
     assert np.array_equal(again.share(0).test, data.share(0).test)
     assert not np.array_equal(other.share(0).test, data.share(0).test)
     with pytest.raises(DataError, match=r"mine\.npz: has 40 samples, min-samples is 50"):
-        FederatedData.own(DataSettings(min_samples=50), str(path), 0, 0)
+        own_data(DataSettings(min_samples=50), str(path), 0, 0)
     with pytest.raises(DataError, match="labels must be 0 … 1"):
-        FederatedData.own(settings, str(path), 0, 0, num_classes=2)
+        own_data(settings, str(path), 0, 0, num_classes=2)
     with pytest.raises(DataError, match="nowhere: no such file"):
-        FederatedData.own(settings, str(tmp_path / "nowhere"), 0, 0)
+        own_data(settings, str(tmp_path / "nowhere"), 0, 0)
 
 
 def test_own_file_with_a_test_set_and_own_folder(tmp_path: Path, colours: DataSettings) -> None:
-    data = FederatedData.own(colours, colours.data, 0, 0)
+    data = own_data(colours, colours.data, 0, 0)
     assert data.sizes(0) == (400, 100) and data.share(0).test[0] == 400
     image = pytest.importorskip("PIL.Image")
     for i in range(12):
         folder = tmp_path / "pictures" / "ab"[i % 2]
         folder.mkdir(parents=True, exist_ok=True)
         image.fromarray(np.full((4, 4), 20 * i, np.uint8)).save(folder / f"{i}.png")
-    pictures = FederatedData.own(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=2)
+    pictures = own_data(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=2)
     assert pictures.sizes(0) == (9, 3) and pictures.class_names == ("a", "b")
     with pytest.raises(DataError, match="has 2 classes, the federation has 5"):
-        FederatedData.own(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=5)
+        own_data(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=5)
 
 
 # -- data that name their owners ---------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_classes_without_samples_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", x=x, y=y)
     settings = DataSettings(dataset="npz", data=str(tmp_path / "g.npz"))
     assert FederatedData(settings, 2, 0).remarks == ["g: no sample has label 2: the models tell 5 classes apart"]
-    assert FederatedData.own(settings, settings.data, 0, 0).remarks == [], "a device may lack a class"
+    assert own_data(settings, settings.data, 0, 0).remarks == [], "a device may lack a class"
     np.savez(tmp_path / "h.npz", x=x, y=y, classes=list("abcde"))
     assert FederatedData(dataclasses.replace(settings, data=str(tmp_path / "h.npz")), 2, 0).remarks == []
 
@@ -347,7 +347,7 @@ def test_clients_with_another_task_are_not_tested_on_its_samples(tmp_path: Path)
 def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
     with pytest.raises(ConfigError, match=r"test-on = .all.: must be own or server where clients hold their own data"):
-        FederatedData.own(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)
+        own_data(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)
 
 
 @pytest.mark.parametrize("folder", [False, True])

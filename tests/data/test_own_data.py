@@ -11,7 +11,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients, load, with_partitioner
 from fedpfl.data.datasets import columns
 from fedpfl.data.datasets.by_name import CustomLoader
-from fedpfl.data.datasets.own_data import read_own
+from fedpfl.data.datasets.own_data import own_data, read_own
 from fedpfl.data.datasets.table import read_table
 from fedpfl.data.datasets.windows import read_series
 
@@ -335,15 +335,15 @@ def test_clients_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
 def test_a_device_reads_its_own_table_or_series(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i % 3}\n" for i in range(40))
     path = write(tmp_path / "mine.csv", "a,label\n" + rows)
-    data = FederatedData.own(DataSettings(), str(path), client=4, seed=1, num_classes=5)
+    data = own_data(DataSettings(), str(path), client=4, seed=1, num_classes=5)
     assert data.num_classes == 5 and data.sizes(0) == (30, 10)
-    windows = FederatedData.own(DataSettings(dataset="series", window_length=2, min_samples=2), str(
+    windows = own_data(DataSettings(dataset="series", window_length=2, min_samples=2), str(
         write(tmp_path / "s.csv", steps([(i, i, i // 20) for i in range(40)]))), 0, 1)  # fmt: skip
     assert windows.input_shape == (2, 2)
     names = write(tmp_path / "names.csv", "a,label\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(40)))
     with pytest.raises(DataError, match="has names as labels; devices number them alike only with class-names"):
-        FederatedData.own(DataSettings(), str(names), 0, 1)
-    assert FederatedData.own(DataSettings(class_names="z,y,x"), str(names), 0, 1).class_names == ("z", "y", "x")
+        own_data(DataSettings(), str(names), 0, 1)
+    assert own_data(DataSettings(class_names="z,y,x"), str(names), 0, 1).class_names == ("z", "y", "x")
 
 
 # -- Hugging Face ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, partition_counts
 from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.folder import read_image_folder
-from fedpfl.data.datasets.own_data import read_own
+from fedpfl.data.datasets.own_data import own_data, read_own
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_images_are_not_standardised_and_a_device_has_no_other_s_data(made, tmp_
     with pytest.raises(ConfigError, match="standardize = 'client': must be none for digits, whose samples are images"):
         FederatedData(DataSettings(standardize="client"), 2, 1)
     with pytest.raises(ConfigError, match="standardize = 'all': needs the data of all clients"):
-        FederatedData.own(DataSettings(standardize="all"), str(tmp_path), 0, 1)
+        own_data(DataSettings(standardize="all"), str(tmp_path), 0, 1)
 
 
 def test_owners_with_few_samples_are_named(made):

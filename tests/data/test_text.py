@@ -14,6 +14,7 @@ from real_data import real_data_dir
 
 from fedpfl.core.errors import DataError
 from fedpfl.data import DataSettings, FederatedData, load
+from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.datasets.text import (
     CHARACTERS,
     UNKNOWN,
@@ -230,10 +231,10 @@ def test_clients_get_tokens_as_int64(tmp_path: Path) -> None:
     data = FederatedData(settings, 2, seed=1)
     x, y = data.train(0)
     assert x.dtype == y.dtype == torch.int64 and x.shape == (15, 64) and data.vocabulary == VOCABULARY
-    own = FederatedData.own(settings, str(tmp_path / "agnews.csv"), client=0, seed=1, num_classes=4)
+    own = own_data(settings, str(tmp_path / "agnews.csv"), client=0, seed=1, num_classes=4)
     assert own.vocabulary == VOCABULARY and sum(own.sizes(0)) == 40
     (tmp_path / "mine.json").write_text(json.dumps({"me": "abc" * 500}))
-    role = FederatedData.own(settings, str(tmp_path / "mine.json"), client=0, seed=1)
+    role = own_data(settings, str(tmp_path / "mine.json"), client=0, seed=1)
     assert role.input_shape == (80,) and role.num_classes == 100
 
 

@@ -12,7 +12,7 @@ from deployment_parts import SECONDS
 from flower_parts import Flower
 from support import DOUBLE
 
-from fedpfl.core import custom
+from fedpfl.options import own_code
 from fedpfl.results.export import export_personal
 
 pytestmark = [
@@ -69,7 +69,7 @@ def app(home):
     done(home, "config", "--update")
     assert "double-factor = 2.0" in (app / "pyproject.toml").read_text()
     yield app
-    custom.set_folder(None)
+    own_code.set_folder(None)
 
 
 def done(home, *arguments):
@@ -107,6 +107,6 @@ def test_the_bits_are_the_same(home, app):
         shutil.copytree(app, flower.folder / "app")
         quoted = {key: f'"{value}"' if isinstance(value, str) else value for key, value in SETTINGS.items()}
         folder = flower.run(flower.folder / "app", *places, {**quoted, "seed": 1})
-        custom.set_folder(flower.folder / "app")
+        own_code.set_folder(flower.folder / "app")
         export_personal(folder)
         assert arrays(folder.path) == expected

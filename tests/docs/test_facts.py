@@ -24,7 +24,7 @@ from fedpfl.options.virtual_time.devices import SHIPPED
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary
-from fedpfl.setup.config import all_settings
+from fedpfl.setup.all_settings import all_settings
 from fedpfl.study.description import load
 from fedpfl.study.measured import Measured
 from fedpfl.study.store import Store

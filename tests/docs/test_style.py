@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
-from fedpfl.setup.config import all_settings
+from fedpfl.setup.all_settings import all_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")})

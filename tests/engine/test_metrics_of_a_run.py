@@ -14,6 +14,7 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.server_view import Client
 from fedpfl.engine.replies import leave_out, problems
 from fedpfl.results.history import History
+from fedpfl.results.views import of_clients
 from fedpfl.study.analysis import ANALYSES
 
 FEW = {"model": "mlp", "local_epochs": 1, "num_server_rounds": 2, "output_dir": "runs", "workers": 0, "quiet": True}
@@ -141,8 +142,8 @@ def test_the_best_round_and_early_stop_go_by_choose_by():
     assert by.best_validated()["round"] == 2 and by.best_score() == -1.0 and by.stalled(2) and not by.stalled(3)
     some = History([{**one, "personalised": {**one["personalised"], "each": {"0": 0.5, "1": 0.7},
                                              "each-mae": {"0": 1.0, "1": 3.0}}} for one in lines])  # fmt: skip
-    assert some.only([1]).lines[0]["personalised"]["mae"] == 3.0
-    assert np.isclose(some.only([1]).lines[0]["personalised"]["accuracy"], 0.7)
+    assert of_clients(some, [1]).lines[0]["personalised"]["mae"] == 3.0
+    assert np.isclose(of_clients(some, [1]).lines[0]["personalised"]["accuracy"], 0.7)
 
 
 def test_floats_of_three_dimensions_are_not_taken_for_pixels(elsewhere):

@@ -13,8 +13,8 @@ from fedpfl.cli.run_config import prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays
-from fedpfl.launch.going_on import how_to_continue
 from fedpfl.launch.progress import LineDisplay
+from fedpfl.launch.resuming import how_to_continue
 from fedpfl.results.line import in_words
 from fedpfl.setup import reference
 

@@ -154,7 +154,7 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
         aggregation = fedpfl.methods.Method.aggregation
 
     monkeypatch.setattr(fedpfl.setup.config, "find", lambda name: Alone)
-    from fedpfl.client.engine import _engines
+    from fedpfl.client.engines import _engines
 
     _engines.clear()
     alone, _, _ = run(tmp_path / "b", **common)

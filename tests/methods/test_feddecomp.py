@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 
 from fedpfl.client.answer import handle
-from fedpfl.client.engine import engine_for
+from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
 from fedpfl.setup.assembly import assemble

@@ -13,6 +13,7 @@ from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
 from fedpfl.core.server_view import new_clients
 from fedpfl.flower.messages import from_content
+from fedpfl.results.earlier_run import EarlierRun
 from fedpfl.results.export import personal_models
 from fedpfl.results.new_clients import try_new_clients
 from fedpfl.setup.config import Config
@@ -73,7 +74,7 @@ def test_new_clients_have_the_same_accuracy_here_and_on_devices(tmp_path, method
     before = files(folder)
     for way in (Devices, engine):
         afterwards(way, values, mode)
-        found.append(folder.personalised())
+        found.append(EarlierRun(folder.path).personalised())
     assert found[0] == found[1]
     assert files(folder) == before
     assert found[0]["new"]["each"] == try_new_clients(folder, mode)["each"]
@@ -95,7 +96,7 @@ def test_a_run_of_batches_personalises_new_clients_as_devices_do(tmp_path):
     before = files(folder)
     for way in (Devices, engine):
         afterwards(way, values)
-        found.append(folder.personalised())
+        found.append(EarlierRun(folder.path).personalised())
     assert found[0] == found[1]
     assert files(folder) == before
 
@@ -115,7 +116,7 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
     assert model.about["round"] == 2
     arrays = dict(personal_models(folder, [1]))[1]
     assert all(np.array_equal(array.numpy(), arrays[name].numpy()) for name, array in model.module.state_dict().items())
-    assert list(folder.personalised()["missed"]["each"]) == ["1"]
+    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1"]
     with pytest.raises(FedpflError, match="run: nothing to do: every connected client was already tested"):
         afterwards(Devices, {**values, "node-timeout": 0.1}, there=(0, 2))
 
@@ -126,7 +127,7 @@ def test_clients_of_a_run_that_was_not_finished_get_the_arrays_that_there_are(tm
     (folder.path / "summary.md").unlink()
     afterwards(engine, values)
     assert "fedpfl: run is not finished: clients get the arrays of its round 2 of 2" in caplog.messages
-    assert folder.personalised()["new"]["each"]
+    assert EarlierRun(folder.path).personalised()["new"]["each"]
 
 
 class Away(Devices):
@@ -155,7 +156,7 @@ def test_the_server_waits_for_a_device_that_missed_the_end(tmp_path, clock):
     folder = run_federation(grid, values)
     assert "1" not in folder.metrics()[-1]["personalised"]["each"]
     assert folder.finished
-    found = folder.personalised()
+    found = EarlierRun(folder.path).personalised()
     assert (list(found["missed"]["each"]), found["failed"]) == (["1"], {})
     assert [(kind, client) for kind, client, *_ in grid.log][-2:] == [("query", 1), ("evaluate", 1)]
     assert load_model(model_of(tmp_path, 1)).about["round"] == 2
@@ -181,7 +182,7 @@ def test_a_device_that_was_away_may_come_while_others_are_personalised(tmp_path,
     later = type("Later", (Devices,), {"get_node_ids": lambda grid: [100, 101, 103] if clock.now - now > 20 else [101]})
     now = clock.now
     afterwards(later, {**values, "node-timeout": 10.0, "missed-timeout": 100.0})
-    assert list(folder.personalised()["missed"]["each"]) == ["1", "3"]
+    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1", "3"]
     with pytest.raises(FedpflError, match="run: no client came back"):
         afterwards(Devices, {**values, "node-timeout": 0.1, "missed-timeout": 4.0}, there=[0])
 
@@ -196,7 +197,7 @@ def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(
     folder = run_federation(Devices(CLIENTS, values), values)
     assert not list((tmp_path / "state").glob("*/client-*/model"))
     afterwards(Devices, values)
-    assert list(folder.personalised()["missed"]["each"]) == [str(client) for client in range(CLIENTS)]
+    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == [str(client) for client in range(CLIENTS)]
     assert {load_model(model_of(tmp_path, client)).about["round"] for client in range(CLIENTS)} == {2}
 
 
@@ -216,7 +217,7 @@ def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path):
     # One old board is there, and the new one; the numbers of the boards that are away are not free.
     later = {**values, "num-clients": 4}
     afterwards(Devices, later, data={0: paths[1], 3: paths[3]})
-    assert list(folder.personalised()["new"]["each"]) == ["3"]
+    assert list(EarlierRun(folder.path).personalised()["new"]["each"]) == ["3"]
     assert load_model(model_of(tmp_path, 3)).about["client"] == 3
     assert folder.task()["clients"] == 3
     other = tmp_path / "other.npz"
@@ -248,7 +249,7 @@ def test_a_client_that_fails_costs_only_itself(tmp_path):
 
     fails = {("train", first)}
     afterwards(Devices, values, intercept=broken)
-    found = folder.personalised()
+    found = EarlierRun(folder.path).personalised()
     assert (list(found["new"]["each"]), found["failed"]) == ([str(second)], {str(first): "no power"})
     fails.add(("train", second))
     with pytest.raises(FedpflError, match=r"run: clients \d, \d: no power"):

@@ -49,11 +49,11 @@ def test_the_best_round_s_run_is_one_that_ended_there(tmp_path, choose_by):
 def test_a_resumed_run_keeps_the_best_of_all_its_rounds(tmp_path):
     whole = simulate(tmp_path / "whole", 3, **GIVEN)
     part = simulate(tmp_path / "part", 3, run_name="run", **{**GIVEN, "num_server_rounds": 3})
-    assert part.best().history().last_round == part.history().best_validated()["round"]
+    assert best_of(part).history().last_round == part.history().best_validated()["round"]
     run = simulate(tmp_path / "part", 3, run_name="run", resume=True, **GIVEN)
-    assert run.best().history().last_round == whole.history().best_validated()["round"]
-    assert (run.best().path / "global.safetensors").read_bytes() == (
-        whole.best().path / "global.safetensors"
+    assert best_of(run).history().last_round == whole.history().best_validated()["round"]
+    assert (best_of(run).path / "global.safetensors").read_bytes() == (
+        best_of(whole).path / "global.safetensors"
     ).read_bytes()
 
 
@@ -63,8 +63,8 @@ def test_what_an_interruption_leaves_is_put_right(tmp_path):
     (run.path / ".best").mkdir()
     (run.path / ".best.jsonl").write_text("of an older round")
     again = simulate(tmp_path, 3, run_name="run", resume=True, **GIVEN)
-    assert again.best().history().last_round == again.history().best_validated()["round"]
-    kept = again.best().path / "metrics.jsonl"
+    assert best_of(again).history().last_round == again.history().best_validated()["round"]
+    kept = best_of(again).path / "metrics.jsonl"
     assert (run.path / "metrics.jsonl").read_bytes().startswith(kept.read_bytes())
 
 
@@ -91,7 +91,7 @@ def test_a_round_reads_no_more_after_many_rounds(tmp_path, monkeypatch):
     rounds = [after - before for before, after in itertools.pairwise(read)]
     size = (run.path / "metrics.jsonl").stat().st_size
     assert statistics.median(rounds[-5:]) < statistics.median(rounds[9:14]) + 0.2 * size
-    assert run.best().history().last_round == 40
+    assert best_of(run).history().last_round == 40
 
 
 def test_it_is_exported_and_continued_and_without_validation_there_is_none(tmp_path):
@@ -99,7 +99,7 @@ def test_it_is_exported_and_continued_and_without_validation_there_is_none(tmp_p
     done = CliRunner().invoke(app, ["export", str(run.path), "--round", "best"])
     assert done.exit_code == 0 and len(list((run.path / "best" / "personal").glob("*.safetensors"))) == 3, done.output
     on = simulate(tmp_path, 3, run_name="on", continue_from=str(run.path / "best"), **GIVEN)
-    assert on.task()["continued"]["round"] == run.best().history().last_round
+    assert on.task()["continued"]["round"] == best_of(run).history().last_round
     plain = simulate(tmp_path / "plain", 3, **{**GIVEN, "validation_fraction": 0.0, "num_server_rounds": 1})
     assert not (plain.path / "best").exists()
     with pytest.raises(ConfigError, match="has no best round: validation-fraction above 0 keeps"):

@@ -101,7 +101,7 @@ def test_a_run_of_a_version_that_did_not_write_this_is_read_without_a_word(folde
 
 
 def test_changed_code_of_one_s_own_is_said(tmp_path, values):
-    from fedpfl.core import custom
+    from fedpfl.options import own_code
 
     code = tmp_path / "mine.py"
     text = (
@@ -109,17 +109,17 @@ def test_changed_code_of_one_s_own_is_said(tmp_path, values):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
     )
     code.write_text(text)
-    custom.set_folder(tmp_path)
+    own_code.set_folder(tmp_path)
     try:
         values = {**values, "model": "mine:net"}
         with SimulationTransport(Config.parse(values), 0) as transport:
             folder = run_federation(transport, values)
         assert changes(folder) == []
         code.write_text(text + "# changed\n")
-        custom.set_folder(tmp_path)
+        own_code.set_folder(tmp_path)
         assert changes(folder) == ["the code of your own that it uses has changed since"]
         code.unlink()
-        custom.set_folder(tmp_path)
+        own_code.set_folder(tmp_path)
         assert changes(folder)[0].startswith("its settings cannot be checked here: model = 'mine:net'")
     finally:
-        custom.set_folder(None)
+        own_code.set_folder(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpfl.results.history import History
+from fedpfl.results.views import elapsed, of_clients, traffic
 from fedpfl.study.run_numbers import find
 
 LINES = [
@@ -21,7 +22,7 @@ def test_a_number_is_read_where_a_round_has_it() -> None:
     assert history.curve("details.drift") == {2: 4.0}
     assert history.curve("personalised.accuracy") == {2: 0.6, 4: 0.5}
     assert (history.best("personalised.accuracy"), history.last("personalised.accuracy")) == (0.6, 0.5)
-    assert (history.last_round, history.total("bytes_up"), history.traffic()) == (4, 6, {1: 3, 2: 7, 4: 9})
+    assert (history.last_round, history.total("bytes_up"), traffic(history)) == (4, 6, {1: 3, 2: 7, 4: 9})
     assert history.last_test() == {"0": 0.4, "1": 0.6}
     assert list(history.failures()) == [(1, 3, "no memory")]
 
@@ -32,17 +33,17 @@ def test_the_worst_tenth_is_a_number_as_others_are() -> None:
 
 def test_virtual_time_adds_up() -> None:
     lines = [{"round": 1, "seconds_virtual": 2.5}, {"round": 2, "seconds_virtual": 4.0}]
-    assert History(lines).elapsed() == {1: 2.5, 2: 6.5}
+    assert elapsed(History(lines)) == {1: 2.5, 2: 6.5}
     assert find("seconds-virtual").value(History(lines)) == 6.5
-    assert History(LINES).elapsed() == {}
+    assert elapsed(History(LINES)) == {}
     assert find("seconds-virtual").value(History(LINES)) is None, "no clock ran"
 
 
 def test_some_clients_alone() -> None:
-    history = History(LINES).only({1})
+    history = of_clients(History(LINES), {1})
     assert history.curve("personalised.accuracy") == {2: pytest.approx(0.1), 4: pytest.approx(0.6)}
     assert history.last_test() == {"1": 0.6}
-    assert History(LINES).only({99}).last("personalised.accuracy") is None, "none of them was tested"
+    assert of_clients(History(LINES), {99}).last("personalised.accuracy") is None, "none of them was tested"
 
 
 @pytest.mark.parametrize("test", ["personalised", "trained"])
@@ -51,7 +52,7 @@ def test_all_numbers_of_a_test_are_those_of_the_clients_that_are_asked_for(test:
         "accuracy": 0.5, "weighted": 0.5, "loss": 1.0, "mae": 4.0, "each": {"0": 0.2, "1": 0.4, "2": 0.9},
         "samples": {"0": 10, "1": 30, "2": 5}, "each-mae": {"0": 1.0, "1": 2.0, "2": 9.0},
     }  # fmt: skip
-    (line,) = History([{"round": 1, test: scores}]).only({0, 1}).lines
+    (line,) = of_clients(History([{"round": 1, test: scores}]), {0, 1}).lines
     assert line[test] == {
         "accuracy": pytest.approx(0.3), "weighted": pytest.approx(0.35), "mae": 1.5, "each": {"0": 0.2, "1": 0.4},
         "samples": {"0": 10, "1": 30}, "each-mae": {"0": 1.0, "1": 2.0},

@@ -15,7 +15,8 @@ from fedpfl.methods.feddecomp.low_rank import INITS
 from fedpfl.methods.fedreg.rebalance import THRESHOLDS
 from fedpfl.methods.settings import ALIASES, SETTINGS
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, all_settings, check, check_keys, owners, unused
+from fedpfl.setup.all_settings import all_settings, check, check_keys, owners, unused
+from fedpfl.setup.config import Config
 from fedpfl.setup.removed import REMOVED, as_before, renewed
 from fedpfl.training.adaptive import OPTIMIZERS
 from fedpfl.training.losses import KINDS

@@ -14,7 +14,8 @@ import torch
 from fedpfl import models
 from fedpfl.data import Dataset, partition, table
 from fedpfl.data.datasets import text
-from fedpfl.setup.config import Config, check_keys
+from fedpfl.setup.all_settings import check_keys
+from fedpfl.setup.config import Config
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.toml"))

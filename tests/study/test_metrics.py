@@ -9,6 +9,7 @@ from grids import FILE, Fake, Silent, write
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.history import History
 from fedpfl.results.run_folder import RunFolder
+from fedpfl.results.views import of_clients
 from fedpfl.study import run_numbers
 from fedpfl.study.analysis.attack import AttackOptions, Attempt
 from fedpfl.study.description import load
@@ -70,15 +71,15 @@ def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
     )
     lines[1]["global"] = {"accuracy": 0.3}
     assert run_numbers.find("worst-tenth-chosen").value(History(lines)) == pytest.approx(0.5), "of three clients one"
-    assert run_numbers.find("worst-tenth-chosen").value(History(lines).only({1, 2})) == pytest.approx(0.6)
+    assert run_numbers.find("worst-tenth-chosen").value(of_clients(History(lines), {1, 2})) == pytest.approx(0.6)
     assert run_numbers.find("global-chosen").value(History(lines)) == pytest.approx(0.3)
     assert run_numbers.find("personalised-chosen").value(History(LINES)) is None
     assert run_numbers.find("validation-best").value(History(LINES)) is None
 
 
 def test_some_clients_alone() -> None:
-    assert run_numbers.find("personalised-best").value(History(LINES).only({0, 2})) == pytest.approx(0.7)
-    assert run_numbers.find("personalised-best").value(History(LINES).only({0})) == pytest.approx(0.6)
+    assert run_numbers.find("personalised-best").value(of_clients(History(LINES), {0, 2})) == pytest.approx(0.7)
+    assert run_numbers.find("personalised-best").value(of_clients(History(LINES), {0})) == pytest.approx(0.6)
 
 
 def test_runs_that_recorded_no_sizes_have_no_number_of_trained_models() -> None:

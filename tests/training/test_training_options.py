@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl.client.engine import _require_fitting
-from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
 from fedpfl.engine.simulation_transport import SimulationTransport
+from fedpfl.options import own_code
 from fedpfl.setup.config import Config
 from fedpfl.training.adaptive import AdamW
 from fedpfl.training.augment import find, flip_crop
@@ -25,7 +25,7 @@ from fedpfl.training.further_losses import class_weights, listed_weights, weighi
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.schedule import rate_factor
-from fedpfl.training.settings import TrainingSettings, listed_weights
+from fedpfl.training.settings import TrainingSettings
 
 
 def data(n=24):
@@ -191,7 +191,7 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
         "import torch\n\n\ndef noise(x, rng):\n    return x + torch.from_numpy(rng.normal(size=x.shape)).float()\n\n\n"
         "def short(x, rng):\n    return x[:1]\n\n\ndef bad(x, rng):\n    raise ValueError('no')\n"
     )
-    custom.set_folder(tmp_path)
+    own_code.set_folder(tmp_path)
     x = torch.zeros(3, 5)
     found = find("own:noise")(x, np.random.default_rng(1))
     assert torch.equal(found, torch.from_numpy(np.random.default_rng(1).normal(size=(3, 5))).float())
@@ -199,7 +199,7 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
                         ("none", "there is no none in")):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             find(f"own:{name}")(x, np.random.default_rng(1))
-    custom.set_folder(None)
+    own_code.set_folder(None)
 
 
 TINY = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "local_epochs": 1,

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from support import LocalGrid, federation, run_federation, simulate
 
-from fedpfl.client.engine import engine_for
+from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
+from fedpfl.data.datasets.own_data import own_data
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config
@@ -42,7 +43,7 @@ def test_a_share_of_the_training_samples_is_set_aside_and_nothing_else_changes()
 def test_a_single_training_sample_is_trained_on(tmp_path):
     settings = DataSettings(min_samples=2, test_fraction=0.5, validation_fraction=0.5)
     np.savez(tmp_path / "few.npz", x=np.zeros((2, 3), np.float32), y=np.array([0, 1]))
-    data = FederatedData.own(settings, str(tmp_path / "few.npz"), 0, 0)
+    data = own_data(settings, str(tmp_path / "few.npz"), 0, 0)
     assert (data.sizes(0), len(data.validation(0).y)) == ((1, 1), 0)
 
 
@@ -50,7 +51,7 @@ def test_a_device_with_its_exported_samples_sets_the_same_ones_aside(tmp_path):
     settings = DataSettings(validation_fraction=0.2, permute_labels=True)
     data = FederatedData(settings, 4, 1)
     np.savez(tmp_path / "2.npz", **data.arrays(2))
-    own = FederatedData.own(settings, str(tmp_path / "2.npz"), 2, 1)
+    own = own_data(settings, str(tmp_path / "2.npz"), 2, 1)
     for ours, theirs in zip((own.train(0), own.validation(0)), (data.train(2), data.validation(2)), strict=True):
         assert np.array_equal(ours.x.numpy(), theirs.x.numpy())
         assert np.array_equal(ours.y.numpy(), theirs.y.numpy())

@@ -13,10 +13,11 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
 from ...client import protocol
-from ...core import code_hash, custom
+from ...core import code_hash
 from ...core.errors import FedpflError
 from ...core.payload import Payload
 from ...core.settings import Value
+from ...options import own_code
 from ...version import __version__
 
 logger = getLogger("flwr")
@@ -48,7 +49,7 @@ def forward(
         "version": __version__, "code": code_hash.of_package(), "kind": kind,
         "run-config": dict(run_config), "node-config": dict(node_config),
         # Where Flower has unpacked custom code, if a setting names some.
-        "app": str(custom.app_folder(run_config) or ""),
+        "app": str(own_code.app_folder(run_config) or ""),
     }  # fmt: skip
     losses, deadline = 0, time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and losses <= MAX_LOSSES:

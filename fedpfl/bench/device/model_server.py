@@ -27,10 +27,10 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from ...client.device_model import LoadedModel, load_model, newest
-from ...core.browsers import refusal
 from ...core.errors import DataError, FedpflError, StateError
 from ...data.federation import AS_IT_IS, PIXELS, TOKENS
 from ...data.packing import fitting, inputs_in
+from .browsers import refusal
 from .predict import answers, read_image
 from .worker import end_at_signals
 

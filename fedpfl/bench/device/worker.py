@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Iterator
 
 from ...client import protocol
 from ...client.guard import VARIABLE, guard
-from ...core import code_hash, custom
+from ...core import code_hash
 from ...core.errors import RAISED, FedpflError, in_one_line
 from ...core.payload import Payload
+from ...options import own_code
 from ...version import __version__
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
     try:
         _require_same_code(header)
         app = str(header.get("app", ""))
-        custom.set_folder(Path(app) if app else None)
+        own_code.set_folder(Path(app) if app else None)
         answer, words = handle(kind, message, run_config, node_config), {}
     except FedpflError as error:
         logger.warning("%s: %s", what, error)

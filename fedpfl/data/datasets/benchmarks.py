@@ -9,8 +9,8 @@ from typing import Any, Callable, Iterator
 import numpy as np
 
 from ...core.errors import DataError, words_of
-from ...core.npy import UNREADABLE
 from ..dataset import Dataset
+from ..npy import UNREADABLE
 from .npz import labels_of, samples_of
 from .restricted import MAX_BYTES, read_restricted
 from .text import json_of

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...core import custom, rng
 from ...core.errors import ConfigError, DataError
-from ..dataset import Dataset, array, with_validation
+from ...options import own_code
+from ..dataset import Dataset, array
 from ..packing import are_several, packed, with_inputs
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
@@ -29,8 +30,8 @@ from .columns import (  # fmt: skip
 )
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
-from .places import PARTS
-from .torch_samples import is_samples, read_samples
+from .places import PARTS, with_validation
+from .torch_samples import is_samples, read_samples, shared_states
 from .windows import windows_of
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
@@ -48,7 +49,7 @@ KEPT = 2
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return the custom data set that a name refers to; else raise ``ConfigError``."""
-    found = custom.find("dataset", name, DATASETS)
+    found = own_code.find("dataset", name, DATASETS)
     about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
     info = DatasetInfo(custom.short_name(name), about, "any", "any", "any", name, download=False, owned=True, own=True)
     return info, CustomLoader(name, found)
@@ -87,10 +88,11 @@ class CustomLoader:
             if key in _kept:
                 _kept.move_to_end(key)
                 return _kept[key]
-        with rng.seeded(seed):
-            before = rng.shared_states()
+        with own_code.global_state_kept():
+            rng.seed_global(seed)
+            before = shared_states()
             made = _made(custom.short_name(self.name), self, settings)
-            drew = rng.shared_states() != before
+            drew = shared_states() != before
         _kept[(self, settings, seed) if drew else (self, settings)] = made
         while len(_kept) > KEPT:
             _kept.popitem(last=False)
@@ -114,7 +116,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     source = loader.source
     if callable(source) and not is_samples(source):
         offered = {"settings": settings, "path": settings.data}
-        source = custom.call("dataset", loader.name, source, offered)
+        source = own_code.call("dataset", loader.name, source, offered)
     if isinstance(source, Dataset):
         return _checked(source, settings)
     parts = None if isinstance(source, list) else _parts(source, name)

@@ -21,10 +21,10 @@ from ...core.errors import DamagedFile, DataError, words_of
 from ...core.files import open_regular
 from ...core.names import MAX_NAMED, difference, in_short
 from ...core.option import part as imported
-from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
+from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
 from .categories import SIGN, as_features, categories, with_words
-from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, opened, part_of
+from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, opened, part_of, with_validation
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.

@@ -15,10 +15,11 @@ import numpy as np
 
 from ...core.errors import DataError, words_of
 from ...core.names import in_short
-from ..dataset import Dataset, with_validation
+from ..dataset import Dataset
+from ..reading import data_dir, own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import ChosenParts, chosen_parts, data_dir, is_part, need, opened, own_path
+from .places import ChosenParts, chosen_parts, is_part, need, opened, with_validation
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.

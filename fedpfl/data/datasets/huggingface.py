@@ -13,6 +13,7 @@ import numpy as np
 from ...core.errors import DataError, words_of
 from ...core.names import in_short
 from ..dataset import Dataset
+from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
 from .categories import SIGN, categories, with_words
@@ -33,7 +34,7 @@ from .columns import (
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
-from .places import chosen_parts, need, own_path
+from .places import chosen_parts, need
 
 # Rows that are unpacked at a time.
 BATCH = 4096

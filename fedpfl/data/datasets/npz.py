@@ -12,13 +12,14 @@ from typing import Any, Iterator
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.npy import UNREADABLE, header
 from ...core.option import part as imported
 from ...core.samples import IGNORED
-from ..dataset import MAX_CLASSES, Dataset, numbered, with_validation
+from ..dataset import MAX_CLASSES, Dataset, numbered
+from ..npy import UNREADABLE, header
+from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import own_path
+from .places import with_validation
 
 try:
     from lzma import LZMAError

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Sequence
+from typing import Hashable, Sequence
 
 import numpy as np
 
-from ...core.errors import DataError
+from ...core import custom
+from ...core.errors import ConfigError, DataError
+from ...core.rng import generator
 from ...core.samples import IGNORED
 from ..dataset import Dataset, numbered
+from ..federation import FederatedData, source_of
+from ..reading import load_once, own_path
 from ..registry import dataset
 from ..settings import DataSettings
 from .benchmarks import reader_of
@@ -29,7 +34,6 @@ from .columns import (  # fmt: skip
 from .folder import read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
-from .places import own_path
 from .table import read_table
 from .text import read_news, read_plays
 from .windows import read_series
@@ -215,3 +219,37 @@ def _joined_names(found: list[Dataset]) -> tuple[str, ...]:
 def _clients(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a folder with an entry for each client")
     return require_no_gaps(read_clients(path, settings, settings.num_classes or None), path, settings)
+
+
+def own_data(
+    settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
+) -> FederatedData:
+    """Return the data that lie on this device, read once in a process, as a federation of one client (number 0).
+
+    ``path`` is any of the user's own data, or news or plays; see :func:`read_own`. Its test set is used if it has one;
+    otherwise ``test_fraction`` is cut off. ``client``, the number in the federation, is part of the seed of that cut
+    and of the label permutation. ``num_classes`` is the federation's: a device may lack the highest ones. ``DataError``
+    if the data do not fit, ``ConfigError`` for a ``normalize`` that does not, and for another ``test_on`` than ``own``.
+    """
+    return _own_data(settings, path, client, seed, num_classes, source_of(settings))
+
+
+@lru_cache(maxsize=2)
+def _own_data(
+    settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None, source: Hashable
+) -> FederatedData:
+    if settings.test_on == "all":
+        raise ConfigError("test-on", "all", "must be own or server where clients hold their own data")
+    if settings.standardize == "all":
+        allowed = "needs the data of all clients, and this device has its own; use client"
+        raise ConfigError("standardize", "all", allowed)
+    place = Path(path).expanduser()
+    if custom.is_custom("dataset", settings.dataset):
+        # Devices that draw their data must not all draw the same.
+        own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
+        data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
+    else:
+        data = read_own(place, settings, num_classes)
+    if num_classes is not None and data.num_classes != num_classes:
+        raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
+    return FederatedData.of_client(data, settings, client, seed, str(place))

@@ -1,4 +1,4 @@
-"""Where data sets lie, and what is needed to read them."""
+"""What is needed to read data sets: packages, downloads, files and the names of a data set's parts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 from typing import IO, Any, Iterable, Iterator, NamedTuple
 
-from ...core.errors import ConfigError, DamagedFile, DataError
+import numpy as np
+
+from ...core.errors import DamagedFile, DataError
 from ...core.files import open_regular, read_regular
 from ...core.names import in_short
-from ..settings import DataSettings
 
 # Size of a file of JSON, which takes several times as much memory.
 MAX_JSON = 2**31
@@ -36,26 +37,6 @@ def no_downloads() -> Iterator[None]:
 def downloads_allowed() -> bool:
     """Return whether a data set that is not on this machine may be downloaded."""
     return _downloads.get()
-
-
-def data_dir(settings: DataSettings) -> Path:
-    """Return the folder in which published data sets lie."""
-    return Path(settings.data_dir).expanduser()
-
-
-def shortcut(settings: DataSettings) -> Path:
-    """Return the file that takes the place of a published data set, where it is there."""
-    return data_dir(settings) / (settings.dataset.replace("-", "_") + ".npz")
-
-
-def own_path(settings: DataSettings, what: str) -> Path:
-    """Return the path of a user's own data, the setting ``data``; ``ConfigError`` if it is empty.
-
-    ``what`` is for the error.
-    """
-    if not settings.data:
-        raise ConfigError("data", "", f'must be the path of {what} for dataset = "{settings.dataset}"')
-    return Path(settings.data).expanduser()
 
 
 class ChosenParts(NamedTuple):
@@ -119,3 +100,19 @@ def content_of(path: Path, most: int) -> bytes:
         return read_regular(path, most)
     except DamagedFile as error:
         raise DataError(f"{path}: cannot be read: {error.more}") from None
+
+
+def with_validation(*columns: list[Any]) -> np.ndarray | None:
+    """Lay the third part of a data set, for validation, behind the first one, for training, in each of its columns.
+
+    Returns which of the samples are for validation; None, where there is no third part.
+    """
+    if len(columns[0]) < 3:
+        return None
+    sizes = len(columns[0][0]), len(columns[0][2])
+    for column in columns:
+        last = column.pop()
+        if (last is None) != (column[0] is None):
+            raise DataError("of the parts for training and for validation only one names the owners of its samples")
+        column[0] = None if last is None else np.concatenate([column[0], last])
+    return np.repeat([False, True], sizes)

@@ -14,10 +14,11 @@ import numpy as np
 from ...core.errors import DataError, words_of
 from ...core.files import locked
 from ..dataset import Dataset, numbered
+from ..reading import data_dir, shortcut
 from ..registry import dataset
 from ..settings import DataSettings
 from .npz import labels_of, samples_of
-from .places import content_of, data_dir, downloads_allowed, need, shortcut
+from .places import content_of, downloads_allowed, need
 
 
 def downloaded(settings: DataSettings) -> list[Path]:

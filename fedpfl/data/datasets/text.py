@@ -19,11 +19,12 @@ import numpy as np
 
 from ...core.errors import DataError, words_of
 from ..dataset import Dataset
+from ..reading import data_dir
 from ..registry import dataset
 from ..settings import DataSettings
 from .columns import bounded
 from .npz import smallest_integers
-from .places import MAX_JSON, content_of, data_dir, opened
+from .places import MAX_JSON, content_of, opened
 
 # -- plays -------------------------------------------------------------------------------------------------------------
 

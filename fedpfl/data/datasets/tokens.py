@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
+from ...options import own_code
 from ..settings import DataSettings
 from .columns import FileSamples, Words
 from .npz import MAX_TOKENS, smallest_integers
@@ -39,9 +40,9 @@ def find(text: str) -> Tokenizer:
     (0) included, and ``max_length`` how many of them a sample has. ``ConfigError`` says what is wrong.
     """
     if custom.is_reference(text):
-        found = custom.find("tokenizer", text)
+        found = own_code.find("tokenizer", text)
         if not hasattr(found, "get_vocab_size"):
-            encode = custom.guarded("tokenizer", text, found)
+            encode = own_code.guarded("tokenizer", text, found)
             size, length = getattr(found, "vocab_size", None), getattr(found, "max_length", WORDS)
             if not isinstance(size, int) or not 1 <= size <= MAX_TOKENS:
                 allowed = "needs an attribute vocab_size, the number of different tokens with 0 for padding, as in "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from bdb import BdbQuit
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...core import custom, rng
+from ...core import custom
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..dataset import array
 from ..packing import are_several, packed, with_inputs
@@ -97,14 +98,14 @@ class _Reading:
 
     def _read_places(self, data: Any, places: Sequence[Any]) -> None:
         """Read a data set's samples at these places, one by one; notice where that is not the same each time."""
-        before = rng.shared_states()
+        before = shared_states()
         for number, place in enumerate(places):
             x, y = self._sample(data, place)
             if len(places) * x.nbytes > MAX_BYTES:
                 raise DataError(f"{self._where}: {len(places)} samples like sample {place} need more than "
                                 f"{MAX_BYTES >> 30} GiB; {LAZILY}")  # fmt: skip
             self._add(x[None], y[None], number)
-        if rng.shared_states() != before:
+        if shared_states() != before:
             self._said[AT_RANDOM] = None
             return
         for number in {*range(0, len(places), max(1, len(places) // COMPARED))}:
@@ -113,11 +114,11 @@ class _Reading:
                 self._said[ANOTHER_GENERATOR] = None
 
     def _read_stream(self, items: Iterator[Any]) -> None:
-        before = rng.shared_states()
+        before = shared_states()
         for number, item in enumerate(items):
             x, y = self._pair(item, f"sample {number}")
             self._add(x[None], y[None], number)
-        if rng.shared_states() != before:
+        if shared_states() != before:
             self._said[AT_RANDOM] = None
 
     def _read_batches(self, batches: Iterable[Any], alone: bool = False) -> None:
@@ -261,3 +262,12 @@ def _kind(values: np.ndarray) -> str:
     """Return what kind of values these are: those of one kind fit into one type."""
     kind = values.dtype.kind
     return "bytes" if values.dtype == np.uint8 and values.ndim > 1 else "whole" if kind in "iub" else kind
+
+
+def shared_states() -> list[Any]:
+    """Return the states of the generators that all code of a process shares: Python's, NumPy's and torch's."""
+    import torch
+
+    numpy: Any = np.random.get_state(legacy=False)
+    state = {**numpy, "state": [numpy["state"]["key"].tolist(), numpy["state"]["pos"]]}
+    return [random.getstate(), state, torch.get_rng_state().tolist()]

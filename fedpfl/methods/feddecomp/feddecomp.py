@@ -25,7 +25,7 @@ from ...models.transformer import SelfAttention
 from ...rules.mean import Mean
 from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
-from ..settings.layers import FedDecompSettings
+from ..settings.divided_layers import FedDecompSettings
 from .low_rank import decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
 # The variants that train τ and σ in separate epochs, and those that train both at once.

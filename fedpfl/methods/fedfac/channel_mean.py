@@ -8,7 +8,6 @@ from typing import Any, Mapping
 import numpy as np
 
 from ...core.errors import ConfigError, DamagedFile, words_of
-from ...core.npy import read_npy
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.server_view import Client, Federation
@@ -82,6 +81,8 @@ class ChannelMean(PartialMean):
 
 
 def _read(path: str, channels: int) -> np.ndarray:
+    from ...data.npy import read_npy  # methods are listed without the data sets
+
     allowed = f"must be random or a NumPy file with a 0 or 1 for each of the {channels} channels"
     try:
         found = read_npy(Path(path).expanduser())

@@ -24,7 +24,7 @@ from ...core.sharing import SPLIT
 from ...models.registry import BaseHeadModel
 from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, everything
-from ..settings.layers import FedFacSettings
+from ..settings.divided_layers import FedFacSettings
 from .channel_sharing import ChannelSharing
 from .factor_split import FactorSplit
 from .fedsplit import FedSplit

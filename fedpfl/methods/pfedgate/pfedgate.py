@@ -19,7 +19,7 @@ from ...rules.mean import Mean
 from ...training.phase import Batch, Forward, Group, Phase
 from ...training.steps import forward_with
 from ..base import Aggregation, LocalRound, Method, everything
-from ..settings.layers import PFedGateSettings
+from ..settings.divided_layers import PFedGateSettings
 from .gate import Gate, blocks_of
 
 OPENED = 0.99  # the value of every gate at first

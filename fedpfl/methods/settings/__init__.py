@@ -26,7 +26,7 @@ SETTINGS: Registry[type[Any]] = Registry(
             "apfl clustered-fl ditto fedala fedamp fedcac fedem fedfomo knn-per pfedme pfedsd",
         ),
         (
-            "fedpfl.methods.settings.layers",
+            "fedpfl.methods.settings.divided_layers",
             "factorized-fl factorized-fl-plus feddecomp fedfac fedsplit flexlora pfedgate pfedpara",
         ),
     ],

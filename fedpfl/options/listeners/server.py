@@ -7,6 +7,7 @@ from ...core.errors import ConfigError
 from ...engine.listener import Listener
 from ...results.run_folder import RunFolder
 from ...setup.config import Config
+from .. import own_code
 from . import ListenersSettings
 
 
@@ -16,9 +17,9 @@ def named_listeners(config: Config, folder: RunFolder) -> list[Listener]:
 
 
 def _named(text: str) -> Listener:
-    found = custom.find("listeners", text)
+    found = own_code.find("listeners", text)
     if isinstance(found, type) and issubclass(found, Listener):
-        found = custom.call("listeners", text, found, {})
+        found = own_code.call("listeners", text, found, {})
     if not isinstance(found, Listener):
         raise ConfigError("listeners", text, f"is {custom.article(found)}, and must be a subclass of fedpfl.Listener")
     return found

@@ -14,6 +14,7 @@ from ...core.rng import generator
 from ...core.server_view import Client
 from ...core.settings import FILES
 from ...setup.config import Config
+from .. import own_code
 from . import ParticipationSettings
 
 KEY, COLUMNS = "available-clients", ["client", "first", "last"]
@@ -37,12 +38,12 @@ def available(text: str, config: Config, number_of: Callable[[str], int] = int) 
     if not text.endswith(FILES[KEY]):
         if not custom.is_reference(text):
             raise ConfigError(KEY, text, f"must be a file that ends in {FILES[KEY]}, or {custom.FORM}")
-        function = custom.find(KEY, text)
-        custom.guarded(KEY, text, function)
+        function = own_code.find(KEY, text)
+        own_code.guarded(KEY, text, function)
 
         def named(number: int, there: Sequence[Client]) -> set[int]:
             rng = generator(config.run.seed, "available clients", number)
-            said = custom.call(KEY, text, function, {"round": number, "clients": list(there), "rng": rng})
+            said = own_code.call(KEY, text, function, {"round": number, "clients": list(there), "rng": rng})
             try:
                 found = {int(client) for client in said}
             except (TypeError, ValueError):

@@ -5,14 +5,16 @@ So are parameters that a user's model has with ``requires_grad=False``, whatever
 
 from __future__ import annotations
 
+import hashlib
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Callable
 
+import torch
 from torch import nn
 
 from ...core.errors import ConfigError
-from ...core.frozen import freeze, frozen, take_frozen
+from ...core.frozen import HASH, NAMES, frozen, frozen_hash
 from ...models.parts import cut
 from ...models.registry import BaseHeadModel
 from . import ALL, HEAD, LORA, TrainableSettings
@@ -84,3 +86,44 @@ def in_head(name: str) -> bool:
 def is_adapted(model: nn.Module) -> bool:
     """Return whether anything of a model is frozen."""
     return any(True for _ in frozen(model))
+
+
+def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
+    """Freeze the arrays of a model that do not train, in place; return their names in the model's order.
+
+    ``trains`` tells by a parameter's name whether it trains. Buffers follow the parameters of their module: the running
+    statistics of a BatchNorm are frozen with its weight. For a module without parameters it is asked by the buffers'
+    names.
+    """
+    for prefix, module in list(model.named_modules()):
+        path = f"{prefix}." if prefix else ""
+        own = dict(module.named_parameters(recurse=False))
+        still = [name for name in own if not trains(path + name)]
+        kept = [name for name in module.state_dict() if "." not in name and name not in own]
+        still += [name for name in kept if (len(still) == len(own) if own else not trains(path + name))]
+        for name in still:
+            array = getattr(module, name).detach()
+            delattr(module, name)
+            module.register_buffer(name, array, persistent=False)
+        if still:
+            setattr(module, NAMES, (*getattr(module, NAMES, ()), *still))
+    setattr(model, HASH, _hash(model))
+    return [name for name, _ in frozen(model)]
+
+
+def take_frozen(model: nn.Module, other: nn.Module) -> None:
+    """Let a model use another one's frozen arrays of the same names, so that they are in memory once."""
+    for name, array in frozen(other):
+        prefix, _, short = name.rpartition(".")
+        setattr(model.get_submodule(prefix), short, array)
+    setattr(model, HASH, frozen_hash(other))
+
+
+@torch.no_grad()
+def _hash(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, array in frozen(model):
+        digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
+        # As bytes, which NumPy has for every type.
+        digest.update(array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16] if any(True for _ in frozen(model)) else ""

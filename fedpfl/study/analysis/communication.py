@@ -11,6 +11,7 @@ from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ...models.adapters import merged
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
+from ...results.views import traffic as moved_in
 from ...setup.assembly import assemble, plain_model
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
@@ -57,7 +58,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             group.label, t.values, t.model, t.up / MB, t.up_theory / MB, t.down / MB, t.down_theory / MB,
             100 * (t.up + t.down) / t.whole,
         ])  # fmt: skip
-        moved, tests = history.traffic(), history.curve("personalised.accuracy")
+        moved, tests = moved_in(history), history.curve("personalised.accuracy")
         series[group.label] = [moved[of] / MB for of in tests], [100 * accuracy for accuracy in tests.values()]
         accuracy = history.best("personalised.accuracy")
         if accuracy is not None:

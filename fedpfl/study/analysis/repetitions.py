@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import StateError
-from ...core.npy import read_npy
 from ...data import FederatedData, federated_data
+from ...data.npy import read_npy
 from ...methods import find
 from ...results.earlier_run import FREE_ON_RESUME
 from ...results.history import History

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.pixels import HALF, brightness
+from ...core.pixels import HALF
 from ...results.new_clients import Simulation
 from ...setup.assembly import assemble
+from ...training.augment import brightness
 
 
 def fresh_arrays(stored: Simulation, seed: int) -> dict[str, Tensor]:

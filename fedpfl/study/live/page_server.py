@@ -35,10 +35,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ...bench.device.browsers import refusal
 from ...bench.mqtt import topics
 from ...bench.mqtt.account import Account, require_tls
 from ...bench.mqtt.status import Board
-from ...core.browsers import refusal
 from ...core.errors import ConfigError, FedpflError
 from .run_data import list_runs, read_run
 

@@ -22,6 +22,7 @@ from ...results.earlier_run import FREE_ON_RESUME, EarlierRun
 from ...results.run_folder import RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
+from ...results.views import elapsed, traffic
 from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
 from ..analysis.repetitions import RunGroup, grouped, name_of, other_threads
@@ -197,7 +198,7 @@ def _over_rounds(
 
 def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
     """Draw the personalised accuracy over the mean traffic of the runs."""
-    curves = {group: _over(group, [run.history().traffic() for run in group.runs], 1e6) for group in groups}
+    curves = {group: _over(group, [traffic(run.history()) for run in group.runs], 1e6) for group in groups}
     ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
     lasts = [last for _, last in ends]
     log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
@@ -206,7 +207,7 @@ def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
 
 def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
     """Draw the personalised accuracy over the mean virtual time of the runs that have one."""
-    times = {group: [run.history().elapsed() for run in group.runs] for group in groups}
+    times = {group: [elapsed(run.history()) for run in group.runs] for group in groups}
     curves = {group: _over(group, of, 3600) for group, of in times.items() if all(of)}
     return _lines("Accuracy over virtual time", "hours on the devices of devices-model", "accuracy in percent", curves)
 

@@ -23,7 +23,7 @@ from fedpfl.bench.device.forward import WorkerError, forward
 from fedpfl.bench.device.worker import listening
 from fedpfl.client import protocol
 from fedpfl.client.answer import handle
-from fedpfl.client.engine import MAX_ENGINES, _engines, engine_for
+from fedpfl.client.engines import MAX_ENGINES, _engines, engine_for
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.methods import methods

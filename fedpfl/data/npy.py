@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DamagedFile, words_of
-from .files import open_regular
+from ..core.errors import DamagedFile, words_of
+from ..core.files import open_regular
 
 # What zipfile and NumPy raise for a file that is damaged, encrypted or compressed in a way that they do not know.
 UNREADABLE = (

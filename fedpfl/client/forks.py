@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Iterator
 
-from .errors import FedpflError
+from ..core.errors import FedpflError
 
 
 @contextlib.contextmanager

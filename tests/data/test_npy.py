@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpfl.core.errors import DamagedFile
-from fedpfl.core.npy import read_npy
+from fedpfl.data.npy import read_npy
 
 
 def packed(array, **given):

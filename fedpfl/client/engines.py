@@ -1,0 +1,53 @@
+"""The engines of one run that a process keeps."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Tuple
+
+from ..core.errors import ConfigError
+from ..core.settings import Value
+from ..data.federation import federated_data
+from ..options import own_code
+from ..setup.config import Config
+from .engine import Engine
+
+Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int, int], str, int, str]
+
+# The engines of one run, the latest used last. Clients that divide a data set share one; a client with data of its own
+# has its own, and a device has few of those.
+_engines: OrderedDict[Key, Engine] = OrderedDict()
+MAX_ENGINES = 4
+
+
+def engine_for(config: Config, nodes: int, path: str, client: int, model: str = "") -> Engine:
+    """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
+
+    ``path`` is the client's own data, or empty; ``model`` is its own model, or empty for the run's.
+    """
+    # The custom code as well: a later run may have the same settings and another file.
+    run = tuple(sorted(config.flat().items())), nodes, own_code.version()
+    key = (run, path, client if path else -1, model)
+    if key in _engines:
+        _engines.move_to_end(key)
+        return _engines[key]
+    # Before the new engine is made: two runs' data and models may not fit into the memory of a small board.
+    if any(kept[0] != run for kept in _engines):
+        _engines.clear()
+    while len(_engines) >= MAX_ENGINES:
+        _engines.popitem(last=False)
+    _engines[key] = _make_engine(config, nodes, path, client, model)
+    return _engines[key]
+
+
+def _make_engine(config: Config, nodes: int, path: str, client: int, model: str) -> Engine:
+    num_clients = config.data.num_clients or nodes
+    if num_clients != nodes:
+        raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")
+    if path:
+        from ..data.datasets.own_data import own_data
+
+        data = own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)
+    else:
+        data = federated_data(config.data, num_clients, config.run.seed)
+    return Engine(config, data, num_clients, own=bool(path), client=client, own_model=model)

@@ -1,0 +1,85 @@
+"""Clients that are the persons, devices or writers whose samples the data have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.errors import ConfigError, DataError, printable
+from .dataset import Dataset
+from .partitioners import Pool
+from .registry import partitioner
+from .settings import DataSettings
+
+# Owners that a remark names.
+MAX_NAMED = 10
+
+
+@partitioner("natural")
+def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give every client the samples of one person, device or writer, as the data set says (its array ``client``).
+
+    Owners with fewer than ``min_samples`` samples are left out, and of the others the first ``num_clients`` are
+    taken in the order of their numbers or names.
+    """
+    if pool.owners is None:
+        raise ConfigError(
+            "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
+        )
+    everybody = _by_owner(pool.owners)
+    enough = [mine for mine in everybody if len(mine) >= settings.min_samples]
+    if not enough:
+        most = max(map(len, everybody), default=0)
+        raise DataError(
+            f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples; the "
+            f"largest has {most}: use a smaller min-samples"
+        )
+    if num_clients > len(enough):
+        raise ConfigError(
+            "num-clients",
+            num_clients,
+            f"must be at most {len(enough)}, the number of natural clients with at least {settings.min_samples} "
+            "samples (min-samples)",
+        )
+    return enough[:num_clients]
+
+
+def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of each owner's samples, by the owner's number; samples without an owner are left out."""
+    order = np.argsort(owners, kind="stable")
+    order = order[owners[order] >= 0]
+    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
+
+
+def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
+    """Return how many owners can be clients: those with at least ``min_samples`` samples.
+
+    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
+    """
+    given = test is not None and settings.split == "given"
+    counted = train if test is None or given else np.concatenate([train, test])
+    found = sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
+    return found + len(only_tested(train, test, settings) if given and test is not None else ())
+
+
+def only_tested(train: np.ndarray, test: np.ndarray, settings: DataSettings) -> list[np.ndarray]:
+    """Return the positions in the test set of each owner that has ``min_samples`` there and no training sample."""
+    mine = [places for places in _by_owner(test) if len(places) >= settings.min_samples]
+    trained = set(np.unique(train).tolist())
+    return [places for places in mine if int(test[places[0]]) not in trained]
+
+
+def left_out(data: Dataset, settings: DataSettings) -> list[str]:
+    """Return a line on the owners that have too few samples to be clients, by their names; nothing if all are."""
+    if data.client_train is None:
+        return []
+    pooled = data.client_test is not None and settings.split != "given"
+    counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
+    counts = np.bincount(counted[counted >= 0])
+    few = np.flatnonzero((counts > 0) & (counts < settings.min_samples)).tolist()
+    if not few:
+        return []
+    names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
+    shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
+    have = "has" if len(few) == 1 else "have"
+    return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
+            f"{settings.min_samples} samples and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip

@@ -1,0 +1,55 @@
+"""What users should know of their data before round 1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .dataset import Dataset
+from .settings import DataSettings
+
+# Labels that a remark names.
+MAX_NAMED = 10
+# Features that are larger than this have not been brought to one scale.
+LARGE = 100.0
+# Squared errors of larger targets need another learning rate than the default.
+LARGE_TARGET = 10.0
+
+
+def remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
+    """Return a line for each thing that the division, or the samples, may hide."""
+    said = []
+    if data.unnamed and data.missing and not settings.num_classes:
+        lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
+        said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
+    if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
+        from .natural import left_out, natural_clients
+
+        there = natural_clients(data.client_train, data.client_test, settings)
+        if num_clients < there:
+            said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
+        said += left_out(data, settings)
+    if settings.split == "time" and not settings.time_column:
+        said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
+    if 0 < settings.window_step < settings.window_length and settings.split in ("mixed", "stratified"):
+        said.append(
+            f"{data.name}: windows overlap (window-step), so test windows share rows with training windows; a column "
+            'split and split = "given" keep them apart'
+        )
+    if settings.standardize == "all":
+        said.append(
+            f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
+            "(standardize = all); in a real federation these numbers would leave the clients"
+        )
+    numbers = not data.is_image and isinstance(data.x_train, np.ndarray) and not data.inputs
+    numbers = numbers and not data.vocabulary and settings.standardize == "none"
+    if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
+        what, how = "features", 'standardize = "client" brings them to one scale'
+        if data.x_train.ndim == 4:
+            what, how = "pixels", "divide them by 255, or give images of uint8"
+        said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
+    if settings.targets and data.has_targets and (largest := float(np.abs(data.y_train).max())) > LARGE_TARGET:
+        said.append(
+            f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "
+            "smaller learning-rate"
+        )
+    return said

@@ -1,0 +1,119 @@
+"""Which settings there are, by key: those of all methods, and those of each."""
+
+from __future__ import annotations
+
+from dataclasses import Field
+from types import MappingProxyType
+from typing import Any, Mapping
+
+from ..core import custom
+from ..core import settings as s
+from ..core.option import options, part
+from ..data.settings import DataSettings
+from ..methods import find, own_settings, settings_of_methods
+from ..training.settings import TrainingSettings
+from .config import RunSettings
+
+# Titles of parts of the settings.
+SEVERAL, METHOD = "Several methods", "Method "
+
+
+def _common() -> list[tuple[str, type]]:
+    """Return title and settings class of every part that all methods have."""
+    own = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
+    return [*own, *((option.title, option.Settings) for option in options() if s.keys(option.Settings))]
+
+
+def keys_of(method: str = "") -> list[str]:
+    """Return every key that all methods have, and those of a method of this package."""
+    return list(_fields_of(method))
+
+
+def _fields_of(method: str) -> dict[str, Field[Any]]:
+    """Return the settings that all methods have, and those of a method, by key."""
+    own = own_settings(method)
+    common = {key: of for _, cls in _common() for key, of in s.by_key(cls).items()}
+    return {**common, **(s.by_key(own, method) if own else {})}
+
+
+def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
+    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name.
+
+    ``look`` for methods in installed packages as well.
+    """
+    found = {title: s.by_key(cls) for title, cls in _common()}
+    found[SEVERAL] = {}
+    listed: set[str] = set()
+    for name, cls in settings_of_methods(look).items():
+        own = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
+        found[SEVERAL].update({key: of for key, of in own.items() if of.metadata["of"] == ""})
+        found[f"{METHOD}{name}"] = {key: of for key, of in own.items() if of.metadata["of"] != ""}
+        listed |= own.keys()
+    return {title: section for title, section in found.items() if section}
+
+
+def all_settings(look: bool = True) -> dict[str, Field[Any]]:
+    """Return every setting of a run by key; ``look`` for methods in installed packages as well."""
+    return {key: of for section in sections(look).values() for key, of in section.items()}
+
+
+def owners() -> dict[str, tuple[str, ...]]:
+    """Return the methods of every setting that only some methods have, by key."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, cls in settings_of_methods().items():
+        for key in s.keys(cls, name):
+            found[key] = (*found.get(key, ()), name)
+    return found
+
+
+def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed, without torch.
+
+    ``app`` has the settings of the app, among them those of its own methods. ``named`` are settings whose values are
+    checked later, as is what needs torch: the settings of a custom method, the name of a model, and what does not fit
+    together.
+    """
+    method = given.get("method", app.get("method", ""))
+    if isinstance(method, str) and custom.is_custom("method", method):
+        return  # whose settings are known once it is imported
+    fields = _fields_of(method if isinstance(method, str) else "")
+    if {*named, *given} - fields.keys():
+        fields = all_settings(look=False)
+        removed = part("fedpfl.setup.removed:REMOVED")
+        s.require_keys({**named, **given}, {*fields, *app} - removed.keys())
+    for key, value in given.items():
+        if key == "model":
+            s.typed(key, value, fields[key])
+        elif key in fields:
+            s.checked(key, value, fields[key])
+
+
+def unused(values: Mapping[str, Any], method: str) -> list[str]:
+    """Name, in one line, the settings of other methods that are not at their defaults; an empty list if there are none.
+
+    Flower hands over every key that the app has, so that only another value shows that a setting was given.
+    """
+    if not set(values) - {*keys_of(method)}:  # so that no other method needs to be imported
+        return []
+    every = all_settings()
+    given: dict[str, list[str]] = {}
+    for key, methods in owners().items():
+        if method not in methods and values.get(key, every[key].default) != every[key].default:
+            given.setdefault(", ".join(methods), []).append(key)
+    named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
+    return [f"settings of other methods, which {method} does not use: {named}"] if given else []
+
+
+def know_method(values: Mapping[str, Any]) -> None:
+    """Make the settings of a custom method known, wherever its class comes from, if ``values`` name one."""
+    named = values.get("method")
+    if isinstance(named, str) and custom.is_custom("method", named):
+        find(named)
+
+
+def check_keys(values: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for a key that no part of the program knows, or a method that cannot be found."""
+    know_method(values)
+    if not set(values) - {*keys_of(str(values.get("method", "")))}:  # so that no other method needs to be imported
+        return
+    s.require_keys(values, all_settings())

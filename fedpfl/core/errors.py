@@ -61,8 +61,13 @@ class ConfigError(FedpflError):
 
 
 def _shown(value: object, limit: int = 300) -> str:
-    """Return a value as Python writes it, in one line; of an array, or of what is longer, its type."""
+    """Return a value as Python writes it, in one line; of an array, or of what is longer, its type.
+
+    An object of the user's that is a setting's value (``python:Net#7``) has its name.
+    """
     kind = type(value).__name__
+    if isinstance(value, str):
+        value = re.sub(r"\Apython:(\w+)#\d+\Z", r"\1", value)
     if hasattr(value, "__array__"):
         return f"({kind} of shape {tuple(getattr(value, 'shape', ()))})"
     text = repr(value)

@@ -101,7 +101,7 @@ class DataSettings:
     )
     impute: str = setting(
         "refuse",
-        "Empty cells of tables and series. refuse: an error. mean: the mean of the client's own training samples, "
+        "Empty cells, and NaN of arrays. refuse: an error. mean: the mean of the client's own training samples, "
         "or 0 if it has none.",
         choices=("refuse", "mean"),
     )

@@ -560,6 +560,17 @@ def test_a_device_that_comes_after_the_run_needs_the_same_inputs(tmp_path):
     assert found.predict(CLIENTS[2][0]).shape == (N, CLASSES)
 
 
+def test_frames_are_no_inputs_by_place():
+    pandas = pytest.importorskip("pandas")
+    image, meta = (pandas.DataFrame(np.ones((N, 2))) for _ in range(2))
+    for x in ({"image": np.ones((N, 2)), "meta": meta}, (image, meta)):
+        for source in ((x, np.arange(N) % 2), {"x": x, "y": np.arange(N) % 2}, [(x, np.arange(N) % 2)]):
+            with pytest.raises(
+                DataError, match=r"input \w+ of x is a DataFrame: inputs go by place; give its .to_numpy"
+            ):
+                CustomLoader("data", source)(DataSettings(), 1)
+
+
 def test_the_program_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs/how-to/models.md").read_text(encoding="utf-8")

@@ -15,7 +15,9 @@ from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.dataset import Dataset
 from fedpfl.data.datasets.by_name import CustomLoader
+from fedpfl.data.datasets.lazily import Lazy
 from fedpfl.data.datasets.npz import read_npz
+from fedpfl.setup.objects import as_setting
 
 N = 60
 X = np.arange(3.0 * N, dtype=np.float32).reshape(N, 3)
@@ -309,7 +311,9 @@ def test_a_list_of_two_is_two_clients(kind):
         ((TENSORS,) * 3, "a tuple of three data sets: three clients are a list; training, validation and test"),
         (([TENSORS] * 2, [TENSORS] * 2), r"a tuple of two lists: of two clients give a list; .* list\(zip\("),
         ({"train": TENSORS, "val": TENSORS, "valid": TENSORS}, "train and val and valid: two of these are one part"),
-        ({"train": TENSORS, "test": TENSORS, "ann": 1}, r"are train and test the parts of one data set, or clients\?"),
+        ({"train": TENSORS, "test": TENSORS, "ann": 1}, r"are train and test of one data set, or clients\?"),
+        ({"train": TENSORS, "holdout": TENSORS}, "train, holdout: is train of one data set, or clients"),
+        ({"ann": TENSORS, "Test": TENSORS}, "ann, Test: is Test of one data set, or clients"),
         ({"test": TENSORS}, "has test, and no train"),
         ({"train": TENSORS, "Train": TENSORS}, "train and Train: two of these are one part, train"),
         ({"train": [TENSORS], "test": [TENSORS]}, "train and test are a list each; of several clients give"),
@@ -340,6 +344,77 @@ def test_frames_are_one_kind_and_joined_by_name():
     assert read((inputs, labels)).y_train.tolist() == read((inputs, one["label"])).y_train.tolist() == Y[:44].tolist()
     with pytest.raises(DataError, match=r"two DataFrames with other columns \(a, b, label, … and a, c, …\)"):
         read((one, pandas.DataFrame({"a": [1.0], "c": [0]})))
+
+
+@pytest.mark.parametrize("loss", ["mse", "multi-label"])
+@pytest.mark.parametrize("kind", ["arrays", "dicts", "sets", "loaders", "Lazy", "Dataset", "clients"])
+def test_whole_numbers_are_targets_where_the_loss_is_of_numbers(kind, loss):
+    y = Y * 40 - 7 if loss == "mse" else np.stack([Y, 1 - Y], 1)
+    tensors = td.TensorDataset(torch.tensor(X), torch.tensor(y))
+    source = {
+        "arrays": (X, y), "dicts": {"x": X, "y": y}, "sets": tensors, "loaders": td.DataLoader(tensors, 7),
+        "Lazy": Lazy(tensors), "clients": [(X, y), (X, y)],
+        "Dataset": lambda settings: Dataset("data", X, abs(y)),
+    }[kind]  # fmt: skip
+    found = CustomLoader("data", source)(DataSettings.of({"loss": loss, "min-samples": 2}), 1)
+    wanted = abs(y) if kind == "Dataset" else y
+    np.testing.assert_array_equal(found.y_train[:N], wanted.reshape(N, -1))
+    assert found.has_targets and found.num_classes == (1 if loss == "mse" else 2)
+    with pytest.raises(ConfigError, match="num-classes = 5: must be 0 for data, whose labels are numbers to predict"):
+        CustomLoader("data", source)(DataSettings.of({"loss": loss, "min-samples": 2, "num-classes": 5}), 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(8)))
+def test_rows_of_x_and_y_are_those_of_their_indexes(order):
+    pandas = pytest.importorskip("pandas")
+    order, there = list(order), list("abcdefgh")
+    x, y = pandas.DataFrame(X[:8], index=there), pandas.Series(Y[:8], index=there).iloc[order]
+    for source in ((x, y), {"x": x, "y": y}, (x, y.to_frame("label")), [(x, y), (x, y)]):
+        if order == sorted(order):
+            np.testing.assert_array_equal(read(source).y_train[:8], Y[:8])
+        else:
+            with pytest.raises(DataError, match="the indexes of x and y have the same rows in another order: give y"):
+                read(source)
+    # Other indexes say nothing of each other.
+    np.testing.assert_array_equal(read((x, y.reset_index(drop=True))).y_train, Y[:8][order])
+    np.testing.assert_array_equal(read((x.to_numpy(), y)).y_train, Y[:8][order])
+
+
+def test_what_the_index_of_a_frame_is_called_counts_as_a_column():
+    people = frame(range(N)).assign(client=["ann", "ben"] * (N // 2), no=range(N))
+    wanted = read(people.drop(columns="no"))
+    assert wanted.client_names == ("ann", "ben")
+    for found in (people.drop(columns="no").set_index("client"), people.set_index(["client", "no"])):
+        data = read(found)
+        np.testing.assert_array_equal(data.client_train, wanted.client_train)
+        np.testing.assert_array_equal(data.x_train, wanted.x_train)
+    # Numbers of rows are no feature, and who owns the rows is asked for.
+    assert read(people.drop(columns="client").set_index("no")).x_train.shape == wanted.x_train.shape
+    with pytest.raises(DataError, match="column 'user_id' seems to name the owner of each row"):
+        read(people.drop(columns="no").rename(columns={"client": "user_id"}).set_index("user_id"))
+    timed = people.drop(columns=["client", "no"]).assign(t=range(N, 0, -1)).set_index("t")
+    assert read(timed, time_column="t", split="time").x_train.shape == wanted.x_train.shape
+
+
+@pytest.mark.parametrize("kind", ["arrays", "sets", "Dataset", "npz"])
+def test_gaps_in_arrays_are_filled_where_that_is_asked_for(kind, tmp_path):
+    x = np.where(X % 7 == 0, np.nan, X)
+    np.savez(tmp_path / "own.npz", x=x, y=Y)
+    source = {
+        "arrays": (x, Y), "sets": td.TensorDataset(torch.tensor(x), torch.tensor(Y)),
+        "Dataset": lambda: Dataset("data", x, Y),
+        "npz": lambda settings: read_npz(tmp_path / "own.npz", gaps=settings.impute == "mean"),
+    }[kind]  # fmt: skip
+    with pytest.raises(DataError, match=r'not finite .NaN or infinity.; impute = "mean" fills NaN'):
+        read(source)
+    np.testing.assert_array_equal(read(source, impute="mean").x_train, np.float32(x))
+    with as_setting("dataset", source) as text:
+        data = FederatedData(DataSettings(dataset=text, min_samples=2, impute="mean", partitioner="iid"), 2, 1)
+    for client in range(2):
+        rows = data._part(client, "train")
+        np.testing.assert_allclose(data.train(client).x.mean(0), np.nanmean(x[rows], 0), rtol=1e-4)
+        assert np.isfinite(data.test(client).x.numpy()).all()
 
 
 def test_a_frame_of_time_steps_is_cut_into_windows():
@@ -437,7 +512,7 @@ def test_labels_in_a_column_are_taken_and_more_are_explained():
     assert read((X, Y[:, None])).y_train.tolist() == Y.tolist()
     with pytest.raises(DataError, match=r"targets of more numbers must be floats, and of one-hot rows .argmax\(1\)"):
         read((X, np.eye(2, dtype=int)[Y]))
-    with pytest.raises(ConfigError, match="num-classes = 10: must be 0 for data, whose labels are floats"):
+    with pytest.raises(ConfigError, match="num-classes = 10: must be 0 for data, whose labels are numbers to predict"):
         read((X, X[:, 0]), num_classes=10)
 
 

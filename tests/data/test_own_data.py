@@ -60,6 +60,28 @@ def test_csv_files_as_programs_write_them(tmp_path: Path, text: str) -> None:
     assert data.client_train is None and data.x_test is None
 
 
+@pytest.mark.parametrize("gap", ["", "NA", "n/a", "null", "None", "NaN"])
+def test_words_for_a_gap_are_gaps(tmp_path: Path, gap: str) -> None:
+    write(tmp_path / "a.csv", f"a,b,label\n1,2,0\n{gap},{gap},1\n3,4,0\n")
+    data = load(settings(data=str(tmp_path / "a.csv"), impute="mean"))
+    np.testing.assert_array_equal(data.x_train, np.float32([[1, 2], [np.nan, np.nan], [3, 4]]))
+
+
+def test_a_column_that_counts_the_rows_is_told(tmp_path: Path) -> None:
+    def remarks(numbers: list[float], **given: str) -> tuple[str, ...]:
+        rows = [f"{number},{at % 3},{at % 7},{at % 2}" for at, number in enumerate(numbers)]
+        write(tmp_path / "a.csv", "\n".join(["id,a,b,label", *rows, ""]))
+        return load(settings(data=str(tmp_path / "a.csv"), **given)).remarks
+
+    (said,) = remarks([*range(100, 150)])
+    assert said == "column 'id' counts the rows, and is a feature: ignore-columns = \"id\" leaves out such columns"
+    # Of several files that were joined.
+    assert remarks([*range(25), *range(25)]) == (said,)
+    assert not remarks([*range(100, 150)], ignore_columns="id")
+    for others in ([*range(19)], [1.0] * 50, [*range(0, 100, 2)], [*range(50, 0, -1)], [0.5 * at for at in range(50)]):
+        assert not remarks(others), others
+
+
 def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> None:
     write(tmp_path / "d" / "train.csv", "a,label,client\n1,x,10\n2,y,9\n")
     write(tmp_path / "d" / "test.csv", "a,label,client\n3,y,9\n")
@@ -77,6 +99,9 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("1,2\n3,4\n", "a.csv, line 1: must hold the names of the columns, but holds numbers"),
         ("a,a,label\n1,2,3\n", "a.csv: two columns are called 'a'"),
         ("a,,label\n1,2,3\n", "a.csv: column 2 has no name"),
+        (",a,label\n0,2,3\n", "a.csv: column 1 has no name; pandas writes its index so: to_csv(…, index=False)"),
+        ("a,label\n1,0\nNA,1\n", "a.csv, line 3, column 'a': is empty; impute = "),
+        ('a,label\n1,0\n"1,5",1\n', "a.csv, line 3, column 'a': '1,5' is not a number: decimals are written with a"),
         ("a,b\n1,2\n", "a.csv: no column 'label' (label-column); it has a, b"),
         ("label,client\n0,1\n", "a.csv: no column of numbers besides label, client"),
         ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
@@ -178,7 +203,7 @@ def test_owners_of_a_table_are_the_clients_all_of_them(tmp_path: Path) -> None:
     data = FederatedData(given, 12, seed=1)
     assert [sum(data.sizes(i)) for i in range(12)] == [12] * 12
     assert not any("natural" in remark for remark in data.remarks)
-    assert "3 of 12 natural clients" in FederatedData(given, 3, seed=1).remarks[0]
+    assert any("3 of 12 natural clients" in said for said in FederatedData(given, 3, seed=1).remarks)
     plain = settings(data=str(write(tmp_path / "u.csv", "a,label\n1,0\n2,1\n")))
     assert with_partitioner(plain).partitioner == "dirichlet" and default_clients(plain) is None
 

@@ -26,6 +26,7 @@ from .columns import (  # fmt: skip
     read_frame,
     require_ignored,
     to_dataset,
+    with_index,
     words_of_frames,
 )
 from .huggingface import joined_tables, tables_to_dataset
@@ -188,10 +189,10 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None
             raise DataError(f"{where}: {' and '.join(map(str, thing))}: two of these are one part, {kind}")
         found[kind] = key
     if "" in found:
-        if {"train", "test"} <= found.keys():
+        if named := [str(found[part]) for part in ("train", "test") if part in found]:
             raise DataError(
-                f"{where}: {', '.join(map(str, thing))}: are train and test the parts of one data set, or clients? "
-                "Leave out the others, or rename these"
+                f"{where}: {', '.join(map(str, thing))}: {'is' if len(named) == 1 else 'are'} {' and '.join(named)} of "
+                "one data set, or clients? Its parts are called train, val and test, and clients otherwise"
             )
         return None
     if "train" not in found:
@@ -262,7 +263,11 @@ def _is_pair(thing: Sequence[Any]) -> bool:
     """Return whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
     x, y = thing
     if are_several(x) and _is_array(y) and not _is_frame(y):
-        return not any(map(_is_frame, x.values() if isinstance(x, Mapping) else x))
+        if frames := [
+            str(key) for key, one in (x.items() if isinstance(x, Mapping) else enumerate(x)) if _is_frame(one)
+        ]:
+            raise DataError(f"input {frames[0]} of x is a DataFrame: inputs go by place; give its .to_numpy()")
+        return True
     if _is_frame(x) and _is_frame(y):
         if {*x.columns} == {*y.columns}:
             return False
@@ -322,6 +327,9 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
     import pandas
 
     ignored, column = listed(settings.ignore_columns), settings.client_column or "client"
+    clients = [
+        client._replace(**{part: with_index(getattr(client, part), settings) for part in PARTS}) for client in clients
+    ]
     given = [frame for client in clients for frame in client[2:] if frame is not None]
     require_ignored(settings, (str(label) for frame in given for label in frame.columns), name)
     orders = [[str(label) for label in client.train.columns if str(label) not in ignored] for client in clients]
@@ -397,9 +405,7 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     xs, ys = joined[::2], joined[1::2]
     validation = with_validation(xs, ys, owners)
     x_test, y_test, client_test = (xs[1], ys[1], owners[1]) if len(suffixes) > 1 else (None, None, None)
-    if joined[1].dtype.kind == "f" and settings.num_classes not in (0, joined[1].shape[1]):
-        allowed = f"must be 0 for {name}, whose labels are floats and so targets; labels are whole numbers or names"
-        raise ConfigError("num-classes", settings.num_classes, allowed)
+    _require_no_classes(name, joined[1], settings)
     vocabulary = _tokens().find(settings.tokenizer).vocabulary if settings.tokenizer else 0
     return Dataset(
         name, xs[0], ys[0], x_test, y_test, owners[0], client_test, settings.num_classes,
@@ -409,13 +415,19 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     )  # fmt: skip
 
 
+def _require_no_classes(name: str, y: np.ndarray, settings: DataSettings) -> None:
+    if y.dtype.kind == "f" and settings.num_classes not in (0, y.shape[1]):
+        allowed = f"must be 0 for {name}, whose labels are numbers to predict; of classes they are names or whole"
+        raise ConfigError("num-classes", settings.num_classes, allowed)
+
+
 def _arrays_of(
     part: Any, where: str, suffix: str, said: dict[str, None], settings: DataSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return x and y of one set of samples, checked and in the inner layout."""
     if is_samples(part):
         whose = f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }"
-        x, y = read_samples(part, whose, said, bool(settings.tokenizer))
+        x, y = read_samples(part, whose, said, settings)
         return (_tokens().of_array(x, settings, whose, said) if settings.tokenizer else x), y
     if isinstance(part, Mapping):
         named = {str(key).lower(): value for key, value in part.items()}
@@ -423,14 +435,25 @@ def _arrays_of(
     if not isinstance(part, (tuple, list)) or len(part) != len(PAIR):
         raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
                         "(x, y), or a DataFrame")  # fmt: skip
+    _require_one_order(part[0], part[1], where)
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
     x = with_inputs(part[0], len(y) if y.ndim else 0)
     x = packed(x, of_x) if are_several(x) else array(x, of_x)
     if settings.tokenizer:
         x = _tokens().of_array(x, settings, of_x, said)
     else:
-        x = samples_of(x, of_x, planes=True, empty=bool(suffix))
-    return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True)
+        x = samples_of(x, of_x, planes=True, empty=bool(suffix), gaps=settings.impute == "mean")
+    return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets)
+
+
+def _require_one_order(x: Any, y: Any, where: str) -> None:
+    """Refuse a DataFrame and a Series whose indexes have the same rows in another order: pandas goes by them."""
+    indexes = [thing.index for thing in (x, y) if hasattr(thing, "iloc")]
+    if len(indexes) == 2 and not indexes[0].equals(indexes[1]) and {*indexes[0]} == {*indexes[1]}:
+        raise DataError(
+            f"{where}: the indexes of x and y have the same rows in another order: give y.loc[x.index], or without "
+            "indexes x.to_numpy() and y.to_numpy()"
+        )
 
 
 def _shown(found: np.ndarray) -> str:
@@ -458,13 +481,17 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
         if x is None:
             continue
         where = f"{data.name}: {{}}_{part}"
-        found[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, True)
-        found[f"y_{part}"] = labels_of(y, len(x), where.format("y"))
+        gaps = settings.impute == "mean"
+        found[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=gaps)
+        found[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets)
         owners = getattr(data, f"client_{part}")
         if owners is not None:
             found[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
     if found["x_train"].shape[1:] != found.get("x_test", found["x_train"]).shape[1:]:
         raise DataError(f"{data.name}: x_train and x_test must hold samples of one shape")
+    _require_no_classes(data.name, found["y_train"], settings)
+    if settings.targets and not data.has_targets:
+        found.update(num_classes=0, class_names=())
     if settings.num_classes:
         found["num_classes"] = settings.num_classes
         found["class_names"] = () if data.unnamed else data.class_names

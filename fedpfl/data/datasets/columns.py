@@ -189,7 +189,8 @@ class _Roles(NamedTuple):
 
 def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bool) -> _Roles:
     if "" in names:
-        raise DataError(f"{path}: column {names.index('') + 1} has no name")
+        hint = "" if names.index("") else "; pandas writes its index so: to_csv(…, index=False)"
+        raise DataError(f"{path}: column {names.index('') + 1} has no name{hint}")
     headless = any(_is_number(name) and not name.isdecimal() for name in names) and _is_csv(path)
     hint = "; does the first line name the columns?" if headless else ""
     place = _place(names, path, hint)
@@ -304,7 +305,8 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
         try:
             values.extend([float(cells[at] if cells[at].strip() else empty) for at in roles.features])
         except ValueError:
-            said = [str(TRUTH.get(cells[at].strip().lower(), cells[at].strip() or empty)) for at in roles.features]
+            said = ["" if _is_gap(cells[at]) else cells[at].strip() for at in roles.features]
+            said = [str(TRUTH.get(word.lower(), word or empty)) for word in said]
             if all(map(_is_number, said)):
                 values.extend(map(float, said))
             else:
@@ -328,15 +330,22 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
 def _complain_of_numbers(
     path: Path, line: int, names: Sequence[str], at: Sequence[int], cells: Sequence[str], settings: DataSettings
 ) -> NoReturn:
-    texts = [place for place in at if cells[place].strip() and not _is_number(cells[place])]
-    bad = texts[0] if texts else next(place for place in at if not cells[place].strip())
-    what = (
-        f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text, "
-        "category-columns makes features of words, and tokenizer numbers of a text"
-        if texts
-        else 'is empty; impute = "mean" fills empty cells'
-    )
+    texts = [place for place in at if not _is_gap(cells[place]) and not _is_number(cells[place])]
+    bad = texts[0] if texts else next(place for place in at if _is_gap(cells[place]))
+    what = 'is empty; impute = "mean" fills empty cells'
+    if texts and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cells[bad]):
+        what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point"
+    elif texts:
+        what = (
+            f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text, "
+            "category-columns makes features of words, and tokenizer numbers of a text"
+        )
     raise DataError(f"{path}, line {line}, column {names[bad]!r}: {what}")
+
+
+def _is_gap(cell: str) -> bool:
+    """Return whether a cell among numbers is empty, or a word for that."""
+    return cell.strip().lower() in ("", "na", "n/a", "null", "none")
 
 
 def _allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
@@ -424,8 +433,9 @@ def require_numbers(
 ) -> None:
     """Refuse features whose type is none of numbers, the first one by name."""
     if others := [name for name, kind in kinds.items() if not is_number(kind)]:
-        kind = f"holds {kinds[others[0]]}, not numbers"
-        raise DataError(f"{where}, column {others[0]!r}: {kind}; {leave_out(settings, others)} such columns")
+        kind, moment = f"holds {kinds[others[0]]}, not numbers", re.search("date|time", str(kinds[others[0]]))
+        use = "time-column orders rows by one" if moment else "category-columns makes features of words"
+        raise DataError(f"{where}, column {others[0]!r}: {kind}; {leave_out(settings, others)} such columns, {use}")
 
 
 def _refuse_empty(path: Path, before: int, name: str, cells: Any, hint: str = "") -> None:
@@ -442,6 +452,17 @@ def cell_text(cell: Any) -> str:
 
 
 # -- data frames -------------------------------------------------------------------------------------------------------
+
+
+def with_index(frame: Any, settings: DataSettings) -> Any:
+    """Return a DataFrame with those parts of its index as columns whose names say that they mean something."""
+    roles = {
+        settings.label_column, settings.client_column, settings.split_column, settings.time_column,
+        settings.window_column,
+    }  # fmt: skip
+    names = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name not in (None, "")]
+    meant = [name for name in names if (str(name) in roles or _PERSON.fullmatch(str(name))) and name not in frame]
+    return frame.reset_index(meant) if meant else frame
 
 
 def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
@@ -588,10 +609,22 @@ def to_dataset(
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
     validation = with_validation(xs, numbers, owners)
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
+    if counting := _counting(parts[0]):
+        shown = f"column {counting[0]!r} counts the rows, and is a feature"
+        remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")
     return Dataset(
         name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, vocabulary=vocabulary,
         client_names=client_names, feature_names=parts[0].features, remarks=remarks, validation=validation,
     )  # fmt: skip
+
+
+def _counting(part: FileSamples, most: int = 1000, least: int = 20) -> list[str]:
+    """Return the features of a table that grow by 1 with nearly every row, as numbers of rows do."""
+    first = part.x[:most]
+    if first.ndim != 2 or len(first) < least:
+        return []
+    share = (np.diff(first, axis=0) == 1).mean(0)
+    return [name for name, counts in zip(part.features, share > 0.9) if counts]
 
 
 def _rows_of_parts(part: FileSamples, settings: DataSettings) -> list[np.ndarray]:

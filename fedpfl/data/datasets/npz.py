@@ -33,7 +33,12 @@ GAPS = 2
 
 
 def read_npz(
-    path: Path, name: str = "", num_classes: int | None = None, alone: bool = False, targets: bool = False
+    path: Path,
+    name: str = "",
+    num_classes: int | None = None,
+    alone: bool = False,
+    targets: bool = False,
+    gaps: bool = False,
 ) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
@@ -46,7 +51,8 @@ def read_npz(
     "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W. An array that may say more of each sample is refused,
     and others are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name
     the classes: a device may lack the highest ones. ``alone``: others number the same classes without seeing this file,
-    so names as labels need ``classes``. With ``targets`` whole numbers in ``y`` are targets, too.
+    so names as labels need ``classes``. With ``targets`` whole numbers in ``y`` are targets, too, and with
+    ``gaps`` features may be NaN.
     """
     arrays = read_arrays(path)
     several = () if "x" in arrays or "x_train" in arrays else tuple(key for key in arrays if key.startswith("x_"))
@@ -61,7 +67,7 @@ def read_npz(
         if key not in arrays:
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
     vocabulary = _vocabulary(arrays, path)
-    xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary) for part in parts]
+    xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=gaps) for part in parts]
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
     _require_known(
         path, {*several, *(f"{word}{part}" for part in parts for word in ("x", "y", "client"))}, {len(x) for x in xs}
@@ -202,11 +208,14 @@ def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
     return smallest_integers(x, vocabulary)
 
 
-def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False, empty: bool = False) -> np.ndarray:
+def samples_of(
+    x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False, empty: bool = False, gaps: bool = False
+) -> np.ndarray:
     """Check an array of samples and bring it into the inner layout.
 
     ``where`` is what errors call it. ``vocabulary`` is 0 unless it holds texts. With ``planes``, images may also be
-    float32 n×C×H×W, as PyTorch has them; in files channels come last. With ``empty`` there may be no samples.
+    float32 n×C×H×W, as PyTorch has them; in files channels come last. With ``empty`` there may be no samples,
+    with ``gaps`` NaN among the numbers.
     """
     allowed = (
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
@@ -227,9 +236,11 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = Fa
                 f"{where} is {_show(x)}: channels of float images must come first (n×C×H×W), as of .transpose(0, 3, 1, "
                 "2); those of uint8 come last"
             )
-        x = x.astype(np.float32, copy=False)
-        if not np.isfinite(x).all():
-            raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32, copy=False)
+        if not np.isfinite(x).all() and not (gaps and not np.isinf(x).any()):
+            hint = "" if np.isinf(x).any() else '; impute = "mean" fills NaN'
+            raise DataError(f"{where} holds a value that is not finite (NaN or infinity){hint}")
     else:
         raise DataError(f"{where} is {_show(x)}: {allowed}")
     if 0 in x.shape[empty:]:
@@ -352,7 +363,9 @@ def _text(name: object) -> str:
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
-    data = read_npz(path, num_classes=settings.num_classes or None, targets=settings.targets)
+    data = read_npz(
+        path, num_classes=settings.num_classes or None, targets=settings.targets, gaps=settings.impute == "mean"
+    )
     return require_no_gaps(data, path, settings)
 
 

@@ -67,7 +67,8 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
         return read_plays(path, settings.window_step)
-    return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets)
+    gaps = settings.impute == "mean"
+    return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets, gaps=gaps)
 
 
 def _holds_series(path: Path, settings: DataSettings) -> bool:

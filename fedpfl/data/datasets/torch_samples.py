@@ -15,6 +15,7 @@ from ...core import custom
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..dataset import array
 from ..packing import are_several, packed, with_inputs
+from ..settings import DataSettings
 from .folder import MAX_BYTES
 from .lazily import Lazy, Rows, has_places, torch_data
 from .npz import labels_of, samples_of
@@ -38,23 +39,24 @@ def is_samples(thing: object) -> bool:
     return has_places(thing) or (torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)))
 
 
-def read_samples(source: Any, where: str, said: dict[str, None], texts: bool = False) -> tuple[Any, np.ndarray]:
+def read_samples(source: Any, where: str, said: dict[str, None], settings: DataSettings) -> tuple[Any, np.ndarray]:
     """Return the samples, and the labels or targets, of a torch Dataset or DataLoader or of what works like one.
 
     A Dataset is read by its own ``__len__`` and ``__getitem__`` alone, an IterableDataset by its ``__iter__``. A
     DataLoader's sampler or batch sampler draws once, and a ``collate_fn`` of the user's makes the batches that are
     read. What users should know of it becomes a key of ``said``. A ``DataError`` names the sample that is wrong, and
-    ``where`` is what it calls the data. With ``texts`` samples may be texts, which stay as they are.
+    ``where`` is what it calls the data. For a tokenizer texts stay as they are.
     """
     reading = _Reading(where, said)
     if isinstance(source, Lazy):
-        return reading.lazily(source)
+        return reading.lazily(source, settings)
     reading.read(source)
     if not reading.xs:
         raise DataError(f"{where}: has no samples")
     x, y = np.concatenate(reading.xs), np.concatenate(reading.ys)
-    x = x if texts and x.dtype.kind == "U" else samples_of(x, f"{where}: x", planes=True)
-    return x, labels_of(y, len(x), f"{where}: y", names=True)
+    if not settings.tokenizer or x.dtype.kind != "U":
+        x = samples_of(x, f"{where}: x", planes=True, gaps=settings.impute == "mean")
+    return x, labels_of(y, len(x), f"{where}: y", names=True, targets=settings.targets)
 
 
 class _Reading:
@@ -76,7 +78,7 @@ class _Reading:
         else:
             self._read_places(source, range(self._asked("its length", len, source)))
 
-    def lazily(self, source: Lazy) -> tuple[Any, np.ndarray]:
+    def lazily(self, source: Lazy, settings: DataSettings) -> tuple[Any, np.ndarray]:
         """Return samples that are read when they are needed, and their labels: given, or read now."""
         count = self._asked("its length", len, source)
         if not count:
@@ -94,7 +96,7 @@ class _Reading:
         else:
             labels = array(source.labels, f"{self._where}: labels")
         rows = Rows([(count, lambda place: checked(place)[0])], checked(0)[0])
-        return rows, labels_of(labels, count, f"{self._where}: y", names=True)
+        return rows, labels_of(labels, count, f"{self._where}: y", names=True, targets=settings.targets)
 
     def _read_places(self, data: Any, places: Sequence[Any]) -> None:
         """Read a data set's samples at these places, one by one; notice where that is not the same each time."""

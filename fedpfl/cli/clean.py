@@ -27,7 +27,7 @@ _LEFT = ".removed"  # ends the name of a run's folder while it is removed
 class Space(NamedTuple):
     """What a run, or a state that belongs to none, takes on the disk."""
 
-    run: str  # of a run on another machine, in which this device took part: the state's folder; empty: of no run
+    run: str  # its name; a device's state of a run on another machine has its path here; empty: a state of no run
     finished: bool
     folder: int  # bytes of the run's folder
     state: int  # and of the clients' arrays in state-dir
@@ -89,7 +89,8 @@ def _print(shown: list[Space], size: int) -> None:
     for one in sorted(shown, key=lambda one: one.folder + one.state, reverse=True):
         name = one.run or f"(no run here) {one.paths[0].name}"
         sizes = (f"{number / 1e6:,.1f}" for number in (one.folder, one.state))
-        table.add_row(name, "yes" if one.finished else "–" if not one.run else "no", *sizes, one.why_kept)
+        finished = "yes" if one.finished else "no" if one.run and os.sep not in one.run else "–"
+        table.add_row(name, finished, *sizes, one.why_kept)
     stdout().print(table)
     typer.echo(f"can be removed: {size / 1e6:,.1f} MB")
 

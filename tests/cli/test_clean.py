@@ -54,12 +54,15 @@ def test_nothing_goes_unasked(place, words):
     assert files(place) == before
 
 
-def test_the_list_has_every_run_and_what_belongs_to_none(place):
+def test_the_list_has_every_run_and_what_belongs_to_none(place, monkeypatch):
     shown = {one["run"]: one for one in json.loads(call("--json")[1])}
     assert shown.keys() == {"a", "b", "c", "", str(place / "state" / "device-1")}
     assert shown["b"]["folder"] > 3000 and shown["b"]["state"] == 5000
     assert shown[""]["paths"] == [str(place / "state" / "gone-1")]
     assert "continues" in shown["a"]["why_kept"]
+    monkeypatch.setenv("COLUMNS", "500")
+    _, words = call()
+    assert (words.count(" no "), words.count(" yes ")) == (0, 3)  # nobody here knows it of a device's run
 
 
 def test_a_named_run_goes_with_its_arrays_and_nothing_else(place):

@@ -134,6 +134,16 @@ def test_the_record_of_a_script_names_its_command(path):
     )
 
 
+def test_the_page_on_data_says_the_memory_that_was_measured():
+    found = json.loads(text_of(records.RECORDS / "figures" / "larger-than-memory.json"))["values"]
+    (said,) = re.findall(r"With [\d.]+ GB of images [^)]*\)", " ".join(text_of(ROOT / "docs/how-to/data.md").split()))
+    assert said.startswith(
+        f"With {found['GB']} GB of images no process took more than {found['peak of one process, MiB']} MiB"
+    )
+    assert f"all three {found['peak of all, MiB']} MiB" in said and found["workers"] == 2
+    assert f"{found['images']:,} images" in said and f"{found['rounds']} rounds in {found['seconds']} s" in said
+
+
 # By page: the sections whose tables were measured before there were records, and why they stay.
 BY_HAND = {
     "results/pfllib-fashion-mnist.md": {"Five methods in both programs": "needs its program"},

@@ -61,12 +61,9 @@ class ConfigError(FedpflError):
 
 
 def _shown(value: object, limit: int = 300) -> str:
-    """Return a value as Python writes it, in one line; of an array, or of what is longer, its type.
-
-    An object of the user's that is a setting's value (``python:Net#7``) has its name.
-    """
+    """Return a value as Python writes it, in one line; of an array, or of what is longer, its type."""
     kind = type(value).__name__
-    if isinstance(value, str):
+    if isinstance(value, str):  # the text by which a run knows an object of the user's, python:Net#7
         value = re.sub(r"\Apython:(\w+)#\d+\Z", r"\1", value)
     if hasattr(value, "__array__"):
         return f"({kind} of shape {tuple(getattr(value, 'shape', ()))})"

@@ -130,7 +130,7 @@ def _personal_models(
 def stored_rule(config: Config, task: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> Rule:
     """Return a run's rule with a state that a checkpoint has."""
     classes = task.get("classes_of_clients", [task["num_classes"]])
-    shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
+    shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
     sizes = task.get("samples", [(0, 0)] * task["clients"])
     sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)[1]
     rule = make_rule(config, [Client(i, *of) for i, of in enumerate(sizes)], sharing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
@@ -36,6 +37,8 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     """Run the command line (the console script ``fedpfl``)."""
+    if not os.environ.get("HOME", "unset"):
+        del os.environ["HOME"]  # empty, it would be the root folder; unset, it is the user's
     try:
         load(sys.argv[1] if len(sys.argv) > 1 else "")()
     except KeyboardInterrupt:  # before or after the command's own

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 import sys
 
@@ -28,3 +30,10 @@ def test_one_command_is_a_program_of_commands_too():
 
 def test_what_is_no_name_of_the_module_is_an_attribute_error():
     assert not hasattr(fedpfl.cli, "nothing")
+
+
+def test_an_empty_home_is_the_user_s_own_and_not_the_root_folder():
+    code = "import os; from fedpfl.cli import main\ntry: main()\nfinally: print(os.path.expanduser('~'))"
+    words, environment = [sys.executable, "-c", code, "--help"], {**os.environ, "HOME": ""}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == pwd.getpwuid(os.getuid()).pw_dir

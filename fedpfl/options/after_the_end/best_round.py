@@ -42,10 +42,7 @@ class BestRound(Listener):
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Know the best round so far of a run that is resumed; put right what an interruption has left."""
         self._lines.unlink(missing_ok=True)
-        if self._before.is_dir() and not self._best.is_dir():
-            self._before.rename(self._best)
-        for left in (self._new, self._before):
-            shutil.rmtree(left, ignore_errors=True)
+        self._tidy()
         if self._best.is_dir():
             found = RunFolder(self._best).history().best_score()
             self._score = self._score if found is None else found
@@ -74,19 +71,24 @@ class BestRound(Listener):
             write_atomically(self._best / "summary.md", summary(RunFolder(self._best)).encode())
 
     def _keep(self, rule: Rule, number: int, state: Mapping[str, np.ndarray]) -> None:
-        for left in (self._new, self._before):
-            shutil.rmtree(left, ignore_errors=True)
         try:
             self._write(rule, number, state)
+            if self._best.is_dir():
+                self._best.rename(self._before)
+            self._new.rename(self._best)
+            if self._before.is_dir():
+                (self._before / "metrics.jsonl").rename(self._lines)
+                shutil.rmtree(self._before)
         except BaseException:
-            shutil.rmtree(self._new, ignore_errors=True)
+            self._tidy()
             raise
-        if self._best.is_dir():
-            self._best.rename(self._before)
-        self._new.rename(self._best)
-        if self._before.is_dir():
-            (self._before / "metrics.jsonl").rename(self._lines)
-            shutil.rmtree(self._before)
+
+    def _tidy(self) -> None:
+        """Put the best round before back where no newer one is in its place; remove what is half-written."""
+        if self._before.is_dir() and not self._best.is_dir():
+            self._before.rename(self._best)
+        for left in (self._new, self._before):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _write(self, rule: Rule, number: int, state: Mapping[str, np.ndarray]) -> None:
         private_folder(self._new)

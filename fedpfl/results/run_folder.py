@@ -83,13 +83,10 @@ class RunFolder:
         while True:
             try:
                 private_folder(path)
-                # Whoever has the lock first makes the run; what a killed process has begun, here without settings, is
-                # made again.
-                with locked(path / ".lock", wait=False):
+                # Whoever has the lock first makes the run; what a killed process has begun is made again.
+                with suppress(BlockingIOError), locked(path / ".lock", wait=False):
                     if cls(path).is_free():
                         return cls(path)._begun(config)
-            except BlockingIOError:
-                pass
             except OSError as error:
                 raise ConfigError("output-dir", str(root), f"cannot be written ({error.strerror})") from error
             if config.run.run_name:

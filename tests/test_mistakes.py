@@ -121,7 +121,7 @@ COMMANDS = {
     "sweep --grid learning-rate=fast": "learning-rate = 'fast': must be a number",
     "sweep --grid seed=1,2": "seed = 1: cannot be set here; use --seeds N",
     "sweep --random learning-rate=0.1,0.2": "must be key=log:LOW:HIGH",
-    "experiment run none": "experiment = 'none': must be a .toml file or one of",
+    "experiment run none": "experiment = 'none': must be one of .*, or a .toml file",
     "show none": "run = 'none': there is no such run in",
     "report": "must be the name of at least one run",
     "export none --format onx": "format = 'onx': must be one of state-dict, torchscript, onnx; did you mean onnx?",

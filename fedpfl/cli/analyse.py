@@ -32,7 +32,10 @@ def analyse(
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write the figures' data into this folder.")
     ] = None,
 ) -> None:
-    """Analyse runs: who gains, what it costs, what an attacker sees. Without NAME, list the analyses."""
+    """Analyse runs, or list the analyses.
+
+    Example: fedpfl analyse fairness RUN-1 RUN-2
+    """
     from ..study.analysis import ANALYSES
 
     if name is None or listing:

@@ -179,7 +179,7 @@ def direct(
     state_dir: StateDir = Path("~/.fedpfl/bridge"),
     log_level: LogLevel = "info",
 ) -> None:
-    """Forward SuperNodes' requests, and no others, to the SuperLink without a broker; no message waits 3 s."""
+    """Forward SuperNodes' requests to the SuperLink without MQTT; polls stay open, so that messages arrive at once."""
     _log_to_stderr(log_level)
     from ..bench.mqtt.direct import MAX_BODIES_BYTES, MAX_CONNECTIONS
     from ..bench.mqtt.direct import direct as both_sides

@@ -55,7 +55,10 @@ def clean(
     remove: Annotated[bool, typer.Option("--remove", help="Remove what is listed. Without it, nothing is.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what runs take on the disk; with --remove, remove the named ones, or what they need only to go on."""
+    """Show what runs take on the disk; with --remove, free it.
+
+    Example: fedpfl clean OLD-1 --state --remove
+    """
     found = [*_taken(output_dir(), _state_dir(), state_only)]
     wanted = {str(Path(run).expanduser().absolute()) if os.sep in run else run for run in runs or ()}
     if unknown := wanted - {one.run for one in found}:

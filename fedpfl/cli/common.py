@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, did_you_mean, uncontrolled
+from ..core.errors import ConfigError, one_of, uncontrolled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -183,7 +183,7 @@ def percent(value: float | None) -> str:
 def require_one_of(key: str, value: str, known: Collection[str]) -> None:
     """Raise :class:`ConfigError` for a word that is not among the known ones."""
     if value not in known:
-        raise ConfigError(key, value, "must be one of " + ", ".join(known) + did_you_mean(value, known))
+        raise ConfigError(key, value, one_of(value, known))
 
 
 def names_file(text: str) -> bool:

@@ -61,7 +61,12 @@ def doctor(
     shape: Annotated[str, typer.Option("--input", help="Shape of the samples that --profile trains on.")] = "1x28x28",
     classes: Annotated[int, typer.Option(min=2, help="Number of classes for --profile.")] = 10,
 ) -> None:
-    """Check this machine for problems that would stop a run; exit code 1 if there is a problem."""
+    """Check this machine for problems that would stop a run.
+
+    The exit code is 1 if there is a problem.
+
+    Example: fedpfl doctor
+    """
     if profile is not None:
         _measure(profile, run_config, shape, classes)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, one_of
 from . import grid_options
 from .common import RunConfig, load_app, overrides, require_one_of, require_used, stdout
 from .printing import can_draw, print_tables, write_figures
@@ -26,7 +26,9 @@ app.add_typer(group, name="experiment")
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of an experiment (`fedpfl experiment list`), or its file.")
 ]
-ScaleName = Annotated[str, typer.Option(help="smoke (minutes), small (hours) or paper (as published).")]
+ScaleName = Annotated[
+    str, typer.Option(metavar="[smoke|small|paper]", help="smoke: minutes. small: hours. paper: as published.")
+]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Use the seeds 1 … N instead of the scale's.")]
 Rows = Annotated[list[str] | None, typer.Option("--row", metavar="ROW", help="Only this row; repeatable.")]
 Columns = Annotated[list[str] | None, typer.Option("--column", metavar="COLUMN", help="Only this column; repeatable.")]
@@ -64,7 +66,12 @@ def run_command(
     federation: grid_options.Federation = None,
     quiet: grid_options.Quiet = False,
 ) -> None:
-    """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
+    """Run an experiment and print its tables.
+
+    Finished runs are skipped; once all are finished, the tables are written to a folder.
+
+    Example: fedpfl experiment run feddecomp-table-1 --scale smoke --row FedAvg
+    """
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     states = runner.run(measured.planned())
@@ -135,7 +142,10 @@ def page_command(
         typer.Option(metavar="TEXT", help="Sentence for the top of the page, such as the machine; repeatable."),
     ] = None,
 ) -> None:
-    """Write a page in Markdown about an experiment's finished runs, with the command of every cell."""
+    """Write a page in Markdown about an experiment.
+
+    It has the finished runs, with the command of every cell.
+    """
     from ..core.files import write_atomically
     from ..study.markdown_page import page
     from ..study.paper_tables import rankings
@@ -171,7 +181,7 @@ def read(name: str) -> Experiment:
         return load(Path(name).expanduser())
     known = files()
     if name not in known:
-        raise ConfigError("experiment", name, "must be a .toml file or one of " + ", ".join(known))
+        raise ConfigError("experiment", name, one_of(name, known, "a .toml file"))
     return load(known[name])
 
 

@@ -34,6 +34,7 @@ ExecutorName = Annotated[
     str,
     typer.Option(
         "--executor",
+        metavar="[local|slurm|flower]",
         help=(
             "local: on this machine. slurm: one cluster job per run. flower: one run at a time on the devices of "
             "--federation."
@@ -59,8 +60,9 @@ Form = Annotated[
     str,
     typer.Option(
         "--format",
+        metavar="[markdown|csv|latex]",
         show_default=False,
-        help="markdown, csv or latex. Default: a drawn table on a terminal, otherwise markdown.",
+        help="Default: a drawn table on a terminal, otherwise markdown.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

@@ -27,7 +27,12 @@ def keys_command(
         typer.Option(metavar="NAME", help="MQTT account that gets a password in passwords/NAME; repeatable."),
     ] = None,
 ) -> None:
-    """Make a certificate authority, a server certificate for 127.0.0.1 and the given addresses, keys and passwords."""
+    """Make certificates, node keys and passwords for a bench.
+
+    The server's certificate is for 127.0.0.1 and the given addresses.
+
+    Example: fedpfl keys keys --host 192.168.1.10 --nodes 30
+    """
     from ..bench.credentials import LOOPBACK, prepare, prepare_passwords
 
     folder = folder.expanduser()
@@ -63,7 +68,12 @@ def broker_command(
         typer.Option(min=4096, max=MAX_CHUNK, help="Maximum --max-chunk of `fedpfl-bridge` that the broker accepts."),
     ] = DEFAULT_CHUNK,
 ) -> None:
-    """Write mosquitto's settings, accounts, access list and passwords; unchanged files stay."""
+    """Write mosquitto's settings, accounts and passwords.
+
+    Unchanged files stay.
+
+    Example: fedpfl broker broker --listen 192.168.1.10:8883 --device nano-1
+    """
     if find_spec("paho") is None:
         raise FedpflError("fedpfl broker needs paho-mqtt: pip install 'fedpfl[mqtt]'")
     from ..bench.mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files

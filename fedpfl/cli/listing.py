@@ -45,7 +45,7 @@ def methods_command(as_json: AsJson = False) -> None:
 
 @app.command("datasets")
 def datasets_command(as_json: AsJson = False) -> None:
-    """List the data sets: samples, classes, input, where they come from."""
+    """List the data sets: samples, classes, input."""
     from ..data import table as datasets
 
     if as_json:
@@ -61,7 +61,7 @@ def datasets_command(as_json: AsJson = False) -> None:
 
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
-    """List the models: what they take, how large they are, where they come from."""
+    """List the models: what they take, how large they are."""
     from ..models import names, sources
     from ..models.about import describe
 
@@ -74,7 +74,7 @@ def models_command(as_json: AsJson = False) -> None:
     table = Table("model", "what", "takes", "parameters", "from", show_lines=True)
     for info in found:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
-        table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source)
+        table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source.partition("; ")[0])
     stdout().print(table)
     typer.echo("Besides:")
     typer.echo("\n".join(f"  {form}" for form in sources()))

@@ -21,7 +21,12 @@ def new_command(
         typer.Option("--flower", help="Make an app in Flower's shape: its own training loop, a strategy of fedpfl."),
     ] = False,
 ) -> None:
-    """Make a Flower app of your own: pyproject.toml, parts.py with a model, a data set and a method, a test."""
+    """Make a Flower app of your own, or the files of a bench.
+
+    The app has parts.py with a model, a data set and a method, and a test.
+
+    Example: fedpfl new my-app
+    """
     from ..core.errors import ConfigError
     from ..launch.project import APP, BENCH, OWN_FLOWER_APP, make
     from ..methods import discover

@@ -25,10 +25,16 @@ CHART = "partition.png"
 def partition_command(
     run_config: RunConfig = None,
     num_supernodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of clients if the setting num-clients is 0; 10 by default.")
+        int | None,
+        typer.Option(
+            "--num-clients",
+            "--num-supernodes",
+            min=1,
+            help="Number of clients if the setting num-clients is 0; 10 by default.",
+        ),
     ] = None,
-    plot: Annotated[bool, typer.Option("--plot", help=f"Draw a chart to {CHART}.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Draw the chart to this .png, .svg or .pdf file.")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help=f"Save a chart as {CHART}.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Save the chart as this .png, .svg or .pdf file.")] = None,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +45,10 @@ def partition_command(
     ] = None,
     pfllib: Annotated[bool, typer.Option("--pfllib", help="With --export FOLDER: write PFLlib's layout.")] = False,
 ) -> None:
-    """Print each client's training samples by class; with --export also write the division, or all samples of each."""
+    """Print each client's training samples by class.
+
+    Example: fedpfl partition -c dirichlet-alpha=0.1 --plot
+    """
     import numpy as np
 
     from ..core.custom import short_name

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import typer
@@ -15,6 +15,7 @@ from typer.models import CommandFunctionType
 from typer.utils import get_params_from_function
 
 from ..core.errors import ConfigError, FedpflError, uncontrolled
+from ..version import __version__
 
 # Typer escapes the brackets of "[default: 3]" for Rich, which prints none of the help here (rich_markup_mode=None).
 typer.core.HAS_RICH = False
@@ -152,9 +153,21 @@ class Program(typer.Typer):
         return super().command(name, cls=_Command, hidden=hidden)
 
 
-app = Program("Personalised federated learning as one Flower app.")
+app = Program(
+    "Personalised federated learning as one Flower app. Start with `fedpfl run`; `fedpfl methods` lists the methods."
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        click.echo(f"fedpfl {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _program() -> None:
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Make it a program of commands even where only one is loaded."""

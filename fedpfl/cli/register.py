@@ -28,7 +28,12 @@ def register_command(
         ),
     ] = None,
 ) -> None:
-    """Register nodes' keys with the SuperLink; recorded nodes whose key was replaced or left out are unregistered."""
+    """Register nodes' keys with the SuperLink.
+
+    Recorded nodes whose key is missing or changed are unregistered.
+
+    Example: fedpfl register keys/nodes/node-*.pub --record keys/nodes.json
+    """
     keys = list(dict.fromkeys(keys))
     wanted = {path.stem: _read(path).strip() for path in keys}
     if len(wanted) < len(keys):

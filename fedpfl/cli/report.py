@@ -35,7 +35,7 @@ def report(
     plots: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the plots into this folder as well, one file each.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="Format of the plots: svg, pdf or png.")] = "svg",
+    form: Annotated[str, typer.Option("--format", metavar="[svg|pdf|png]", help="Format of the plots.")] = "svg",
     experiment: Annotated[
         str,
         typer.Option(metavar="NAME", help="An experiment: its finished runs, and its tables against the paper."),
@@ -44,12 +44,17 @@ def report(
         str,
         typer.Option(metavar="NAME", help="The finished runs of a sweep or comparison; `fedpfl show` lists the names."),
     ] = "",
-    scale: Annotated[str, typer.Option(help="Scale of the experiment: smoke, small or paper.")] = "smoke",
+    scale: Annotated[str, typer.Option(metavar="[smoke|small|paper]", help="Scale of the experiment.")] = "smoke",
     seeds: Seeds = None,
     output_dir: OutputDir = None,
     run_config: RunConfig = None,
 ) -> None:
-    """Write a page about runs: accuracy over rounds and bytes, clients, data, comparisons. It needs no network."""
+    """Write a page about runs, with plots and analyses.
+
+    The page needs no network.
+
+    Example: fedpfl report RUN-1 RUN-2 -o report.html
+    """
     require_one_of("format", form, PLOT_FORMATS)
     if not can_draw():
         raise FedpflError("a report needs matplotlib and jinja2: pip install matplotlib jinja2")

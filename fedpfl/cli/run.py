@@ -80,7 +80,10 @@ def run_command(
     quiet: Quiet = False,
     web: Web = False,
 ) -> None:
-    """Simulate a federation on this machine and wait for its end."""
+    """Simulate a federation on this machine and wait for its end.
+
+    Example: fedpfl run -c 'method="ditto" dirichlet-alpha=0.1' --num-clients 20
+    """
 
     def make() -> Plan:
         from .run_config import prepare

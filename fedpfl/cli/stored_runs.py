@@ -54,10 +54,13 @@ def show(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="markdown, csv or latex, for the tables of a sweep.")
+        str, typer.Option("--format", metavar="[markdown|csv|latex]", help="For the tables of a sweep.")
     ] = "markdown",
 ) -> None:
-    """Show a run (settings, outcome, rounds, clients), a sweep or an experiment. Without a name, list them."""
+    """Show a run, a sweep or an experiment, or list them all.
+
+    Example: fedpfl show RUN
+    """
     from ..results.tables import FORMATS
     from ..study.sweep import sweep_names
 
@@ -121,14 +124,22 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", help="state-dict: weights. torchscript, onnx: programs (onnx needs the extra fedpfl[onnx])."
+            "--format",
+            metavar="[state-dict|torchscript|onnx]",
+            help="state-dict: weights. torchscript, onnx: programs (onnx needs the extra fedpfl[onnx]).",
         ),
     ] = "state-dict",
     which: Annotated[
-        str, typer.Option("--round", help="last, or best on the validation samples (as the run RUN/best).")
+        str,
+        typer.Option("--round", metavar="[last|best]", help="best: on the validation samples, as the run RUN/best."),
     ] = "last",
 ) -> None:
-    """Write each client's personalised model, as it was tested, from the clients' state on this machine."""
+    """Write each client's personalised model, as it was tested.
+
+    The clients' state must be on this machine.
+
+    Example: fedpfl export RUN --client 3 --format onnx
+    """
     from ..results.earlier_run import BEST, EarlierRun, best_of
     from ..results.export import FORMS, export_personal
     from ..results.run_folder import GLOBAL
@@ -149,10 +160,11 @@ def export(
 Mode = Annotated[
     str,
     typer.Option(
+        metavar="[local-train|fine-tune|ensemble]",
         help=(
             "What new clients do. local-train: train their personal part. fine-tune: train everything. ensemble: "
             "only test the mean output of all clients' models, from their state on this machine."
-        )
+        ),
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=0, help="As in `fedpfl run`.")]
@@ -170,9 +182,11 @@ def personalise(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make personalised models, on this machine, for clients that were not in a run or missed its end.
+    """Make models for clients that missed a run or its end.
 
     A simulation holds clients out with the setting new-clients. The run's own arrays do not change.
+
+    Example: fedpfl personalise RUN --mode fine-tune
     """
     from ..results.new_clients import ENSEMBLE, MODES, try_new_clients
 

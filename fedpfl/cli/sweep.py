@@ -31,12 +31,19 @@ def sweep_command(
     ] = None,
     random: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=RANGE", help="log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, choice:A:B; repeatable."),
+        typer.Option(
+            metavar="KEY=RANGE",
+            help="Draw a setting at random: log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, choice:A:B; repeatable.",
+        ),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of draws of the random settings.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per point: 1 … N.")] = 1,
     select: Annotated[
-        str, typer.Option(help="Order rows by accuracy on test or validation samples (with validation-fraction).")
+        str,
+        typer.Option(
+            metavar="[test|validation]",
+            help="Order rows by accuracy on test or validation samples (with validation-fraction).",
+        ),
     ] = "test",
     name: Annotated[str, typer.Option(help="Name of the folder for the tables; each sweep needs another.")] = "sweep",
     jobs: grid_options.Jobs = None,
@@ -48,7 +55,12 @@ def sweep_command(
     federation: grid_options.Federation = None,
     quiet: grid_options.Quiet = False,
 ) -> None:
-    """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
+    """Run a sweep over settings or seeds, the best run first.
+
+    Finished runs are skipped.
+
+    Example: fedpfl sweep --grid learning-rate=0.01,0.03,0.1 --seeds 3
+    """
     tried = [*(grid or ()), *(random or ())]
     swept = [text.removeprefix("method=") for text in tried if text.startswith("method=")]
     require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))], tried=tried)
@@ -122,9 +134,11 @@ def compare_command(
     federation: grid_options.Federation = None,
     quiet: grid_options.Quiet = False,
 ) -> None:
-    """Choose settings of each method on validation samples, run it with all seeds, and test the differences.
+    """Run methods with several seeds and test the differences.
 
-    Without --tune all methods have the settings that are given. Finished runs are skipped.
+    With --tune, first choose settings of each method on validation samples. Finished runs are skipped.
+
+    Example: fedpfl compare local fedavg fedper --seeds 3
     """
     file: dict[str, Any] = {}
     if names[0].endswith(".toml"):

@@ -44,7 +44,12 @@ def up_command(
     run_config: RunConfig = None,
     num_supernodes: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Number of SuperNodes if the setting num-clients is 0; {DEFAULT_NODES} by default."),
+        typer.Option(
+            "--num-clients",
+            "--num-supernodes",
+            min=1,
+            help=f"Number of SuperNodes if the setting num-clients is 0; {DEFAULT_NODES} by default.",
+        ),
     ] = None,
     devices: Annotated[
         int | None,
@@ -69,7 +74,9 @@ def up_command(
     ] = None,
     board: Annotated[
         str | None,
-        typer.Option(help=f"Limit each device to the resources of this board ({', '.join(BOARD_NAMES)}); needs root."),
+        typer.Option(
+            metavar=f"[{'|'.join(BOARD_NAMES)}]", help="Limit each device to the resources of this board; needs root."
+        ),
     ] = None,
     network: Annotated[
         str | None,
@@ -100,9 +107,12 @@ def up_command(
     ] = Path("~/.fedpfl/testbed"),
     web: Web = False,
 ) -> None:
-    """Start SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
+    """Run the app on SuperNodes on this machine.
 
-    Unlike a simulation it uses what real devices use: separate processes, TLS and node keys. All listen on loopback.
+    Unlike a simulation it uses what real devices use: separate processes, TLS and node keys. All listen on loopback
+    and end with the command.
+
+    Example: fedpfl up --num-clients 6 --devices 2
     """
     from ..bench.boards import BOARDS
     from ..bench.inventory import read_inventory
@@ -147,7 +157,7 @@ def up_command(
             raise ConfigError(
                 "inventory",
                 str(inventory),
-                "already sets the number of devices and clients; leave out --devices and --num-supernodes",
+                "already sets the number of devices and clients; leave out --devices and --num-clients",
             )
         if plan.config.of(VirtualTimeSettings).devices_model:
             raise ConfigError(

@@ -53,7 +53,12 @@ def watch_command(
     tls_cert: Annotated[Path | None, typer.Option(help="With --web: certificate shown to browsers.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
 ) -> None:
-    """Show devices, the run and its rounds as the MQTT broker reports them, until Ctrl-C; or runs on a live page."""
+    """Show devices and runs, here or on a live page.
+
+    Without --web until Ctrl-C or --seconds, as the MQTT broker reports them.
+
+    Example: fedpfl watch --web
+    """
     if web and as_json:
         raise ConfigError("json", "true", "prints events; leave it out with --web")
     of_web = {"runs": runs, "host": host, "port": port, "tls-cert": tls_cert, "tls-key": tls_key}

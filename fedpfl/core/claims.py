@@ -67,12 +67,7 @@ MAX_INPUT_VALUES = 2**24
 
 # Numbers of a reply: the first row whose name ends the metric's applies. The last one is for a method's own metrics.
 REPLY: Mapping[str, Bounds] = {
-    "train-samples": Bounds(int, 0, 2**53),  # the client's answer to the query
-    "trained-samples": Bounds(int, 0, 2**53),  # the client's test samples
-    "personalised-samples": Bounds(int, 0, 2**53),  # the client's test samples
-    "global-samples": Bounds(int, 0, 2**53),  # the client's test samples
-    "validation-samples": Bounds(int, 0, 2**53),
-    "-samples": Bounds(int, 0, 2**53),  # the client's training samples, by the rule that uses it
+    "-samples": Bounds(int, 0, 2**53),  # the client's samples of that kind
     "-correct": Bounds(int, 0, 2**53),  # the samples of the same test
     "-metric-sum": Bounds(float, -LARGEST, LARGEST),  # the bounds of the metric, times its count
     "-metric-count": Bounds(float, 0, 2**53),  # the test samples, times the values of a sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
+from typing import Collection, Iterable, Mapping, Sequence
 
 # Those that steer a terminal, that XML forbids, or that turn the direction in which a line is read.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -153,6 +153,13 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     # Users shorten a name to its last part: rounds for num-server-rounds.
     near = get_close_matches(wanted, names, 3) or [name for name in names if name.endswith(f"-{wanted}")][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def one_of(word: object, known: Collection[str], *more: str) -> str:
+    """Return what is allowed in place of ``word``: all names, or of more than 20 only those that are like it."""
+    hint = did_you_mean(word, known)
+    names = f"{len(known)} names" if hint and len(known) > 20 else ", ".join(known)
+    return f"must be one of {', or '.join([names, *more])}{hint}"
 
 
 def printable(text: str, limit: int = 200) -> str:

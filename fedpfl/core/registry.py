@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
-from .errors import ConfigError, did_you_mean
+from .errors import ConfigError, one_of
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -56,7 +56,7 @@ class Registry(Mapping[str, T]):
     def find(self, name: str) -> T:
         """Return an entry; a :class:`ConfigError` lists the names if there is none."""
         if name not in self:
-            raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + did_you_mean(name, self))
+            raise ConfigError(self._kind, name, one_of(name, self))
         return self[name]
 
     def _names(self) -> dict[str, None]:

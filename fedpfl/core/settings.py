@@ -18,7 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
-from .errors import ConfigError, did_you_mean
+from .errors import ConfigError, did_you_mean, one_of
 from .option import part
 
 # Settings that are places on the machine that uses them.
@@ -50,7 +50,7 @@ class Limits:
         """Return what is allowed if ``value`` is not, else ``None``."""
         if self.choices is not None:
             allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
-            return None if allowed else "must be " + self.describe() + did_you_mean(value, self.choices())
+            return None if allowed else one_of(value, self.choices(), *self.open_to)
         if isinstance(value, (bool, str)):
             return None
         low = (self.above is None or value > self.above) and (self.minimum is None or value >= self.minimum)

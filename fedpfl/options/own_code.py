@@ -32,7 +32,7 @@ from ..core.custom import (
     objects,
     references,
 )
-from ..core.errors import RAISED, ConfigError, FedpflError, did_you_mean, in_one_line
+from ..core.errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 
 
 class _AppFolder:
@@ -62,8 +62,7 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
         return _attribute(kind, text)
     registered = custom.entry_points_of(kind).get(text)
     if registered is None:
-        words = [*known, *entry_point_names(kind)]
-        raise ConfigError(kind, text, f"must be one of {', '.join(words)}, or {FORM}{did_you_mean(text, words)}")
+        raise ConfigError(kind, text, one_of(text, [*known, *entry_point_names(kind)], FORM))
     if text in known:
         raise ConfigError(kind, text, f"is a name in fedpfl and also in an installed package ({registered.value})")
     try:

@@ -3,16 +3,19 @@
 import errno
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedpfl.bench.device.profile import Profile
 from fedpfl.cli import app, doctor
-from fedpfl.core.errors import ConfigError
+from fedpfl.core.errors import ConfigError, one_of
 from fedpfl.data import federated_data, table
 from fedpfl.data.datasets.own_data import own_data
 from fedpfl.methods import methods
@@ -22,6 +25,7 @@ from fedpfl.setup.all_settings import check, check_keys
 from fedpfl.setup.config import Config
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings
+from fedpfl.version import __version__
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -93,6 +97,43 @@ def test_the_early_check_says_what_the_whole_one_says():
     # Settings of the user's own methods are known once these are imported.
     check({"method": "parts:Mine", "mine-mu": 1}, {})
     check({"mine-mu": 1}, {"mine-mu": 2})
+
+
+def test_the_list_of_commands_is_whole_at_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = fedpfl("--help").stdout
+    assert not re.search(r"[\w,;]\.\.\.$", text, re.M) and max(map(len, text.splitlines())) <= 80
+    assert "`fedpfl run`" in text and fedpfl("--version").stdout == f"fedpfl {__version__}\n"
+
+
+def test_the_example_of_a_command_has_options_that_exist():
+    found = 0
+    for name, command in get_command(app).commands.items():
+        for example in re.findall(r"^Example: (.+)$", command.help or "", re.M):
+            program, verb, *words = shlex.split(example)
+            options = {option for param in command.params for option in param.opts}
+            assert (program, verb) == ("fedpfl", name)
+            assert {word for word in words if word.startswith("-")} <= options, example
+            found += 1
+    assert found >= 17
+
+
+@pytest.mark.parametrize(
+    ("command", "choices"),
+    [("export", "[state-dict|torchscript|onnx]"), ("personalise", "[local-train|fine-tune|ensemble]"),
+     ("report", "[smoke|small|paper]"), ("sweep", "[test|validation]"), ("compare", "[local|slurm|flower]"),
+     ("compare", "[markdown|csv|latex]"), ("up", "[nano]")],
+)  # fmt: skip
+def test_help_shows_the_choices_of_an_option(command, choices):
+    assert choices in fedpfl(command, "--help").stdout
+
+
+def test_of_many_names_an_error_lists_those_that_are_like_the_wrong_one():
+    assert one_of("fedpr", list(methods())) == (
+        f"must be one of {len(methods())} names; did you mean fedper or fedprox or fedcp?"
+    )
+    assert one_of("x", ["a", "b"], "MODULE:NAME") == "must be one of a, b, or MODULE:NAME"
+    assert "apfl, " in one_of("nothing-like-it", list(methods()))
 
 
 def test_help_is_in_words():

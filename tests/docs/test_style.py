@@ -46,7 +46,7 @@ WORDS = {
     ".": 400,
     "contributing": 2_600,
     "devices": 7_600,
-    "how-to": 24_000,
+    "how-to": 23_950,
     "learn": 4_000,
     "methods": 12_500,
     "reference": 8_050,

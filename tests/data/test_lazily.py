@@ -10,8 +10,10 @@ import fedpfl
 import fedpfl.data.datasets.by_name as by_name
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData
+from fedpfl.data.datasets import own_data
 from fedpfl.data.datasets.by_name import CustomLoader
-from fedpfl.data.datasets.lazily import Inputs
+from fedpfl.data.datasets.folder import read_image_folder
+from fedpfl.data.datasets.lazily import Inputs, Rows
 
 
 class Made(torch.utils.data.Dataset):
@@ -141,7 +143,76 @@ def test_what_does_not_fit_is_refused(made):
     with pytest.raises(DataError, match="no samples"):
         made(fedpfl.Lazy(Made(count=0)))
     with pytest.raises(DataError, match="cannot be laid next to others in memory"):
-        made([fedpfl.Lazy(Made()), Made()])
+        np.stack([made(fedpfl.Lazy(Made()))._data.x_train] * 2)
     for key, value in (("standardize", "client"), ("feature_skew", "noise=0.5")):
         with pytest.raises(ConfigError, match="must be none for data, whose samples are read one by one"):
             made(fedpfl.Lazy(Made("features")), **{key: value})
+
+
+def photographs(root, modes, side=12):
+    """Write images of two classes, with a test set."""
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(1)
+    for number in range(36):
+        place = root / ("test" if number % 3 == 0 else "train") / "ab"[number % 2] / f"{number:02}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        mode = modes[number % len(modes)]
+        shape = (side, side, 3) if mode == "RGB" else (side, side)
+        image.fromarray(rng.integers(256, size=shape, dtype=np.uint8)).convert(mode).save(place)
+    return root
+
+
+@pytest.mark.parametrize("modes", [("L",), ("RGB",), ("L", "RGB"), ("RGB", "L", "1")])
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_folder_of_many_images_is_read_when_it_is_needed(tmp_path, modes, size):
+    root = photographs(tmp_path / "photographs", modes)
+    held, later = read_image_folder(root, size), read_image_folder(root, size, held=0)
+    for part in ("x_train", "x_test"):
+        wanted, found = getattr(held, part), getattr(later, part)
+        assert isinstance(found, Rows) and found.shape == wanted.shape and found.dtype == wanted.dtype
+        assert np.array_equal(found.rows(None, np.arange(len(found))), wanted)
+    assert np.array_equal(held.y_train, later.y_train) and held.input_shape == later.input_shape
+
+
+def test_an_image_that_does_not_fit_is_named_before_any_is_decoded(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    root = photographs(tmp_path / "photographs", ("L",))
+    image.new("L", (5, 12)).save(root / "train" / "b" / "odd.png")
+    with pytest.raises(DataError, match=r"odd.png is 5×12 pixels but \d+.png is 12×12: image-size resizes"):
+        read_image_folder(root, held=0)
+    (root / "train" / "b" / "odd.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"odd.png: not a readable image"):
+        read_image_folder(root, held=0)
+
+
+def test_folders_of_grey_and_colour_clients_have_the_same_bits_when_read_later(tmp_path, monkeypatch):
+    photographs(tmp_path / "people" / "ann", ("L",))
+    photographs(tmp_path / "people" / "ben", ("RGB",))
+    found = []
+    for most in (own_data.MAX_HELD, 36 * 12 * 12 * 3 * 2, 0):
+        monkeypatch.setattr(own_data, "MAX_HELD", most)
+        (tmp_path / "people" / f".{most}").touch()  # read again: the folder has changed
+        run = fedpfl.run(
+            "fedavg", dataset="clients", data=tmp_path / "people", model="mlp", num_server_rounds=2, quiet=True,
+            workers=0, output_dir=tmp_path / "runs",
+        )  # fmt: skip
+        found.append([run.clients["accuracy"].tolist(), run.rounds["personalised_loss"].tolist()])
+    assert found[0] == found[1] == found[2]
+
+
+def test_grey_and_colour_arrays_and_loaders_of_clients_become_colour(made):
+    grey, colours = np.arange(20 * 64, dtype=np.int64).reshape(20, 8, 8) % 256, Made(count=30)
+    labels = np.arange(20) % 3
+    data = made([(grey.astype(np.uint8), labels), fedpfl.Lazy(colours), colours])
+    assert data.input_shape == (3, 8, 8)
+    assert data._data.x_train.shape == (80, 8, 8, 3)
+    assert np.array_equal(data._data.x_train.read(3), np.repeat(grey[3, :, :, None], 3, axis=2))
+    with pytest.raises(DataError, match="all samples must be alike"):
+        made([(grey.astype(np.uint8), labels), (np.zeros((20, 8, 8, 4), np.uint8), labels)])
+
+
+def test_clients_in_memory_and_others_read_later_go_together(made):
+    together, apart = made([fedpfl.Lazy(Made()), Made()]), made([Made(), Made()])
+    for client in (0, 1):
+        one, other = together.train(client), apart.train(client)
+        assert torch.equal(one.x[:], other.x[:]) and torch.equal(one.y, other.y)

@@ -29,6 +29,7 @@ from .columns import (  # fmt: skip
     with_index,
     words_of_frames,
 )
+from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .places import PARTS, with_validation
@@ -399,6 +400,8 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
             raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(suffixes) > 1)}samples, "
                             f"min-samples is {settings.min_samples}")  # fmt: skip
         columns.append(arrays)
+    if any(array.dtype == np.uint8 and array.shape[3:] == (RGB,) for arrays in columns for array in arrays):
+        columns = [[*map(coloured, arrays)] for arrays in columns]
     joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
     counts = [[len(arrays[at]) for arrays in columns] for at in range(0, len(joined), 2)]
     owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
@@ -461,7 +464,10 @@ def _shown(found: np.ndarray) -> str:
 
 
 def _form(found: np.ndarray) -> Hashable:
-    return found.dtype.kind, found.shape[1:], getattr(found, "inputs", None)
+    shape: tuple[int, ...] = found.shape[1:]
+    if found.dtype == np.uint8 and shape[2:] == (1,):  # with coloured ones it becomes RGB
+        shape = (*shape[:2], RGB)
+    return found.dtype.kind, shape, getattr(found, "inputs", None)
 
 
 def _tokens() -> Any:

@@ -24,19 +24,23 @@ from .places import ChosenParts, chosen_parts, is_part, need, opened, with_valid
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_GREY, RGB = ("1", "L"), 3
 # Bytes of all images together in memory.
 MAX_BYTES = 2**34
+# Folders with more bytes of pixels are not held in memory: their images are decoded when they are needed.
+MAX_HELD = 2**32
 LAYOUT = "expected are train/<class>/ and test/<class>/ with images, or <class>/"
 
 
-def read_image_folder(root: Path, size: int = 0, alone: bool = True) -> Dataset:
+def read_image_folder(root: Path, size: int = 0, alone: bool = True, held: int = MAX_HELD) -> Dataset:
     """Read images from ``root/train/<class>/…`` and ``root/test/<class>/…``, or from ``root/<class>/…``.
 
     The parts may be called as :func:`.places.chosen_parts` knows them. Classes are numbered in the order of their
     folders' names; a folder may be empty, so that devices which lack a class still agree on the numbers. Unless
     ``alone``, where other clients may have the other classes, there are at least two. All images must have one size, or
-    are brought to squares of ``size`` pixels. They become grey if all of them are, else RGB. ``DataError`` names the
-    folder or image that is wrong, or says what the folders were taken for.
+    are brought to squares of ``size`` pixels. They become grey if all of them are, else RGB. More than ``held`` bytes
+    of pixels are read later, one image at a time. ``DataError`` names the folder or image that is wrong, or says what
+    the folders were taken for.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
@@ -61,11 +65,11 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True) -> Dataset:
     for part in files:
         if not paths[part]:
             raise DataError(f"{root / part}: no images ({', '.join(IMAGE_SUFFIXES)})")
-    pixels = _decode([path for part in paths.values() for path in part], f"{root}", size)
+    pixels = _decode([path for part in paths.values() for path in part], f"{root}", size, held)
     number = {name: label for label, name in enumerate(classes)}
     labels = np.array([number[name] for part in files.values() for name, of in part.items() for _ in of], np.int64)
-    ends = np.cumsum([len(of) for of in paths.values()])[:-1]
-    xs, ys = np.split(pixels, ends), np.split(labels, ends)
+    ends = np.cumsum([0, *(len(of) for of in paths.values())])
+    xs, ys = ([of[start:end] for start, end in zip(ends, ends[1:])] for of in (pixels, labels))
     validation = with_validation(xs, ys)
     x_test, y_test = (xs[1], ys[1]) if tests else (None, None)
     counts = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
@@ -124,8 +128,58 @@ def _images(folder: Path, inside: set[str], others: Counter[str], under: str = "
     return found
 
 
-def _decode(paths: list[Path], why: str, size: int = 0) -> np.ndarray:
-    return decode(((str(path), path) for path in paths), len(paths), why, size)
+def _decode(paths: list[Path], why: str, size: int = 0, held: int = MAX_HELD) -> Any:
+    """Decode images, or look only at their sizes and colours if their pixels have more than ``held`` bytes."""
+    w, h = (size, size) if size else _look(paths[0], why)[0]
+    if len(paths) * w * h * RGB <= held:
+        return decode(((str(path), path) for path in paths), len(paths), why, size)
+    from .lazily import Rows
+
+    grey = True
+    for path in paths:
+        shape, is_grey = _look(path, why)
+        _require_size((size, size) if size else shape, (w, h), str(path), paths[0].name)
+        grey = grey and is_grey
+
+    def read(place: int) -> np.ndarray:
+        with opened_image(paths[place], str(paths[place]), why) as image:
+            one = _pixels(image, str(paths[place]), why, size)
+        return one if grey else coloured(one[None])[0]
+
+    return Rows([(len(paths), read)], np.empty((h, w, 1 if grey else RGB), np.uint8))
+
+
+def coloured(x: Any) -> Any:
+    """Return grey images, uint8 n×H×W×1, as RGB; others as they are."""
+    return np.repeat(x, RGB, axis=3) if x.dtype == np.uint8 and x.shape[3:] == (1,) else x
+
+
+def _look(path: Path, why: str) -> tuple[tuple[int, int], bool]:
+    """Return an image's width and height, and whether it is grey, without decoding it."""
+    with opened_image(path, str(path), why) as image:
+        _require_mode(image, str(path))
+        return image.size, image.mode in _GREY
+
+
+def _require_mode(image: Any, where: str) -> None:
+    if image.mode.startswith(("I", "F")):
+        raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
+
+
+def _require_size(size: tuple[int, int], first: tuple[int, int], where: str, whose: str) -> None:
+    if size != first:
+        (w, h), (w0, h0) = size, first
+        raise DataError(f"{where} is {w}×{h} pixels but {whose} is {w0}×{h0}: image-size resizes all to one size")
+
+
+def _pixels(image: Any, where: str, why: str, size: int) -> np.ndarray:
+    """Decode an image to uint8 H×W×C, grey if it is."""
+    _require_mode(image, where)
+    whole = image.convert("L" if image.mode in _GREY else "RGB")
+    if size:
+        whole = need("PIL.ImageOps", "Pillow", why).fit(whole, (size, size))
+    pixels: np.ndarray = np.asarray(whole, np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 @contextlib.contextmanager
@@ -153,24 +207,16 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
     ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow, if that is
     missing. With a ``size`` above 0 the largest square in the middle of each image is scaled to so many pixels a side.
     """
-    image_ops = need("PIL.ImageOps", "Pillow", why)
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
     first = ""
     for i, (where, file) in enumerate(files):
         with opened_image(file, where, why) as image:
-            if image.mode.startswith(("I", "F")):
-                raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
             w, h = (size, size) if size else image.size
             if i == 0 and count * w * h > MAX_BYTES:
                 raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
-            if i and (h, w) != pixels.shape[1:3]:
-                h0, w0 = pixels.shape[1:3]
-                raise DataError(
-                    f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: image-size resizes all to one size"
-                )
-            grey = image.mode in ("1", "L")
-            whole = image.convert("L" if grey else "RGB")
-            one = np.asarray(image_ops.fit(whole, (size, size)) if size else whole, np.uint8).reshape(h, w, -1)
+            if i:
+                _require_size((w, h), (pixels.shape[2], pixels.shape[1]), where, Path(first).name)
+            one = _pixels(image, where, why, size)
         if i == 0:
             pixels, first = np.empty((count, *one.shape), np.uint8), where
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not

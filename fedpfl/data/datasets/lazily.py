@@ -124,9 +124,12 @@ class Rows:
         return found
 
     def __array_function__(self, function: Any, kinds: Any, given: Any, named: Any) -> Any:
-        """Lay samples end to end, as NumPy does with arrays; nothing else is done with what is not in memory."""
-        if function is np.concatenate and all(isinstance(one, Rows) for one in given[0]):
-            return Rows([(len(one), one.read) for one in given[0]], self._like)
+        """Lay samples end to end, or grey images on several channels, as NumPy does with arrays; nothing else."""
+        if function is np.concatenate:
+            return Rows([(len(one), getattr(one, "read", one.__getitem__)) for one in given[0]], self._like)
+        if function is np.repeat and named == {"axis": self.ndim - 1}:
+            like = np.repeat(self._like, given[1], axis=-1)
+            return Rows([(len(self), lambda place: np.repeat(self.read(place), given[1], axis=-1))], like)
         raise DataError("samples that are read when they are needed (Lazy) cannot be laid next to others in memory")
 
 

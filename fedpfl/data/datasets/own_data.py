@@ -31,7 +31,7 @@ from .columns import (  # fmt: skip
     table_files,
     words_in,
 )
-from .folder import read_image_folder
+from .folder import MAX_HELD, RGB, coloured, read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
 from .table import read_table
@@ -40,21 +40,23 @@ from .windows import read_series
 
 # Of the files of clients, as many as are worth reading.
 MAX_REMARKS = 3
-COLOURS = 3
 
 
-def read_own(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = True) -> Dataset:
+def read_own(
+    path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = True, held: int = MAX_HELD
+) -> Dataset:
     """Read a file or folder by what it is; raise ``ConfigError`` or ``DataError`` if it is none of these.
 
     It is a file of arrays (``.npz``), a table or a series (``.csv``, ``.parquet``, or a folder with ``train`` and
     ``test`` of these), news (``.csv`` with ``dataset = "ag-news"``), plays (``.json``), a folder of a Hugging Face data
-    set, or a folder of images. ``alone``: others number the same classes without seeing these data.
+    set, or a folder of images, of which at most ``held`` bytes are in memory. ``alone``: others number the same classes
+    without seeing these data.
     """
     if path.is_dir() and is_saved(path):
         return read_saved(path, settings, alone)
     is_table = holds_tables(path)
     if path.is_dir() and not is_table:
-        return read_image_folder(path, settings.image_size, alone=alone)
+        return read_image_folder(path, settings.image_size, alone, held)
     if is_table and settings.dataset == "ag-news":
         return read_news(path)
     if is_table:
@@ -100,8 +102,9 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
     tables = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
     settings = with_words(settings, lambda column: words_in(tables, column), root)
-    found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
-    if any(data.is_image and data.x_train.shape[3] == COLOURS for data in found):
+    most = MAX_HELD // len(entries)
+    found = [read_own(entry, settings, num_classes, alone=False, held=most) for entry in entries]
+    if any(data.is_image and data.x_train.shape[3] == RGB for data in found):
         found = [_in_colour(data) for data in found]
     found = _in_one_order(found, entries)
     first = found[0]
@@ -168,10 +171,9 @@ def _with_columns(names: tuple[str, ...], data: Dataset, entry: Path, whose: str
 
 def _in_colour(data: Dataset) -> Dataset:
     """Return grey images as RGB."""
-    if not data.is_image or data.x_train.shape[3] != 1:
+    if not data.is_image:
         return data
-    x_test = None if data.x_test is None else np.repeat(data.x_test, COLOURS, axis=3)
-    return replace(data, x_train=np.repeat(data.x_train, COLOURS, axis=3), x_test=x_test)
+    return replace(data, x_train=coloured(data.x_train), x_test=None if data.x_test is None else coloured(data.x_test))
 
 
 def _renumbered(data: Dataset, y: np.ndarray, names: tuple[str, ...]) -> np.ndarray:

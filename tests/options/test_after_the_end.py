@@ -101,7 +101,7 @@ def test_a_run_of_batches_personalises_new_clients_as_devices_do(tmp_path):
     assert files(folder) == before
 
 
-def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
+def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path, clock):
     def away(kind, client, payload):
         if (kind, client, payload.config.get("round")) == ("evaluate", 1, 2):
             raise FedpflError("switched off")
@@ -118,7 +118,7 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
     assert all(np.array_equal(array.numpy(), arrays[name].numpy()) for name, array in model.module.state_dict().items())
     assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1"]
     with pytest.raises(FedpflError, match="run: nothing to do: every connected client was already tested"):
-        afterwards(Devices, {**values, "node-timeout": 0.1}, there=(0, 2))
+        afterwards(Devices, {**values, "node-timeout": 10.0}, there=(0, 2))
 
 
 def test_clients_of_a_run_that_was_not_finished_get_the_arrays_that_there_are(tmp_path, caplog):
@@ -184,7 +184,7 @@ def test_a_device_that_was_away_may_come_while_others_are_personalised(tmp_path,
     afterwards(later, {**values, "node-timeout": 10.0, "missed-timeout": 100.0})
     assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1", "3"]
     with pytest.raises(FedpflError, match="run: no client came back"):
-        afterwards(Devices, {**values, "node-timeout": 0.1, "missed-timeout": 4.0}, there=[0])
+        afterwards(Devices, {**values, "node-timeout": 10.0, "missed-timeout": 4.0}, there=[0])
 
 
 def test_nobody_is_waited_for_where_tests_come_first(tmp_path):
@@ -209,9 +209,9 @@ def own(tmp_path, count):
     return paths
 
 
-def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path):
+def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path, clock):
     paths = own(tmp_path, 4)
-    given = {"dataset": "npz", "num_classes": 3, "new_clients": 0.0, "partitioner": "auto", "node_timeout": 0.1}
+    given = {"dataset": "npz", "num_classes": 3, "new_clients": 0.0, "partitioner": "auto", "node_timeout": 10.0}
     values = settings(tmp_path, num_clients=3, **given)
     folder = run_federation(Devices(3, values, data={i: paths[i] for i in range(3)}), values)
     # One old board is there, and the new one; the numbers of the boards that are away are not free.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from ..launch.plan import Plan
     from ..results.run_folder import RunFolder
 
 RunConfig = Annotated[
@@ -156,6 +157,30 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
     for key, value in _PAIR.findall(text):
         values.update(_pair(key, value))
     return False, values
+
+
+def prepare(
+    app: Path | None,
+    texts: Sequence[str] | None,
+    num_clients: int | None,
+    resume: str | None,
+    default_clients: int | None = None,
+    own_data: bool = False,
+    continued: str | None = None,
+) -> Plan:
+    """Check everything that can be checked before a run: by the app's folder and the texts of ``--run-config``."""
+    from ..launch import plan
+
+    folder = app or Path()
+    defaults = app_settings(folder)
+    if app is not None and defaults is None:
+        hint = "" if app.exists() else "; settings follow -c: -c 'method=\"fedavg\"'"
+        allowed = f"is not the folder of a Flower app (pyproject.toml with [tool.flwr.app]){hint}"
+        raise ConfigError("app", str(app), allowed)
+    here, clients = None if defaults is None else folder, default_clients or plan.DEFAULT_CLIENTS
+    made = plan.prepare(here, defaults or {}, overrides(texts), num_clients, resume, clients, own_data, continued)
+    require_used(texts, [made.config.method.name])
+    return made
 
 
 def run_folder(run: str) -> RunFolder:

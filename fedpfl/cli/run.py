@@ -14,7 +14,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..options.after_the_end import PersonaliseSettings
-from .common import RunConfig, ending_signals, outcome_table, print_json, require_allowed, stdout
+from .common import RunConfig, ending_signals, outcome_table, prepare, print_json, require_allowed, stdout
 from .program import app, in_words
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ def run_command(
     """
 
     def make() -> Plan:
-        from .run_config import prepare
-
         return prepare(app_dir, run_config, num_clients, resume, continued=continue_from)
 
     def run(plan: Plan) -> None:

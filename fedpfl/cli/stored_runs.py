@@ -19,6 +19,7 @@ from .common import (
     output_dir,
     overrides,
     percent,
+    prepare,
     print_json,
     require_one_of,
     run_folder,
@@ -201,7 +202,6 @@ def personalise(
         return
     from ..launch import simulation
     from ..launch.progress import display
-    from .run_config import prepare
 
     plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))
     with ending_signals():

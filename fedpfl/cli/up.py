@@ -13,7 +13,7 @@ import typer
 
 from ..core.errors import ConfigError
 from ..options.virtual_time import VirtualTimeSettings
-from .common import RunConfig, ending_signals, output_dir, require_allowed
+from .common import RunConfig, ending_signals, output_dir, prepare, require_allowed
 from .program import app
 from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
 
@@ -148,7 +148,6 @@ def up_command(
 
     def make() -> Plan:
         from ..options.own_code import require_installed
-        from .run_config import prepare
 
         own_data = bench is not None and len(bench.data) == bench.clients
         clients = bench.clients if bench else num_supernodes

@@ -22,7 +22,7 @@ from . import main
 
 # What `fedpfl run` and `fedpfl personalise` import when they need it.
 IMPORTED_LATE = (
-    "fedpfl.cli.run_config", "fedpfl.launch.simulation", "fedpfl.bench.superlink", "fedpfl.results.summary",
+    "fedpfl.launch.plan", "fedpfl.launch.simulation", "fedpfl.bench.superlink", "fedpfl.results.summary",
     "tensorboard.summary.writer.record_writer", "tensorboard.compat.proto.event_pb2",
 )  # fmt: skip
 

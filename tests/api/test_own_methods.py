@@ -91,7 +91,7 @@ def test_an_app_s_settings_have_those_of_its_method(elsewhere):
     code = """
 from pathlib import Path
 from fedpfl.cli.common import app_settings
-from fedpfl.cli.run_config import prepare
+from fedpfl.cli.common import prepare
 for texts in (["double-factor=4"], ['method="fedavg"']):
     print(prepare(Path(), texts, 2, None).config.method.name)
 """

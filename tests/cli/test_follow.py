@@ -8,8 +8,7 @@ import pytest
 import typer
 
 from fedpfl.cli import follow
-from fedpfl.cli.run import execute
-from fedpfl.cli.run_config import prepare
+from fedpfl.cli.run import execute, prepare
 from fedpfl.core.errors import DataError, FedpflError
 from fedpfl.results.run_folder import RunFolder
 

@@ -8,8 +8,7 @@ from flwr.common.config import parse_config_args
 from support import edit_settings
 
 from fedpfl.bench.superlink import copy_app, reason_in
-from fedpfl.cli.common import overrides
-from fedpfl.cli.run_config import prepare
+from fedpfl.cli.common import overrides, prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays

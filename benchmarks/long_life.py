@@ -310,7 +310,8 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
     """Return, for each part, how many processes it had, and how large the longest was from its warm run to its last."""
-    found, methods = {}, {outcome.method for outcome in outcomes}
+    found: dict[str, dict[str, list[float]]] = {}
+    methods = {outcome.method for outcome in outcomes}
     for part, of in lives(outcomes).items():
         longest = max(of, key=len)
         sizes = warm(longest, methods) or [longest[-1][1]]

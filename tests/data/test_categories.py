@@ -73,7 +73,8 @@ def test_a_device_needs_the_list_and_then_agrees(tmp_path):
 
 def test_a_model_takes_the_words_themselves(tmp_path):
     frame().drop(columns=["client", "label"]).to_csv(tmp_path / "a.csv", index=False)
-    about = {"input-shape": [4], "feature-names": ["speed", "mode=manual", "mode=auto", "mode=other"]}
+    names = ["speed", "mode=manual", "mode=auto", "mode=other"]
+    about = {"input-shape": [4], "vocabulary": 0, "feature-names": names}
     assert np.array_equal(read_for_model(tmp_path / "a.csv", about, ()), expected(("manual", "auto")))
 
 

@@ -274,6 +274,7 @@ def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
     given = DataSettings(dataset="image-folder", data=str(root), min_samples=2, partitioner="iid")
     assert FederatedData(given, 2, seed=1).remarks == [f"pets: {data.remarks[0]}"]
     assert own_data(given, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
+    root = root.rename(tmp_path / "more")  # a process reads a folder once
     data = read_image_folder(pictures(root, "test/cat"))
     assert len(data.y_test) == 2 and not data.remarks and data.validation.tolist() == [False] * 4 + [True] * 4
     one = own_data(given, str(root), 0, 1)

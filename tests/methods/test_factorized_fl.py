@@ -154,6 +154,7 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
         aggregation = fedpfl.methods.Method.aggregation
 
     monkeypatch.setattr(fedpfl.setup.config, "find", lambda name: Alone)
+    monkeypatch.setattr(fedpfl.flower.strategy, "_is_built_in", lambda method: True)
     from fedpfl.client.engines import _engines
 
     _engines.clear()

@@ -14,7 +14,7 @@ from support import FEW_SAMPLES, arrays, needed, simulate
 
 import fedpfl
 from fedpfl.core import extras
-from fedpfl.methods import settings
+from fedpfl.methods.settings import SETTINGS
 from fedpfl.setup.objects import as_setting
 
 FOLDER = Path(fedpfl.__file__).parent / "methods"
@@ -41,7 +41,7 @@ def as_a_user_s(method, monkeypatch):
         built_in = fedpfl.method_class("fedproto")
         vars(module).update(FedProto=built_in)
     # A user's file has its class of settings itself, made of `fedpfl.setting`.
-    vars(module).update({name: getattr(settings, name) for name in names if name.endswith("Settings")})
+    vars(module).update({found.__name__: found for found in map(SETTINGS.__getitem__, SETTINGS)})
     own = RELATIVE.sub("", text).replace(f'name = "{method}"', f'name = "own-{method}"')
     exec(compile(FUTURE + own, module.__name__, "exec"), vars(module))
     (found,) = (value for value in vars(module).values() if getattr(value, "name", None) == f"own-{method}")

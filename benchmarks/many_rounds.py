@@ -52,7 +52,7 @@ class Marks(Listener):
 
 
 def memory() -> float:
-    """Return the MiB of this process that are its own, not those of programs' files."""
+    """Return the private memory of this process in MiB, without the pages of files."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     (line,) = [line for line in lines if line.startswith("RssAnon:")]
     return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""APFL: a client predicts with a mixture of its own and the global model, and learns the mixture.
+"""APFL: a client mixes its own model with the global one to predict, and learns the weight of each.
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 2003.13461), Algorithm 1 with the adaptive
 α.

@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from ..launch.plan import Plan
     from ..results.run_folder import RunFolder
 
+NumClients = Annotated[
+    int | None,
+    typer.Option(
+        "--num-clients",
+        "--num-supernodes",
+        min=1,
+        help="Number of clients if the setting num-clients is 0; 10 by default.",
+    ),
+]
 RunConfig = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import private_folder, write_atomically
-from .common import RunConfig, app_settings, load_app, overrides
+from .common import NumClients, RunConfig, app_settings, load_app, overrides
 from .program import app
 
 if TYPE_CHECKING:
@@ -24,15 +24,7 @@ CHART = "partition.png"
 @app.command("partition")
 def partition_command(
     run_config: RunConfig = None,
-    num_supernodes: Annotated[
-        int | None,
-        typer.Option(
-            "--num-clients",
-            "--num-supernodes",
-            min=1,
-            help="Number of clients if the setting num-clients is 0; 10 by default.",
-        ),
-    ] = None,
+    num_clients: NumClients = None,
     plot: Annotated[bool, typer.Option("--plot", help=f"Save a chart as {CHART}.")] = False,
     output: Annotated[Path | None, typer.Option(help="Save the chart as this .png, .svg or .pdf file.")] = None,
     export: Annotated[
@@ -67,7 +59,7 @@ def partition_command(
     check_keys(values)
     config = Config.parse(values)
     seed = config.run.seed
-    clients = config.data.num_clients or num_supernodes or default_clients(config.data, seed) or DEFAULT_CLIENTS
+    clients = config.data.num_clients or num_clients or default_clients(config.data, seed) or DEFAULT_CLIENTS
     data = federated_data(config.data, clients, seed)
     for remark in data.remarks:
         typer.echo(f"note: {remark}", err=True)

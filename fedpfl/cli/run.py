@@ -14,7 +14,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..options.after_the_end import PersonaliseSettings
-from .common import RunConfig, ending_signals, outcome_table, prepare, print_json, require_allowed, stdout
+from .common import NumClients, RunConfig, ending_signals, outcome_table, prepare, print_json, require_allowed, stdout
 from .program import app, in_words
 
 if TYPE_CHECKING:
@@ -55,15 +55,7 @@ Web = Annotated[
 def run_command(
     app_dir: AppDir = None,
     run_config: RunConfig = None,
-    num_clients: Annotated[
-        int | None,
-        typer.Option(
-            "--num-clients",
-            "--num-supernodes",
-            min=1,
-            help="Number of clients if the setting num-clients is 0; 10 by default.",
-        ),
-    ] = None,
+    num_clients: NumClients = None,
     workers: Annotated[
         int | None,
         typer.Option(

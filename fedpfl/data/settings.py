@@ -226,10 +226,7 @@ class DataSettings:
         'samples alone with split = "given".',
         minimum=2,
     )
-    permute_labels: bool = setting(
-        False,
-        "Give every client a different numbering of the classes, as in Factorized-FL.",
-    )
+    permute_labels: bool = setting(False, "Give each client its own numbering of the classes, as in Factorized-FL.")
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> DataSettings:
@@ -239,6 +236,11 @@ class DataSettings:
         if found.class_names and labels == TARGETS:
             raise ConfigError("class-names", found.class_names, f'must be empty with loss = "{TARGETS}": no classes')
         return found
+
+    @property
+    def fills_gaps(self) -> bool:
+        """Whether features may be NaN."""
+        return self.impute == "mean"
 
     def division(self) -> dict[str, Value]:
         """Return what decides which samples clients get, without what this partitioner or split does not look at."""

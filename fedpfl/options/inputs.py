@@ -28,7 +28,7 @@ _PART = re.compile(rf"(?:({NAME}): )?({FLOAT}|{SMALL}|{WHOLE}|{TRUTH})(?: ({_SIZ
 MAX_TEXT = 3000
 
 
-class Part(NamedTuple):
+class Input(NamedTuple):
     """One input: its name (its place, if inputs have no names), its type, and its shape in one sample."""
 
     name: str
@@ -48,10 +48,10 @@ class Inputs(Tuple[int, ...]):
     ``{image: float32 3x32x32, meta: int64 8}``, or ``(float32 3x32x32, int64 8)``.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Input, ...]
     named: bool
 
-    def __new__(cls, parts: Sequence[Part], named: bool) -> Inputs:
+    def __new__(cls, parts: Sequence[Input], named: bool) -> Inputs:
         """Lay inputs behind each other."""
         made = super().__new__(cls, (sum(part.width for part in parts),))
         made.parts, made.named = tuple(parts), named
@@ -139,7 +139,7 @@ class Inputs(Tuple[int, ...]):
 def inputs_of(text: str) -> Inputs:
     """Return what a text says of inputs, or raise ``LayoutError``."""
     body, named = text[1:-1], text[:1] == "{"
-    parts: list[Part] = []
+    parts: list[Input] = []
     if len(text) <= MAX_TEXT and text[:1] + text[-1:] in ("{}", "()"):
         for place, each in enumerate(body.split(", ")):
             match = _PART.fullmatch(each)
@@ -147,7 +147,7 @@ def inputs_of(text: str) -> Inputs:
                 parts = []
                 break
             sizes = () if match[3] is None else tuple(map(int, match[3].split("x")))
-            parts.append(Part(match[1] or str(place), match[2], sizes))
+            parts.append(Input(match[1] or str(place), match[2], sizes))
     names = [part.name for part in parts]
     if not 1 <= len(parts) <= MAX_INPUTS or (named and names != sorted(set(names))):
         raise LayoutError(f"input-shape = {printable(text, 80)}: is not of the form that this version uses")

@@ -45,6 +45,6 @@ def evaluate(forward: Forward, samples: Samples, measures: Mapping[str, Measure]
         said.append(outputs.argmax(1).to(samples.y.dtype))
     found = torch.cat(said)
     return Score(
-        accuracy(found, samples.y), float(sum(map(float, losses))), len(samples.y),
+        accuracy(found, samples.y), sum(map(float, losses)), len(samples.y),
         measured(measures, found, samples.y, SEGMENTATION),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets import own_data
 from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.folder import read_image_folder
-from fedpfl.data.datasets.lazily import Inputs, Rows
+from fedpfl.data.datasets.lazily import LazyInputs, Rows
 
 
 class Made(torch.utils.data.Dataset):
@@ -77,7 +77,7 @@ def test_only_what_a_batch_needs_is_read(made):
     data = made(fedpfl.Lazy(source, np.arange(60) % 3), partitioner="iid")
     assert set(source.read) == {0}
     x, y = data.train(0)
-    assert isinstance(x, Inputs) and x.nbytes == 0 and len(x) == len(y) and set(source.read) == {0}
+    assert isinstance(x, LazyInputs) and x.nbytes == 0 and len(x) == len(y) and set(source.read) == {0}
     source.read.clear()
     batch = x[torch.tensor([5, 0, 3])]
     assert batch.shape == (3, 3, 8, 8) and len(source.read) == 3

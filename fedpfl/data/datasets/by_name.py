@@ -445,7 +445,7 @@ def _arrays_of(
     if settings.tokenizer:
         x = _tokens().of_array(x, settings, of_x, said)
     else:
-        x = samples_of(x, of_x, planes=True, empty=bool(suffix), gaps=settings.impute == "mean")
+        x = samples_of(x, of_x, planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
     return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets)
 
 
@@ -487,8 +487,7 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
         if x is None:
             continue
         where = f"{data.name}: {{}}_{part}"
-        gaps = settings.impute == "mean"
-        found[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=gaps)
+        found[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=settings.fills_gaps)
         found[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets)
         owners = getattr(data, f"client_{part}")
         if owners is not None:

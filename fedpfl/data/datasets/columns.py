@@ -298,7 +298,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
         raise DataError(f"{path}, line 1: must hold the names of the columns, but holds numbers")
     roles = _roles(path, names, settings, windows)
     values, coders = array("f"), {role: Coder() for role in roles.words}
-    empty = "nan" if settings.impute == "mean" else ""
+    empty = "nan" if settings.fills_gaps else ""
     for line, cells in lines:
         if len(cells) != len(names):
             raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
@@ -350,7 +350,7 @@ def _is_gap(cell: str) -> bool:
 
 def _allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
     """Return which numbers a model can take, those among them that are still to be filled."""
-    found: np.ndarray = ~np.isinf(table) if settings.impute == "mean" else np.isfinite(table)
+    found: np.ndarray = ~np.isinf(table) if settings.fills_gaps else np.isfinite(table)
     return found
 
 
@@ -492,7 +492,7 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     for role, at in roles.words.items():
         coder, cells = Coder(), frame.iloc[:, at]
         empty = np.flatnonzero(cells.isna().to_numpy())
-        if len(empty) and not (role[0] == SIGN and settings.impute == "mean"):
+        if len(empty) and not (role[0] == SIGN and settings.fills_gaps):
             raise DataError(f"{name}, row {empty[0] + 1}, column {names[at]!r}: is empty")
         for row, (cell, gone) in enumerate(zip(cells.tolist(), cells.isna()), 1):
             coder.add("" if gone else cell_text(cell), row)

@@ -65,7 +65,7 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True, held: int =
     for part in files:
         if not paths[part]:
             raise DataError(f"{root / part}: no images ({', '.join(IMAGE_SUFFIXES)})")
-    pixels = _decode([path for part in paths.values() for path in part], f"{root}", size, held)
+    pixels = _decode_or_defer([path for part in paths.values() for path in part], f"{root}", size, held)
     number = {name: label for label, name in enumerate(classes)}
     labels = np.array([number[name] for part in files.values() for name, of in part.items() for _ in of], np.int64)
     ends = np.cumsum([0, *(len(of) for of in paths.values())])
@@ -128,7 +128,7 @@ def _images(folder: Path, inside: set[str], others: Counter[str], under: str = "
     return found
 
 
-def _decode(paths: list[Path], why: str, size: int = 0, held: int = MAX_HELD) -> Any:
+def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX_HELD) -> Any:
     """Decode images, or look only at their sizes and colours if their pixels have more than ``held`` bytes."""
     w, h = (size, size) if size else _look(paths[0], why)[0]
     if len(paths) * w * h * RGB <= held:
@@ -265,7 +265,7 @@ def _tiny_imagenet(settings: DataSettings) -> Dataset:
         test.append((root / "val" / "images" / file, number[wnid]))
     if not train or not test:
         raise DataError(f"{root}: no images in {'val' if train else 'train'}")
-    pixels = _decode([path for path, _ in train + test], "tiny-imagenet")
+    pixels = _decode_or_defer([path for path, _ in train + test], "tiny-imagenet")
     labels = np.array([label for _, label in train + test], np.int64)
     n = len(train)
     return Dataset("tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], class_names=tuple(classes))

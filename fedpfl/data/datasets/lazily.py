@@ -133,7 +133,7 @@ class Rows:
         raise DataError("samples that are read when they are needed (Lazy) cannot be laid next to others in memory")
 
 
-class Inputs:
+class LazyInputs:
     """The inputs of one client, where others are a tensor: an index reads those samples."""
 
     # Bytes in memory.
@@ -159,16 +159,16 @@ class Inputs:
         found = self[places]
         return found.contiguous(memory_format=torch.channels_last) if found.dim() == 4 else found
 
-    def to(self, device: str) -> Inputs:
+    def to(self, device: str) -> LazyInputs:
         """Return the same inputs; what is read of them is then on the device."""
-        return Inputs(self._places, self._read, device)
+        return LazyInputs(self._places, self._read, device)
 
 
 def samples_at(places: np.ndarray, read: Callable[[np.ndarray], torch.Tensor], labels: np.ndarray) -> Samples:
     """Return labelled samples whose inputs are read when they are needed."""
     import torch
 
-    inputs: Any = Inputs(places, read)
+    inputs: Any = LazyInputs(places, read)
     return Samples(inputs, torch.from_numpy(labels))
 
 

@@ -363,9 +363,7 @@ def _text(name: object) -> str:
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
-    data = read_npz(
-        path, num_classes=settings.num_classes or None, targets=settings.targets, gaps=settings.impute == "mean"
-    )
+    data = read_npz(path, num_classes=settings.num_classes or None, targets=settings.targets, gaps=settings.fills_gaps)
     return require_no_gaps(data, path, settings)
 
 

@@ -69,8 +69,7 @@ def read_own(
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
         return read_plays(path, settings.window_step)
-    gaps = settings.impute == "mean"
-    return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets, gaps=gaps)
+    return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets, gaps=settings.fills_gaps)
 
 
 def _holds_series(path: Path, settings: DataSettings) -> bool:

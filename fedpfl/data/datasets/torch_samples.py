@@ -55,7 +55,7 @@ def read_samples(source: Any, where: str, said: dict[str, None], settings: DataS
         raise DataError(f"{where}: has no samples")
     x, y = np.concatenate(reading.xs), np.concatenate(reading.ys)
     if not settings.tokenizer or x.dtype.kind != "U":
-        x = samples_of(x, f"{where}: x", planes=True, gaps=settings.impute == "mean")
+        x = samples_of(x, f"{where}: x", planes=True, gaps=settings.fills_gaps)
     return x, labels_of(y, len(x), f"{where}: y", names=True, targets=settings.targets)
 
 

@@ -73,30 +73,28 @@ class DataSettings:
 
     dataset: str = setting(
         "digits",
-        "Data set; `fedpfl datasets` lists all. npz, image-folder, table, series, huggingface and clients read your "
-        "own data.",
+        "Data set; `fedpfl datasets` lists all. The first six read your own data.",
         choices=dataset_names,
         open_to={custom.FORM: custom.is_reference},
     )
     data: str = setting(
         "",
-        "Path of your own data, a file or folder. A data set class of your own receives it too.",
+        "Your own data.",
     )
     data_dir: str = setting(
         "~/.fedpfl/data",
-        "Folder with data sets (in torchvision's layout, or as `<name>.npz`); downloads are stored here.",
+        "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",
     )
     normalize: str = setting(
         HALF,
-        "Scaling of image pixels. half: to −1 … 1. cifar-10, cifar-100, svhn: by each channel's mean and standard "
-        "deviation, as FedDecomp's and Factorized-FL's authors do.",
+        "Scaling of image pixels. half: to −1 … 1. The others: by each channel's mean and standard deviation in "
+        "that data set.",
         choices=tuple(NORMALIZATIONS),
     )
     standardize: str = setting(
         "none",
-        "Scale each feature or channel to mean 0 and standard deviation 1, with the statistics of the client's own "
-        "training samples (client), or of all clients' (all: two numbers per feature would leave each client). Not "
-        "for images and texts.",
+        "Scale each feature or channel to mean 0 and standard deviation 1, measured on the client's own training "
+        "samples (client) or on all clients' (all). Not for images and texts.",
         choices=("none", "client", "all"),
     )
     impute: str = setting(
@@ -108,14 +106,13 @@ class DataSettings:
     image_size: int = setting(
         0,
         "Side length in pixels to which the largest central square of images from folders and Hugging Face is "
-        "resized. 0: no resizing; all images must have the same size.",
+        "resized. 0: no resizing; all images need one size.",
         minimum=0,
         maximum=4096,
     )
     tokenizer: str = setting(
         "",
-        "Makes numbers of the texts in a table's only column besides the label and its like: MODULE:NAME, or the path "
-        "of a tokenizer.json of Hugging Face.",
+        "Makes numbers of the texts in a table's only feature column.",
     )
     label_column: str = setting("label", "Table column with the label.")
     client_column: str = setting(
@@ -126,31 +123,30 @@ class DataSettings:
     )
     time_column: str = setting(
         "",
-        "Table column with the time of each row, as numbers or in ISO 8601. It orders each client's rows and is "
-        "no feature.",
+        "Table column with the time of each row, as numbers or in ISO 8601. It orders each client's rows and is no "
+        "feature.",
     )
-    ignore_columns: str = setting("", "Table columns that are not features, separated by commas.")
+    ignore_columns: str = setting("", "Table columns that are not features.")
     category_columns: str = setting(
         "",
-        "Table columns of words, separated by commas: each word becomes a feature, 0 or 1. With a list, mode=on|off, "
-        "the other words are one feature more; devices with their own tables need one.",
+        "Table columns of words; each word becomes a feature, 0 or 1. With a list, mode=on|off, all other words are "
+        "one feature more.",
     )
     class_names: str = setting(
         "",
-        "Class names of a table in order, separated by commas. Empty: the labels found, sorted. Devices whose own "
-        "tables have names as labels need this setting.",
+        "Class names of a table, in order. Empty: the labels found, sorted.",
     )
     window_column: str = setting(
         "window",
-        "Column of a series with the window that each row belongs to. A table may lack the default column.",
+        "Column of a series with the window of each row. A table may lack the default column.",
     )
     window_length: int = setting(
         0, "Rows per window for a series without a window column. 0: the column is required.", minimum=0
     )
     window_step: int = setting(
         0,
-        "Rows between the starts of windows, or characters of shakespeare.json. 0: window-length, or 80. With smaller "
-        "steps windows overlap, and training and test windows may share rows.",
+        "Rows between the starts of windows, or characters of shakespeare.json. 0: window-length, or 80. With "
+        "smaller steps windows overlap.",
         minimum=0,
     )
     num_clients: int = setting(
@@ -172,8 +168,7 @@ class DataSettings:
     )
     division_file: str = setting(
         "",
-        "File that assigns each sample to a client, of `fedpfl partition --export FILE.npz`, or FL-bench's "
-        "partition.pkl. It replaces the partitioner and the split.",
+        "Assigns each sample to a client, in place of the partitioner and the split.",
     )
     partition_seed: int = setting(
         0,
@@ -190,10 +185,9 @@ class DataSettings:
     test_samples: int = setting(100, 'Test samples per client, for partitioner = "dirichlet-client".', minimum=1)
     split: str = setting(
         "mixed",
-        "Choice of test samples. mixed: pool training and test sets, divide the pool, and split each client's "
-        "samples by test-fraction. given: divide the training set; test samples are of the same classes, from the "
-        "test set. stratified: as mixed, with a client's share of each class. time: train on a client's first "
-        "samples, test on its last ones.",
+        "Choice of test samples. mixed: divide the pooled training and test sets, and hold out test-fraction of "
+        "each client's samples. given: divide the training set; test samples are of the same classes, from the test "
+        "set. stratified: as mixed, with a client's share of each class. time: a client's last samples.",
         choices=("mixed", "given", "stratified", "time"),
     )
     test_fraction: float = setting(
@@ -202,28 +196,27 @@ class DataSettings:
     test_on: str = setting(
         "own",
         "Samples on which a client is tested. own: its test samples. all: those of all clients with the same "
-        "classes; not for devices that hold their own data. server: the test set stays at the server, which tests "
-        "the global model on it; clients are tested with samples of the training set.",
+        "classes; not for devices that hold their own data. server: the server tests the global model on the test "
+        "set, and clients are tested with samples of the training set.",
         choices=("own", "all", "server"),
     )
     validation_fraction: float = setting(
         0.0,
-        "Share of each client's training samples held out to choose rounds and settings. 0: none. A validation "
-        "part of the data is used instead.",
+        "Share of each client's training samples held out to choose rounds and settings. 0: none. A validation part "
+        "of the data takes its place.",
         minimum=0,
         maximum=0.9,
     )
     feature_skew: str = setting(
         "none",
-        "Inputs of clients that differ, in a simulation. noise=σ: Gaussian noise of deviation σ·i/N on the inputs of "
-        "client i = 1 … N. rotation=K: images rotated by 90° · (i mod K), K from 2 to 4.",
+        "Inputs of clients that differ, in a simulation: Gaussian noise of deviation σ·i/N on the inputs of client "
+        "i = 1 … N, or images rotated by 90° · (i mod K), K from 2 to 4.",
         choices=("none",),
         open_to={"noise=σ or rotation=K": is_skew},
     )
     min_samples: int = setting(
         10,
-        'Minimum number of samples per client: training and test samples together with split = "mixed", training '
-        'samples alone with split = "given".',
+        'Minimum number of samples per client, with split = "given" of training samples alone.',
         minimum=2,
     )
     permute_labels: bool = setting(False, "Give each client its own numbering of the classes, as in Factorized-FL.")

@@ -17,14 +17,13 @@ class WorkerLimits:
 
     client_timeout: float = setting(
         0.0,
-        "Seconds that a client of `fedpfl run` may take for a message; one that takes longer fails. 0: no limit. "
-        "Over Flower round-timeout limits them.",
+        "Seconds that a client of `fedpfl run` may take for a message; one that takes longer fails. 0: no limit.",
         minimum=0,
     )
     worker_memory: float = setting(
         0.0,
-        "GiB of memory that a worker process of `fedpfl run` may take besides what it starts with, on Linux; a "
-        "client that needs more fails. 0: no limit.",
+        "GiB of memory that a worker of `fedpfl run` may take besides what it starts with, on Linux; a client that "
+        "needs more fails. 0: no limit.",
         minimum=0,
     )
 

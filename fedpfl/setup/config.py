@@ -47,8 +47,7 @@ class RunSettings:
     )
     client_models: str = setting(
         "",
-        "Models of some clients, by number: 0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function from a client "
-        "number to a model's name. Shared arrays must have the same shapes in all models.",
+        "Models of some clients. Shared arrays must have the same shapes in all models.",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)
     fraction_train: float = setting(
@@ -67,13 +66,12 @@ class RunSettings:
     )
     initial_weights: str = setting(
         "",
-        "File of initial weights (safetensors, or with PyTorch 2.10 and later a state dict), at the same path on "
-        "every machine. A last layer of another shape is initialised at random.",
+        "Initial weights, at the same path on every machine. A last layer of another shape is initialised at random.",
     )
     download_weights: bool = setting(
         False,
-        "Whether torchvision:, timm: and hf: may download pretrained weights. false: random weights, and hf: "
-        "reads a local folder.",
+        "Whether torchvision:, timm: and hf: may download pretrained weights, instead of random ones, or hf:'s "
+        "local folder.",
     )
     evaluate_every: int = setting(
         1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0
@@ -91,19 +89,15 @@ class RunSettings:
     )
     metrics: str = setting(
         "",
-        "Metrics measured in tests besides accuracy and loss, separated by commas: balanced-accuracy, "
-        "top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, auroc, average-precision; with loss "
-        "= multi-label also f1-micro; with mse mae, rmse, r2; with segmentation iou, dice; or MODULE:NAME, a function "
-        "of your own.",
+        "Metrics of tests besides accuracy and loss.",
     )
     choose_by: str = setting(
         "accuracy",
-        "Metric on the validation samples that chooses the best round, controls early-stop and compares settings: "
-        "accuracy, loss, or one of metrics.",
+        "Metric on the validation samples that chooses the best round, controls early-stop and compares settings.",
     )
     seed: int = setting(1, "Seed of every random choice.", minimum=0)
-    output_dir: str = setting("~/.fedpfl/runs", "Folder for run folders, on the server's machine.")
-    state_dir: str = setting("~/.fedpfl/state", "Folder for a client's personal arrays, on the client's machine.")
+    output_dir: str = setting("~/.fedpfl/runs", "Place of run folders, on the server's machine.")
+    state_dir: str = setting("~/.fedpfl/state", "Place of a client's personal arrays, on the client's machine.")
     device_models: str = setting(
         "auto",
         "Whether a client writes its whole personalised model below state-dir after the last round. auto: devices "
@@ -119,7 +113,7 @@ class RunSettings:
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
     continue_from: str = setting(
         "",
-        "Run (name in output-dir, or folder) whose final shared and personal arrays this new run starts from.",
+        "Run whose final shared and personal arrays this new run starts from.",
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
@@ -129,20 +123,19 @@ class RunSettings:
     )
     round_timeout: float = setting(
         600.0,
-        "Seconds to wait over Flower for a round's replies; at least a quarter is reserved for the tests. `fedpfl "
-        "run` waits as long as its workers are alive.",
+        "Seconds to wait over Flower for a round's replies; at least a quarter is for the tests. `fedpfl run` waits "
+        "as long as its workers live.",
         above=0,
     )
     check_after: float = setting(
         60.0,
-        "Seconds without a reply after which a device is asked whether it still works; a lost message is sent again.",
+        "Seconds without a reply after which a device is asked whether it still works.",
         above=0,
     )
     min_clients: int = setting(
         0,
-        "Over Flower, minimum number of clients at the start. 0: more than half; a node that is missing or silent "
-        "after node-timeout fails the start. Above 0: the run then starts without it. Nodes that give impossible "
-        "answers are left out and named.",
+        "Over Flower, minimum number of clients at the start. 0: more than half, and a node that is missing or "
+        "silent after node-timeout fails the start. Above 0: the run then starts without it.",
         minimum=0,
     )
     max_client_samples: int = setting(

@@ -32,6 +32,33 @@ CLONED = re.compile(r"(?<=^git clone )\S+(?= && cd fedpfl)", re.MULTILINE)
 NO_ADDRESS = "ADDRESS"
 # Groups of settings so small share a table of the page.
 FEW = 2
+# What the settings allow that are neither numbers nor words of a list.
+FORMS = {
+    "output-dir": "a folder", "state-dir": "a folder", "data-dir": "a folder", "data": "a file or folder",
+    "initial-weights": "a file: safetensors, or with PyTorch 2.10 and later a state dict",
+    "division-file": "a file of `fedpfl partition --export FILE.npz`, or FL-bench's partition.pkl",
+    "devices-model": "a TOML file",
+    "client-models": "numbers and models, such as 0-9:fedavg-cnn,12:resnet8, or MODULE:NAME, a function from a client "
+    "number to a model's name",
+    "client-settings": "a table for each client, by its name in the data or its number: {anna = {local-epochs = 2}, "
+    "3 = {weight = 0.5}}",
+    "metrics": "a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
+    "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation iou, "
+    "dice; and of functions MODULE:NAME",
+    "choose-by": "accuracy, loss, or one of metrics",
+    "run-name": "a new folder's name", "continue-from": "a run: its name in output-dir, or its folder",
+    "replay": "a run: its name in output-dir, or its folder",
+    "tokenizer": "a tokenizer.json of Hugging Face, or MODULE:NAME",
+    "label-column": "a column", "client-column": "a column", "split-column": "a column", "time-column": "a column",
+    "window-column": "a column", "ignore-columns": "a list of columns",
+    "category-columns": "a list of columns, such as mode,colour=red|blue", "class-names": "a list of names",
+    "trainable": "all; head; lora: adapters and the head; or a list of patterns, such as base.blocks.block6.*: the "
+    "head, and base arrays whose names match one",
+    "lora-targets": "a list of patterns, such as *attention*",
+    "available-clients": "a CSV file with a row client,first,last for each stretch of rounds, or MODULE:NAME, a "
+    "function of round, clients and rng that returns clients' numbers",
+    "listeners": "a list of MODULE:NAME, each a class or an object",
+}  # fmt: skip
 METHODS_LINK = f"a [method](../methods/index.md), or {FORM}"
 PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/how-to/install.md", "docs/devices/testbed.md")
 
@@ -64,7 +91,7 @@ def settings_page() -> str:
         "",
         "<!-- no output: tutorial/first-run.md shows it -->",
         "",
-        "An empty cell under *allowed* means any text.",
+        "Commas separate the entries of a list.",
         "",
     ]
     others: dict[str, dataclasses.Field[Any]] = {}
@@ -261,7 +288,7 @@ def settings_table(fields: Mapping[str, dataclasses.Field[Any]]) -> list[str]:
     lines = ["| key | default | meaning | allowed |", "|---|---|---|---|"]
     for key, field in fields.items():
         default = json.dumps(field.default, ensure_ascii=False)
-        allowed = METHODS_LINK if key == "method" else _allowed(field).removeprefix("one of ").removeprefix("text")
+        allowed = METHODS_LINK if key == "method" else _allowed(field).removeprefix("one of ")
         allowed = allowed.replace(" and at most ", ", ≤ ").replace("at least", "≥")
         row = (f"`{key}`", f"`{default}`", field.metadata["doc"], allowed)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
@@ -272,10 +299,10 @@ def _allowed(field: dataclasses.Field[object]) -> str:
     if isinstance(field.default, bool):
         return "true, false"
     if isinstance(field.default, str) and field.metadata["limits"].choices is None:
-        return "text"
+        return FORMS.get(field.name.replace("_", "-"), "")
     return str(field.metadata["limits"].describe())
 
 
 def _meaning(field: dataclasses.Field[object]) -> str:
     allowed = _allowed(field)
-    return str(field.metadata["doc"]) + ("" if allowed in ("text", "true, false") else f" ({allowed})")
+    return str(field.metadata["doc"]) + ("" if allowed in ("", "true, false") else f" ({allowed})")

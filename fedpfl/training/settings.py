@@ -44,43 +44,41 @@ class TrainingSettings:
     last_batch: str = setting(
         "drop",
         "Samples of an epoch that do not fill a batch. drop: left out, if there is a full batch. keep: a smaller "
-        "batch. even: all batches get nearly the same size, about B.",
+        "batch. even: all batches get nearly the same size.",
         choices=LAST_BATCH,
     )
     loss: str = setting(
         CLASSES,
-        "Loss. cross-entropy: classification. mse: regression; the accuracy is R². multi-label: several labels per "
-        "sample, with binary cross-entropy; the accuracy is the share of correct labels. segmentation: a class for "
-        "each pixel, with cross-entropy. A function of your own: MODULE:NAME for classes, mse:MODULE:NAME and so on.",
+        "Loss. cross-entropy: classification. mse: regression, with R² as accuracy. multi-label: several labels per "
+        "sample. segmentation: a class for each pixel.",
         choices=(CLASSES, TARGETS, LABELS, MASKS),
         open_to={custom.FORM: custom.is_own},
     )
     batch_loss: str = setting(
         "mean",
-        "Reduction of a batch's loss: mean or sum over its samples. With sum the gradient is larger by the number "
-        "of samples; weight-decay and the penalties of methods stay the same.",
+        "Reduction of a batch's loss over its samples. With sum the gradient is larger by their number; weight "
+        "decay and penalties stay the same.",
         choices=("mean", "sum"),
     )
     class_weights: str = setting(
         "none",
-        "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's "
-        "n samples in C classes. 1,5: the weight of each class, the same for all clients.",
+        "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
+        "samples in C classes.",
         choices=("none", "balanced"),
         open_to={"a weight for each class, such as 1,5": lambda text: listed_weights(text) is not None},
     )
     augmentation: str = setting(
         "none",
-        "Augmentation of training samples. flip-crop: flip an image with probability 1/2, and shift it by up to 4 "
-        "pixels. The others need torchvision. randaugment: two operations of RandAugment. flip-rotate: flip, and "
-        "rotate by up to 15°. crop-flip-rotate: shift before these two. zoom-flip-colour: crop, flip, change colours "
-        "or make grey. Or a function of a batch and a random generator.",
+        "Augmentation of training images. flip-crop: flip with probability 1/2, and shift by up to 4 pixels. "
+        "flip-rotate: flip, and rotate by up to 15°. crop-flip-rotate: shift before these two. zoom-flip-colour: "
+        "crop, flip, change colours or make grey. All but flip-crop need torchvision.",
         choices=AUGMENTATIONS,
         open_to={custom.FORM: custom.is_reference},
     )
     local_steps: int = setting(
         0,
-        "Optimiser steps per round, in place of local-epochs. A method with several phases divides them in the "
-        "ratio of its epochs. 0: use local-epochs.",
+        "Optimiser steps per round, in place of local-epochs; several phases share them in the ratio of their "
+        "epochs. 0: use local-epochs.",
         minimum=0,
     )
     optimizer: str = setting(
@@ -99,7 +97,7 @@ class TrainingSettings:
     learning_rate_decay: float = setting(0.99, "Decay factor of the schedule exponential.", above=0, maximum=1)
     learning_rate_warm_up: int = setting(
         0,
-        "Number of warm-up rounds W before the schedule: in round r of them the learning rate is r / (W + 1) of η.",
+        "Number of warm-up rounds W: in round r of them the learning rate is r / (W + 1) of η.",
         minimum=0,
     )
     clip_norm: float = setting(
@@ -111,21 +109,21 @@ class TrainingSettings:
     weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
-        "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). 0: none. Methods "
-        "that adapt models to a test in their own way ignore it.",
+        "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). Methods that adapt "
+        "models in their own way ignore it.",
         minimum=0,
     )
     device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"))
     precision: str = setting(
         "float32",
-        "Number type of the forward and backward pass in training. tf32: on a GPU, products with 10 bits of the "
-        "fraction, in tests as well. bf16: bfloat16 where PyTorch's autocast allows it.",
+        "Number type in training. tf32: on a GPU, products with 10 bits of the fraction, in tests as well. bf16: "
+        "bfloat16 where PyTorch's autocast allows it.",
         choices=("float32", "tf32", "bf16"),
     )
     clients_at_once: int = setting(
         0,
-        "Number of clients that `fedpfl run` trains as one batch, in each process; results differ by rounding. 0: on a "
-        "GPU as many as fit into its memory, otherwise one after the other.",
+        "Number of clients that `fedpfl run` trains as one batch, in each process; results differ by rounding. 0: "
+        "on a GPU as many as fit, otherwise one.",
         minimum=0,
     )
     threads: int = setting(

@@ -58,7 +58,10 @@ def test_keys_are_unique_kebab_case():
 
 def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
-    assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == reference.settings_page()
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    assert page == reference.settings_page()
+    assert "|  |" not in page, "what the setting allows belongs into FORMS"
+    assert reference.FORMS.keys() <= all_settings().keys()
     assert (ROOT / "fedpfl" / "api" / "settings.pyi").read_text() == reference.settings_stub()
     assert (ROOT / "fedpfl" / "strategies.pyi").read_text() == reference.strategies_stub()
     assert reference.hooks_table() in (ROOT / "docs" / "reference" / "hooks.md").read_text()

@@ -16,9 +16,9 @@ class PersonaliseSettings:
 
     personalise: str = setting(
         "none",
-        "What `fedpfl personalise` does with resume. Clients that were not in the run make a model from its final "
-        "shared arrays, by one round of training of their personal part (local-train) or of everything (fine-tune). "
-        "Clients that missed the last test are tested.",
+        "What `fedpfl personalise` does with resume: clients that were not in the run make a model from its final "
+        "shared arrays, by one round of training of their personal part (local-train) or of everything (fine-tune), "
+        "and clients that missed the last test are tested.",
         choices=("none", "local-train", "fine-tune"),
     )
 

@@ -19,8 +19,8 @@ class BufferedSettings:
 
     schedule: str = setting(
         "synchronous",
-        "synchronous: a round waits for all clients that it asked. buffered (FedBuff): a round ends with the "
-        "first buffer-size replies while the others keep training; for methods whose rule is a mean.",
+        "synchronous: a round waits for all clients that it asked. buffered (FedBuff): a round ends with the first "
+        "buffer-size replies while the others go on training; for methods whose rule is a mean.",
         choices=("synchronous", "buffered"),
     )
     buffer_size: int = setting(10, "buffered: number of replies per server step.", minimum=1)

@@ -18,9 +18,8 @@ class ClientSettings:
 
     client_settings: str = setting(
         "",
-        "Settings of single clients, a table for each by its name in the data or its number: {anna = {local-epochs = "
-        f"2}}, 3 = {{weight = 0.5}}}}. Allowed are {', '.join(UNLIKE)}, and weight, a factor of what the client weighs "
-        "in the mean.",
+        "Settings of single clients: local-epochs, local-steps, batch-size, learning-rate, momentum, weight-decay, "
+        "clip-norm, and weight, a factor of what the client weighs in the mean.",
     )
 
 

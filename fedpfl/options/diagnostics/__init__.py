@@ -15,8 +15,8 @@ class DiagnosticsSettings:
 
     diagnostics: bool = setting(
         False,
-        "Record how far shared and personal arrays move (drift, shared-change and personal-change in "
-        "metrics.jsonl). Costs memory on the server, and disk space on clients.",
+        "Record how far shared and personal arrays move (drift, shared-change, personal-change in metrics.jsonl); "
+        "takes memory on the server and disk space on clients.",
     )
 
 

@@ -16,8 +16,8 @@ class EvaluateGlobalSettings:
 
     evaluate_global: bool = setting(
         False,
-        "Also test the mean of the clients' whole models if the method has no global model. Warning: clients then "
-        "send their personal arrays to the server.",
+        "Also test the mean of the clients' whole models if the method has no global model. Clients then send their "
+        "personal arrays to the server.",
     )
 
 
@@ -49,8 +49,7 @@ class EvaluateTrainedSettings:
 
     evaluate_trained: bool = setting(
         False,
-        "Also test each client's model right after local training, before aggregation (trained in metrics.jsonl), "
-        "as on FedReG's testbed.",
+        "Also test each client's model right after local training (trained in metrics.jsonl), as on FedReG's testbed.",
     )
 
 

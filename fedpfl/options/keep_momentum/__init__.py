@@ -16,7 +16,7 @@ class KeepMomentumSettings:
 
     keep_momentum: bool = setting(
         False,
-        "Keep a client's SGD momentum across rounds, separately for each phase, among its personal arrays.",
+        "Keep a client's SGD momentum across rounds, for each phase, among its personal arrays.",
     )
 
 

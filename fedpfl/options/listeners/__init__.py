@@ -17,8 +17,7 @@ class ListenersSettings:
 
     listeners: str = setting(
         "",
-        "Your own listeners, in the server's process (docs/how-to/callbacks.md): MODULE:NAME of a class or an "
-        "object, separated by commas.",
+        "Your own listeners, in the server's process (docs/how-to/callbacks.md).",
     )
 
     @property

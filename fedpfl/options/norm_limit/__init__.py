@@ -16,8 +16,7 @@ class NormLimitSettings:
     update_norm_limit: float = setting(
         4.0,
         "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, norm of newly "
-        "initialised weights, 5 · median norm of recent updates). 0: no limit besides that of the number type "
-        "(docs/how-to/robustness.md).",
+        "initialised weights, 5 · median norm of recent updates). 0: only that of the number type.",
         minimum=0,
     )
 

@@ -16,14 +16,14 @@ class ParticipationSettings:
 
     over_selection: float = setting(
         0.0,
-        "Extra clients to ask, as a share of those that fraction-train asks, such as 0.3. As many of the first "
-        "replies count as without it.",
+        "Extra clients to ask, as a share of those that fraction-train asks. As many of the first replies count as "
+        "without it.",
         minimum=0,
         maximum=10,
     )
     round_deadline: float = setting(
         0.0,
-        "Over Flower, seconds after which a round's training ends with the replies received, if there are at least "
+        "Over Flower, seconds after which a round's training ends with the replies received, if at least "
         "min-replies. 0: wait for all.",
         minimum=0,
     )
@@ -40,25 +40,22 @@ class ParticipationSettings:
     )
     available_clients: str = setting(
         "",
-        "Clients that can be asked in a round; fraction-train draws among them. A CSV file with a row "
-        "client,first,last for each stretch of rounds, or MODULE:NAME, a function of round, clients and rng that "
-        "returns the numbers of clients.",
+        "Clients that can be asked in a round; fraction-train draws among them.",
     )
     replay: str = setting(
         "",
-        "Run (name in output-dir, or folder) whose participation to repeat: each round asks the clients whose "
-        "replies counted there.",
+        "Run whose participation to repeat: each round asks the clients whose replies counted there.",
     )
     new_nodes: str = setting(
         "ignore",
-        "Over Flower, what happens to a client that was missing at the start and connects later. join: it takes "
-        "part from the next round. ignore: it does not take part.",
+        "Over Flower, what a client does that was missing at the start and connects later: take part from the next "
+        "round (join), or not.",
         choices=("ignore", "join"),
     )
     forget_after: int = setting(
         0,
-        "Consecutive rounds without an answer after which a client is no longer asked. Over Flower it takes part "
-        "again once it answers a check. 0: it is asked in every round.",
+        "Consecutive rounds without an answer after which a client is no longer asked, over Flower until it answers "
+        "a check. 0: it is asked in every round.",
         minimum=0,
     )
 

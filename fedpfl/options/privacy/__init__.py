@@ -32,8 +32,8 @@ class PrivacySettings:
     )
     dp_where: str = setting(
         "client",
-        "Where noise is added. client: each client adds it to what it sends. server: the trusted server adds it "
-        "to the sum; needs a rule that is a mean, and gives all clients equal weight.",
+        "Where noise is added. client: each client adds it to what it sends. server: the trusted server adds it to "
+        "the sum; this needs a rule that is a mean, and gives all clients equal weight.",
         choices=("client", "server"),
     )
     dp_reproducible: bool = setting(

@@ -26,9 +26,9 @@ class RobustSettings:
 
     robust_aggregation: str = setting(
         "none",
-        "Replacement for the mean, in methods whose rule is a mean. clip: mean of shortened updates. median: median "
-        "of each value. trimmed-mean: mean of each value without the extremes. krum: mean of the updates closest to "
-        "most others. The last three give all clients equal weight.",
+        "Replacement for a mean. clip: mean of shortened updates. median: median of each value. trimmed-mean: mean "
+        "of each value without the extremes. krum: mean of the updates closest to most others. The last three give "
+        "all clients equal weight.",
         choices=tuple(READS),
     )
     robust_clip: float = setting(

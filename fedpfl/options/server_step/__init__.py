@@ -24,8 +24,8 @@ class ServerStepSettings:
 
     server_optimizer: str = setting(
         "none",
-        "How the server applies the mean, in methods whose rule is a mean. none: the mean itself. momentum "
-        "(FedAvgM), adam (FedAdam), yogi (FedYogi): the difference to the mean is a gradient.",
+        "How the server applies a mean. none: the mean itself. momentum (FedAvgM), adam (FedAdam), yogi (FedYogi): "
+        "the difference to the mean is a gradient.",
         choices=tuple(READS),
     )
     server_learning_rate: float = setting(

@@ -17,16 +17,13 @@ class TrainableSettings:
 
     trainable: str = setting(
         ALL,
-        "Parameters to train: all; head; lora: adapters and the head; or the head and the base arrays whose names "
-        "match a pattern (base.blocks.block6.*; several separated by commas). The others are frozen: neither sent "
-        "nor stored.",
+        "Parameters to train; the others are frozen: neither sent nor stored.",
     )
     lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
     lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
     lora_targets: str = setting(
         "",
-        "Layers with adapters, as name patterns (*attention*) separated by commas. Empty: all linear layers and 2-D "
-        "convolutions of the base.",
+        "Layers with adapters. Empty: all linear layers and 2-D convolutions of the base.",
     )
 
 

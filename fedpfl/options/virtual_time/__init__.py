@@ -15,8 +15,8 @@ class VirtualTimeSettings:
 
     devices_model: str = setting(
         "",
-        "File that describes the clients' devices (docs/how-to/virtual-time.md): `fedpfl run` computes the time "
-        "of each round on them, and replies come in that order. Empty: no virtual time.",
+        "Describes the clients' devices (docs/how-to/virtual-time.md): `fedpfl run` computes the time of each round "
+        "on them, and replies come in that order.",
     )
 
 

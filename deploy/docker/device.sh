@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A device of a bench: FEDPFL_CLIENTS clients from number FEDPFL_FIRST on. Stays until one of its processes ends.
+# A device of a testbed: FEDPFL_CLIENTS clients from number FEDPFL_FIRST on. Stays until one of its processes ends.
 set -euo pipefail
 
-nodes=${FEDPFL_NODES:?number of clients of the whole bench}
+nodes=${FEDPFL_NODES:?number of clients of the whole testbed}
 first=${FEDPFL_FIRST:?number of its first client}
 clients=${FEDPFL_CLIENTS:?number of its clients}
 superlink=${FEDPFL_SUPERLINK:-server:9092}
-keys=${FEDPFL_KEYS:-/keys/bench}
+keys=${FEDPFL_KEYS:-/keys/testbed}
 run=${FEDPFL_RUN:-/run/fedpfl}
 port=${FEDPFL_PORT:-9094}                    # of its first SuperNode, on loopback
 export FEDPFL_WORKER_SOCKET=$run/worker.sock FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2

@@ -4,7 +4,7 @@ set -euo pipefail
 
 nodes=${FEDPFL_NODES:?number of clients}
 name=${FEDPFL_SERVER:-server}                # under which devices reach it: the certificate's
-keys=${FEDPFL_KEYS:-/keys/bench}
+keys=${FEDPFL_KEYS:-/keys/testbed}
 state=${FEDPFL_STATE:-/var/lib/fedpfl}
 superlink=127.0.0.1:${FEDPFL_SUPERLINK_PORT:-8000}
 listen=${FEDPFL_LISTEN:-0.0.0.0:9092}
@@ -17,9 +17,9 @@ fedpfl keys "$keys" --host "$name" --nodes "$nodes"
 mkdir -p "$FLWR_HOME"
 cat > "$FLWR_HOME/config.toml" <<TOML
 [superlink]
-default = "bench"
+default = "testbed"
 
-[superlink.bench]
+[superlink.testbed]
 address = "$superlink"
 root-certificates = "$keys/ca.pem"
 TOML

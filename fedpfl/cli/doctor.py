@@ -30,7 +30,7 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
 MATTERS = "this matters only for plain `flwr run .`"
-# Where a bench and `fedpfl up` keep certificates.
+# Where a testbed and `fedpfl up` keep certificates.
 KEYS = (Path("/etc/fedpfl/keys"), Path("/etc/fedpfl/local"), Path("~/.fedpfl/testbed"))
 # Savings below a twentieth are within the error of such a short measurement.
 PAYS = 0.95

@@ -114,7 +114,7 @@ class Runner:
 def _elsewhere(
     executor: str, slurm: list[str] | None, federation: str | None, jobs: int | None, store: Store
 ) -> Cluster | SuperLinkExecutor | None:
-    """Return the cluster or the bench that takes the runs; None for this machine."""
+    """Return the cluster or the testbed that takes the runs; None for this machine."""
     require_one_of("executor", executor, ("local", "slurm", "flower"))
     if slurm and executor != "slurm":
         raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
@@ -128,7 +128,7 @@ def _elsewhere(
         if not federation:
             raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
         if jobs not in (None, 1):
-            raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a bench has its devices once")
+            raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a testbed has its devices once")
         return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
     from ..study import cluster
     from ..study.sweep import toml_or_text

@@ -27,7 +27,7 @@ def keys_command(
         typer.Option(metavar="NAME", help="MQTT account that gets a password in passwords/NAME; repeatable."),
     ] = None,
 ) -> None:
-    """Make certificates, node keys and passwords for a bench.
+    """Make certificates, node keys and passwords for a testbed.
 
     The server's certificate is for 127.0.0.1 and the given addresses.
 

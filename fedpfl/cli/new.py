@@ -1,4 +1,4 @@
-"""``fedpfl new``: make a Flower app for custom code, or the files of a bench."""
+"""``fedpfl new``: make a Flower app for custom code, or the files of a testbed."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from .program import app
 
 @app.command("new")
 def new_command(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="Name of the app or bench, or path of its new folder.")],
-    bench: Annotated[
-        bool, typer.Option("--bench", help="Make inventory, policy, settings and instructions for a bench of devices.")
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="Name, or path of the new folder.")],
+    testbed: Annotated[
+        bool,
+        typer.Option("--testbed", help="Make inventory, policy, settings and instructions of a testbed."),
     ] = False,
     flower: Annotated[
         bool,
         typer.Option("--flower", help="Make an app in Flower's shape: its own training loop, a strategy of fedpfl."),
     ] = False,
 ) -> None:
-    """Make a Flower app of your own, or the files of a bench.
+    """Make a Flower app of your own, or the files of a testbed.
 
     The app has parts.py with a model, a data set and a method, and a test.
 
     Example: fedpfl new my-app
     """
     from ..core.errors import ConfigError
-    from ..launch.project import APP, BENCH, OWN_FLOWER_APP, make
+    from ..launch.project import APP, OWN_FLOWER_APP, TESTBED, make
     from ..methods import discover
     from ..options import own_code
     from ..setup import reference
 
-    if bench and flower:
-        raise ConfigError("--flower", True, "cannot be combined with --bench")
-    kind = BENCH if bench else OWN_FLOWER_APP if flower else APP
+    if testbed and flower:
+        raise ConfigError("--flower", True, "cannot be combined with --testbed")
+    kind = TESTBED if testbed else OWN_FLOWER_APP if flower else APP
     written = make(name.expanduser(), kind)
     folder = written[0].parent
-    trial = {BENCH: "fedpfl up --inventory inventory.yml -c settings.toml", OWN_FLOWER_APP: "flwr run . --stream"}.get(
-        kind, "fedpfl run"
-    )
+    trial = {
+        TESTBED: "fedpfl up --inventory inventory.yml -c settings.toml",
+        OWN_FLOWER_APP: "flwr run . --stream",
+    }.get(kind, "fedpfl run")
     if kind == APP:
         # And the settings of the example's method.
         own_code.set_folder(folder)

@@ -93,7 +93,7 @@ def run_command(
 
 
 def live_page(plan: Plan, account: Account | None = None) -> AbstractContextManager[None]:
-    """Return a context in which a live page of a run, and of the bench of an account, is served."""
+    """Return a context in which a live page of a run, and of the testbed of an account, is served."""
     from ..study.live.page_server import LivePage, beside, listen
 
     page = LivePage(plan.folder.path.parent, listen(), account=account)

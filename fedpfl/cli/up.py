@@ -124,7 +124,7 @@ def up_command(
         raise ConfigError("board", board, f"must be {' or '.join(BOARDS)}")
     if network is not None:
         Network.parse(network)
-    # A bench of boards talks MQTT: the playbooks set up nothing else.
+    # A testbed of boards talks MQTT: the playbooks set up nothing else.
     way = transport or (TransportName.MQTT if bench else TransportName.HTTP)
     if command is not None:
         others = {"run-config": run_config, "resume": resume, "continue": continue_from, "json": as_json, "web": web}

@@ -1,4 +1,4 @@
-"""``fedpfl new``: copies the files of an app or of a bench from ``templates/``, and fills in names and versions."""
+"""``fedpfl new``: copies the files of an app or of a testbed from ``templates/``, and fills in names and versions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SETTINGS = {
     "method": "parts:MyMethod", "model": "parts:my_model", "dataset": "parts:my_data", "local-epochs": 2,
 }  # fmt: skip
 # `fedpfl new` makes an app of parts for fedpfl; the others are its options.
-APP, BENCH, OWN_FLOWER_APP = "app", "bench", "flower"
+APP, TESTBED, OWN_FLOWER_APP = "app", "testbed", "flower"
 
 
 def files(kind: str, name: str) -> dict[str, str]:
-    """Return the files of a new app or bench, by name."""
+    """Return the files of a new app or testbed, by name."""
     # The settings of the example's method stand in the block only when its file is there.
     block = pyproject_block(SETTINGS) if kind == APP else ""
     filled = {"@NAME@": name, "@VERSION@": __version__, "@FLOWER@": FLOWER, "@SETTINGS@": block}
@@ -35,7 +35,7 @@ def files(kind: str, name: str) -> dict[str, str]:
 
 
 def make(place: Path, kind: str = APP) -> list[Path]:
-    """Make a new app, or the files of a bench, in a folder that is not there yet, or is empty; return its files."""
+    """Make a new app, or the files of a testbed, in a folder that is not there yet, or is empty; return its files."""
     name = place.absolute().name
     if not _NAME.fullmatch(name):
         raise ConfigError("name", name, "must be lower-case letters, digits and dashes, and begin with a letter")

@@ -37,7 +37,7 @@ class SuperLinkExecutor:
     """
 
     side_by_side = 1
-    stay, end = "runs stay on the bench", "flwr stop"
+    stay, end = "runs stay on the testbed", "flwr stop"
 
     def __init__(self, superlink: str, app: Path | None = None) -> None:
         self._superlink, self._app = superlink, app
@@ -116,7 +116,7 @@ class SuperLinkExecutor:
 
 
 class _SubmittedRun:
-    """A run on the bench."""
+    """A run on the testbed."""
 
     def __init__(self, bench: SuperLinkExecutor, run_id: str, run: PlannedRun, store: Store) -> None:
         self._bench, self.id, self._run, self._store = bench, run_id, run, store
@@ -140,7 +140,7 @@ class _SubmittedRun:
         return self._ended
 
     def interrupt(self) -> bool:
-        """Leave the run on the bench."""
+        """Leave the run on the testbed."""
         return False
 
     def _result(self, status: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ AVOID = {
     r"class made of": "subclass of",
     r"anew": "again, or a new …",
     r"at hand": "available",
+    r"bench(?= \w)|(?<=\w )bench": "testbed",
     r"be(?:ing)? had|is had": "be used, be available",
     r"beside": "next to, in addition to, with",
     r"by turns": "alternately",

@@ -49,24 +49,24 @@ def test_it_asks_for_the_flower_that_fedpfl_was_tested_with(app):
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def testbed(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    made = CliRunner().invoke(cli, ["new", "--bench", str(tmp_path / "my-bench")])
+    made = CliRunner().invoke(cli, ["new", "--testbed", str(tmp_path / "my-testbed")])
     assert made.exit_code == 0, made.output
     assert made.stdout.count("wrote ") == 4
-    return tmp_path / "my-bench"
+    return tmp_path / "my-testbed"
 
 
-def test_a_bench_fits_together(bench, monkeypatch):
-    boards = read_inventory(bench / "inventory.yml")
-    values = tomllib.loads((bench / "settings.toml").read_text())
-    plan = prepare(None, {}, {**values, "output-dir": str(bench)})
+def test_a_testbed_fits_together(testbed, monkeypatch):
+    boards = read_inventory(testbed / "inventory.yml")
+    values = tomllib.loads((testbed / "settings.toml").read_text())
+    plan = prepare(None, {}, {**values, "output-dir": str(testbed)})
     assert plan.config.data.num_clients == boards.clients == 4
-    monkeypatch.setenv(VARIABLE, str(bench / "policy.toml"))
+    monkeypatch.setenv(VARIABLE, str(testbed / "policy.toml"))
     policy.current().check(plan.run_config(), "")
     with pytest.raises(policy.PolicyError, match="feddecomp"):
         policy.current().check({**plan.run_config(), "method": "feddecomp"}, "")
-    page = (bench / "README.md").read_text()
+    page = (testbed / "README.md").read_text()
     assert all(name in page for name in ("inventory.yml", "settings.toml", "policy.toml"))
     ours = "".join(
         (ROOT / "docs" / "devices" / name).read_text() for name in ("testbed.md", "jetson.md", "deployment.md")
@@ -79,16 +79,16 @@ def test_a_bench_fits_together(bench, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
-def test_a_bench_is_rehearsed_with_the_data_that_boards_get(bench):
-    settings, inventory = bench / "settings.toml", bench / "inventory.yml"
-    made = CliRunner().invoke(cli, ["partition", "-c", str(settings), "--export", str(bench.parent / "partitions")])
+def test_a_testbed_is_rehearsed_with_the_data_that_boards_get(testbed):
+    settings, inventory = testbed / "settings.toml", testbed / "inventory.yml"
+    made = CliRunner().invoke(cli, ["partition", "-c", str(settings), "--export", str(testbed.parent / "partitions")])
     assert made.exit_code == 0, made.output
     settings.write_text(settings.read_text().replace('"digits"', '"npz"\nnum-classes = 10'))
     inventory.write_text(inventory.read_text().replace("fedpfl_policy: {}", "fedpfl_partitions: ~/partitions"))
     program = "from fedpfl.cli import main; main()"
     command = [sys.executable, "-c", program, "up", "--inventory", "inventory.yml", "-c", "settings.toml",
                "-c", "num-server-rounds=1 threads=1", "--json", "-q"]  # fmt: skip
-    done = subprocess.run(command, cwd=bench, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, cwd=testbed, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "finished:completed"
 

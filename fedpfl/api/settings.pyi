@@ -90,7 +90,6 @@ class CommonSettings(TypedDict, total=False):
     server_optimizer: Literal["none", "momentum", "adam", "yogi"]
     server_learning_rate: float
     server_momentum: float
-    server_tau: float
     update_norm_limit: float
     robust_aggregation: Literal["none", "clip", "median", "trimmed-mean", "krum"]
     robust_clip: float
@@ -200,7 +199,6 @@ class CommonSettings(TypedDict, total=False):
     pfedme_beta: float
     pfedpara_gamma: float
     pfedsd_distillation: float
-    scaffold_momentum: float
 
 class Settings(CommonSettings, total=False):
     output_dir: str

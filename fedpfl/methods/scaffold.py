@@ -3,8 +3,8 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, Algorithm 1.
 
-c_i is the mean gradient: the paper's option II for plain SGD, also valid with momentum and Adam. ``weight-decay`` works
-on the corrected gradients. Option I, the gradient at the received model, is left out: clients diverged.
+c_i is the mean gradient: the paper's option II for plain SGD, also valid with Adam. ``weight-decay`` works on
+the corrected gradients. Option I, the gradient at the received model, is left out: clients diverged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from ..training.penalties import Correction
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept import KeepsArrays
-from .settings.one_model import ScaffoldSettings
 
 
 class ControlledMean(Mean):
@@ -74,7 +73,6 @@ class Scaffold(KeepsArrays):
         Extra("change", SERVER, "Δc_i, the change of the client's c_i", (SHARED,)),
     )
     memory = "control"
-    Settings = ScaffoldSettings
     aggregation = Aggregation(ControlledMean)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
@@ -82,15 +80,14 @@ class Scaffold(KeepsArrays):
         common, own = local.by_name(local.received("control")), self.kept(local.model)
         arrays = {name: common[name] - own[name] for name in own if name in common}
         local.notes["gradients"] = steps = Correction(arrays)
-        momentum = self.settings.momentum if self.training.optimizer == "sgd" else None
+        momentum = 0.0 if self.training.optimizer == "sgd" else None
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=steps, momentum=momentum)]
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Warn where the run's momentum is another one."""
-        own, common = self.settings.momentum, self.training.momentum
-        if own == common or self.training.optimizer != "sgd":
-            return []
-        return [f"scaffold: clients train with scaffold-momentum = {own:g}; momentum = {common:g} does not count"]
+        """Warn where the run has momentum, which SCAFFOLD's clients train without."""
+        momentum = self.training.momentum if self.training.optimizer == "sgd" else 0.0
+        said = f"scaffold: clients train without momentum, as in the paper; momentum = {momentum:g} does not count"
+        return [said] if momentum else []
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:

@@ -47,6 +47,7 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
             "fedpfl", "WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names it, on the server's machine"
         ),
         "server-beta2": Removed(0.99, "β₂ is 0.99, as in the paper"),
+        "server-tau": Removed(0.001, "τ is 0.001, the paper's default"),
     },
     "clustered-fl": {
         "weights": Removed("examples", "a cluster's mean is weighted by training samples"),
@@ -121,6 +122,7 @@ _OF: Mapping[str, Mapping[str, Removed]] = {
     "pfedsd": {"temperature": Removed(3.0, "the temperature is 3")},
     "scaffold": {
         "control": Removed("steps", "c_i is the mean gradient of a client's steps, option II of the paper"),
+        "momentum": Removed(0.0, "clients train without momentum, as in the paper"),
         "server-learning-rate": Removed(1.0, "the server takes the mean itself, a step of 1 as in the paper's runs"),
     },
 }

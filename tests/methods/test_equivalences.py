@@ -57,11 +57,11 @@ def assert_same(a, b):
         ("feddyn", {"feddyn_alpha": 0.0}, {"fedavg_weights": "uniform"}),
         ("feddyn", {"feddyn_alpha": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
         # Before their first round all control variates are 0.
-        ("scaffold", {"scaffold_momentum": 0.9, "num_server_rounds": 1}, {"fedavg_weights": "uniform"}),
+        ("scaffold", {"num_server_rounds": 1}, {"fedavg_weights": "uniform", "momentum": 0.0}),
         (
             "scaffold",
-            {"scaffold_momentum": 0.9, "num_server_rounds": 1, "model": "normalised"},
-            {"fedavg_weights": "uniform"},
+            {"num_server_rounds": 1, "model": "normalised"},
+            {"fedavg_weights": "uniform", "momentum": 0.0},
         ),
         ("apfl", {"apfl_alpha": 0.0, "apfl_adaptive": False}, {"fedavg_weights": "uniform"}),
         ("fedala", {"fedala_layers": 0, "num_server_rounds": 3}, {}),

@@ -196,8 +196,8 @@ def test_feddyn(play):
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_server_optimizer(play, monkeypatch, kind):
     monkeypatch.setattr(server_step, "BETA2", 0.8)
-    settings = {"server_learning_rate": 0.3, "server_momentum": 0.6, "server_tau": 0.05}
-    task = play("fedavg", server_optimizer=kind, **settings)
+    monkeypatch.setattr(server_step, "TAU", 0.05)
+    task = play("fedavg", server_optimizer=kind, server_learning_rate=0.3, server_momentum=0.6)
     w = task.start
     m, v = ({k: np.full_like(a, start) for k, a in w.items()} for start in (0, 0.05**2))
     for at, clients in enumerate(task.rounds):

@@ -12,7 +12,7 @@ from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.options.server_step import ServerStepSettings
-from fedpfl.options.server_step.server import BETA2, ServerStep, add_step
+from fedpfl.options.server_step.server import BETA2, TAU, ServerStep, add_step
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
@@ -49,7 +49,7 @@ def by_hand(kind, vectors, start, eta, beta1, beta2, tau):
 @pytest.mark.parametrize("eta", [0.0, 0.3])
 def test_each_value_goes_as_the_algorithm_says(kind, eta):
     vectors = np.random.default_rng(2).normal(size=(5, 4)) * [1, 0.01, 1e-4, 0]
-    settings = ServerStepSettings(kind, eta, 0.8, 0.02)
+    settings = ServerStepSettings(kind, eta, 0.8)
     mean = rule(Mean, [1, 0.5, 0, 0], [3, 3])
     mean.server_step = ServerStep(settings, mean.layout)
     for number, vector in enumerate(vectors, 1):
@@ -58,7 +58,7 @@ def test_each_value_goes_as_the_algorithm_says(kind, eta):
             mean.add(client, vector.astype(np.float32), None)
         mean.finish_round()
     for i, start in enumerate([1, 0.5, 0, 0]):
-        wanted = by_hand(kind, vectors[:, i], start, eta or {"momentum": 1 - 0.8}.get(kind, 0.01), 0.8, BETA2, 0.02)
+        wanted = by_hand(kind, vectors[:, i], start, eta or {"momentum": 1 - 0.8}.get(kind, 0.01), 0.8, BETA2, TAU)
         assert mean.shared[i] == pytest.approx(wanted, rel=1e-5, abs=1e-7)
 
 
@@ -119,9 +119,9 @@ def test_leave_to_have_it_is_not_inherited():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"server_tau": 0.1, "server_momentum": 0.5}, "server-optimizer = none: server-momentum, server-tau"),
-        ({"server_optimizer": "momentum", "server_tau": 0.5}, "server-optimizer = momentum: server-tau"),
-        ({"server_optimizer": "yogi", "server_tau": 0.1}, None),
+        ({"server_learning_rate": 0.1, "server_momentum": 0.5}, "= none: server-learning-rate, server-momentum"),
+        ({"server_optimizer": "momentum", "server_momentum": 0.5}, None),
+        ({"server_optimizer": "yogi", "server_learning_rate": 0.1}, None),
         ({"server_optimizer": "adam", "method": "local"}, "server-optimizer does nothing: no model's arrays"),
     ],
 )

@@ -16,7 +16,7 @@ C = TypeVar("C", bound=type)
 SETTINGS: Registry[type[Any]] = Registry(
     "method",
     files=[
-        ("fedpfl.methods.settings.one_model", "fedavg feddyn fedprox moon per-fedavg scaffold"),
+        ("fedpfl.methods.settings.one_model", "fedavg feddyn fedprox moon per-fedavg"),
         (
             "fedpfl.methods.settings.heads",
             "fedbabu fedcp feddbe fedper fedproto fedreg fedrep fedrod fedtgp gpfl lg-fedavg",
@@ -46,4 +46,4 @@ def settings_of(*methods: str) -> Callable[[C], C]:
     return register
 
 
-settings_of(*["fedas", "fedbn", "fedgh", "fedpac", "fedsa-lora", "local", "pfedfda"])(NoSettings)
+settings_of(*["fedas", "fedbn", "fedgh", "fedpac", "fedsa-lora", "local", "pfedfda", "scaffold"])(NoSettings)

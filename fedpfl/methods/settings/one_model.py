@@ -37,19 +37,6 @@ class FedDynSettings:
     alpha: float = setting(0.01, "Weight α of the regulariser. 0: FedAvg with equal weights.", minimum=0)
 
 
-@settings_of("scaffold")
-@dataclass(frozen=True)
-class ScaffoldSettings:
-    """Settings of SCAFFOLD."""
-
-    momentum: float = setting(
-        0.0,
-        "Momentum of clients, in place of `momentum`; the paper uses none.",
-        minimum=0,
-        maximum=0.999999,
-    )
-
-
 @settings_of("moon")
 @dataclass(frozen=True)
 class MoonSettings:

@@ -13,8 +13,8 @@ from ...core.settings import changed, setting
 READS = {
     "none": (),
     "momentum": ("server-learning-rate", "server-momentum"),
-    "adam": ("server-learning-rate", "server-momentum", "server-tau"),
-    "yogi": ("server-learning-rate", "server-momentum", "server-tau"),
+    "adam": ("server-learning-rate", "server-momentum"),
+    "yogi": ("server-learning-rate", "server-momentum"),
 }
 
 
@@ -35,9 +35,6 @@ class ServerStepSettings:
         minimum=0,
     )
     server_momentum: float = setting(0.9, "Server momentum; β₁ of adam and yogi.", minimum=0, maximum=0.999999)
-    server_tau: float = setting(
-        0.001, "τ of adam and yogi. The larger it is, the less the step adapts to each parameter.", above=0
-    )
 
 
 class ServerStepOption(Option):

@@ -19,8 +19,8 @@ from . import ServerStepSettings
 # 0.01 is the best first step, or close to it, in most tasks of Reddi et al.
 ADAPTIVE_LEARNING_RATE = 0.01
 
-
-BETA2 = 0.99  # β₂ of adam and yogi
+# β₂ and τ of adam and yogi; the larger τ is, the less the step adapts to each parameter.
+BETA2, TAU = 0.99, 0.001
 
 
 class ServerStep(Step):
@@ -40,7 +40,7 @@ class ServerStep(Step):
         self.rate = settings.server_learning_rate or default
         self._parameters = is_parameter(layout)
         self.m = np.zeros(layout.size, np.float64)
-        self.v = np.full(layout.size, settings.server_tau**2, np.float64)
+        self.v = np.full(layout.size, TAU**2, np.float64)
 
     def __call__(self, start: np.ndarray, mean: np.ndarray) -> np.ndarray:
         """Return the new shared vector from what the clients started from and the mean of what they sent."""
@@ -61,7 +61,7 @@ class ServerStep(Step):
             self.v = beta2 * self.v + (1 - beta2) * square
         else:
             self.v = self.v - (1 - beta2) * square * np.sign(self.v - square)
-        adapted: np.ndarray = self.m / (np.sqrt(self.v) + self.settings.server_tau)
+        adapted: np.ndarray = self.m / (np.sqrt(self.v) + TAU)
         return adapted
 
     def state(self) -> dict[str, np.ndarray]:

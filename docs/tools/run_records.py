@@ -7,9 +7,10 @@ and seed; ``docs/records/leaderboard/NAME.json`` has a column of the leaderboard
     <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
     <!-- end -->
 
-and between them what the function of that name makes of the records; ``table file`` makes a link to a long table as
-CSV. ``python docs/tools/run_records.py``, which ``make docs`` runs, writes all of them, and
-``tests/docs/test_records.py`` fails where a page or a CSV file differs from its records.
+and between them what the function of that name makes of the records. A long table is a file next to the page:
+``<!-- file NAME.csv published … -->`` and somewhere on the page a link. ``python docs/tools/run_records.py``, which
+``make docs`` runs, writes all of them, and ``tests/docs/test_records.py`` fails where a page or a CSV file differs from
+its records.
 
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
@@ -62,6 +63,7 @@ PACKAGES = ("torch", "numpy", "flwr")
 # What numbers do not depend on, and what names a place on the machine.
 _LEFT_OUT = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "threads", "seed", "data"}
 _BLOCK = re.compile(r"(<!-- table ([^>]*?) -->).*?(<!-- end -->)", re.DOTALL)
+_FILE = re.compile(r"^<!-- file (.*?) -->$", re.MULTILINE)
 
 Record = dict[str, Any]
 
@@ -496,22 +498,13 @@ def against_local(remarks: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@table
-def file(records: Path, words: Sequence[str]) -> str:
-    """Return a link to a table in a CSV file next to the page: ``FILE TITLE TABLE [WORD …]``."""
-    name, title, *_ = words
-    return f"[{title}]({name})"
-
-
 def files() -> dict[Path, str]:
     """Return the tables that pages link to, by their CSV files."""
     found = {}
     for page in pages():
-        for _, text, _ in _BLOCK.findall(page.read_text(encoding="utf-8")):
-            kind, *words = shlex.split(text)
-            if kind == "file":
-                name, _, made, *others = words
-                found[page.parent / name] = _csv(TABLES[made](RECORDS, others))
+        for text in _FILE.findall(page.read_text(encoding="utf-8")):
+            name, made, *words = shlex.split(text)
+            found[page.parent / name] = _csv(TABLES[made](RECORDS, words))
     return found
 
 
@@ -632,7 +625,8 @@ def filled(text: str, records: Path = RECORDS) -> str:
 
 def pages() -> list[Path]:
     """Return the pages that have something made of records."""
-    return [path for path in sorted(DOCS.rglob("*.md")) if _BLOCK.search(path.read_text(encoding="utf-8"))]
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+    return [path for path, text in texts.items() if _BLOCK.search(text) or _FILE.search(text)]
 
 
 def main() -> None:

@@ -327,10 +327,7 @@ def test_a_long_table_is_a_file_next_to_its_page(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     records.write("figures/s", {"values": {"a, b": {"x": [1.0, 2.0]}}}, tmp_path / "records")
     page = tmp_path / "results" / "p.md"
-    page.write_text(
-        records.filled('<!-- table file t.csv "All of it" measured s -->\n<!-- end -->', tmp_path / "records")
-    )
-    assert page.read_text().splitlines()[2] == "[All of it](t.csv)"
+    page.write_text("<!-- file t.csv measured s -->\n\n[All of it](t.csv)\n")
     monkeypatch.setattr(records, "DOCS", tmp_path)
     monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
     assert records.files() == {tmp_path / "results" / "t.csv": ',x\n"a, b",1.50 ± 0.71\n'}
@@ -341,6 +338,7 @@ def test_files_next_to_pages_say_what_their_records_say():
     assert set(expected) == set(records.DOCS.rglob("*.csv"))
     for path, text in expected.items():
         assert text_of(path) == text, "python docs/tools/run_records.py writes it"
+        assert any(f"]({path.name})" in text_of(page) for page in path.parent.glob("*.md")), f"no link to {path.name}"
 
 
 def test_a_record_keeps_what_an_earlier_one_has_more_of():

@@ -37,6 +37,8 @@ SUPERLINK = "Flower's SuperLink"
 START_SECONDS = 300.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
+# A log that is longer loses its older half; a testbed may run for weeks.
+MAX_LOG = 2**24
 
 # What Flower bundles of an app. It looks at every file below the app's folder, a virtual environment there included
 # (5 s for one with torch), and so it is given a copy without one.
@@ -147,7 +149,8 @@ class SuperLink:
     def logged_end(self) -> bool:
         """Return whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
         with self._log.open("rb") as file:
-            file.seek(self._read)
+            size = file.seek(0, os.SEEK_END)
+            self._read = file.seek(self._read if self._read <= size else 0)  # it was shortened
             new = file.read()
         self._read += len(new)
         return TASK_ENDED.encode() in new
@@ -314,6 +317,18 @@ def _ignoring_signals() -> Iterator[None]:
 def text(path: Path) -> str:
     """Return what a log holds; nothing if it is not there."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def shorten(log: Path) -> None:
+    """Leave of a long log its newer half. What its writer, which appends, adds at that very moment may be lost."""
+    if not log.is_file() or log.stat().st_size <= MAX_LOG:
+        return
+    with log.open("r+b") as file:
+        file.seek(-MAX_LOG // 2, os.SEEK_END)
+        newer = file.read().partition(b"\n")[2]
+        file.truncate(0)
+    with log.open("ab") as file:
+        file.write(newer)
 
 
 def last_line(log: Path) -> str:

@@ -29,7 +29,7 @@ from .boards import BoardLimits, join_command, make_groups
 from .forkserver import command_folder
 from .inventory import Bench
 from .mqtt.account import Account, read_password
-from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
+from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, shorten, text
 
 # The bench of the paper has three clients on each of its devices.
 CLIENTS_PER_DEVICE = 3
@@ -118,10 +118,11 @@ class Testbed(SuperLink):
         self._complete = True
 
     def ended(self) -> str | None:
-        """Restart what has ended; return what ended too often, or None."""
+        """Restart what has ended and shorten long logs; return what ended too often, or None."""
         if not self._complete:
             return super().ended()
         for name, process in self._processes.items():
+            shorten(self._log_of(name))
             if process.poll() is None:
                 continue
             if name == SUPERLINK and self._database is None:

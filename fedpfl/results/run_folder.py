@@ -52,7 +52,7 @@ from ..core.stored import (
 from ..rules import Rule
 from ..setup.config import Config
 from ..version import __version__
-from .history import History
+from .history import History, kept_lines
 from .line import summarise
 from .record import Round
 
@@ -248,8 +248,8 @@ class RunFolder:
         return self._rounds()
 
     def history(self) -> History:
-        """Return the recorded rounds."""
-        lines = self.metrics()
+        """Return the recorded rounds, whose lines stay as they are: they may be kept for the next call."""
+        lines = kept_lines(self.path / "metrics.jsonl", self.metrics)
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 

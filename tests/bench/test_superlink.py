@@ -11,6 +11,7 @@ import pytest
 from processes import marked
 from waiting import wait_until
 
+from fedpfl.bench import superlink, testbed
 from fedpfl.bench.superlink import SuperLink, run_guard
 from fedpfl.core.errors import FedpflError
 
@@ -51,6 +52,33 @@ def test_a_log_that_flower_does_not_hand_out_is_no_failure(monkeypatch):
     (link.folder / "superlink.log").write_text("ready\n")
     assert link.log("1") == "ready\n\n`flwr log` did not end within 120 s"
     shutil.rmtree(link.folder)
+
+
+def test_a_long_log_loses_its_older_half_and_its_writer_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(superlink, "MAX_LOG", 1000)
+    bed = testbed.Testbed(tmp_path / "keys")
+    bed._complete = True
+    print_on = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+    log = bed.folder / "superlink.log"
+    with log.open("ab") as file:
+        part = subprocess.Popen([sys.executable, "-c", print_on], stdin=subprocess.PIPE, stdout=file, text=True)
+    bed._processes = {testbed.SUPERLINK: part}
+
+    def says(lines):
+        part.stdin.write("".join(f"{line}\n" for line in lines))
+        part.stdin.flush()
+        wait_until(lambda: log.read_text().endswith(f"{lines[-1]}\n"))
+
+    says([f"line {number:04d}" for number in range(300)])
+    assert not bed.logged_end()
+    assert bed.ended() is None
+    assert log.read_text().splitlines() == [f"line {number:04d}" for number in range(251, 300)]
+    says([superlink.TASK_ENDED])
+    assert bed.logged_end() and not bed.logged_end()
+    bed.ended()
+    assert len(log.read_text().splitlines()) == 50
+    part.communicate()
+    shutil.rmtree(bed.folder)
 
 
 def test_a_superlink_that_dies_is_noticed():

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ...bench.mqtt.events import state_of
 from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
 from ...core.files import open_regular, read_regular
 from ...core.stored import from_json_line, read_toml
-from ...results.history import WORST_TENTH, History
+from ...results.history import WORST_TENTH, History, Version
 from ...results.latest import last_lines
 
 # The newest ones are listed.
@@ -44,29 +44,13 @@ _T = TypeVar("_T")
 _UNFIT = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
-class _Version(NamedTuple):
-    """What differs between a file and what replaces or extends it."""
-
-    inode: int
-    changed: int
-    size: int
-
-    @classmethod
-    def of(cls, path: Path) -> _Version:
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return cls(0, 0, 0)
-        return cls(found.st_ino, found.st_mtime_ns, found.st_size)
-
-
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """Return the newest runs of a folder, the newest first.
 
     Each has ``name``, ``state``, its ``round``, its last ``personalised`` accuracy and some of its settings. A run
     whose files are damaged has ``error`` instead.
     """
-    found = {path.parent: _Version.of(path) for path in root.glob("*/config.toml")}
+    found = {path.parent: Version.of(path) for path in root.glob("*/config.toml")}
     newest = sorted(found, key=lambda folder: found[folder].changed, reverse=True)[:MAX_RUNS]
     return [_listed(folder, found[folder]) for folder in newest]
 
@@ -133,19 +117,19 @@ def read_run(root: Path, name: str, since: str = "") -> dict[str, Any]:
         return {**told, **({"about": _about(folder)} if begins else {})}
 
 
-def _listed(folder: Path, config: _Version) -> dict[str, Any]:
+def _listed(folder: Path, config: Version) -> dict[str, Any]:
     metrics = folder / "metrics.jsonl"
     try:
         folder.name.encode()  # a name may be no text
         told = {key: value for key, value in _kept(_settings, folder / "config.toml", config).items() if key in LISTED}
-        number, accuracy = _kept(_last, metrics, _Version.of(metrics))
+        number, accuracy = _kept(_last, metrics, Version.of(metrics))
         return {"name": folder.name, **told, "round": number, "personalised": accuracy, **state_of(folder)}
     except (FedpflError, OSError, UnicodeEncodeError) as error:
         name, reason = (text.encode("utf-8", "replace").decode() for text in (folder.name, str(error)))
         return {"name": name, "state": "unreadable", "error": reason}
 
 
-def _kept(read: Callable[[Path, _Version], _T], path: Path, version: _Version) -> _T:
+def _kept(read: Callable[[Path, Version], _T], path: Path, version: Version) -> _T:
     """Return what is read of a file, read once for each of its versions, also if it is damaged."""
     found, damage = _read_once(read, path, version)
     if damage is not None:
@@ -155,7 +139,7 @@ def _kept(read: Callable[[Path, _Version], _T], path: Path, version: _Version) -
 
 @lru_cache(2 * MAX_RUNS)
 def _read_once(
-    read: Callable[[Path, _Version], _T], path: Path, version: _Version
+    read: Callable[[Path, Version], _T], path: Path, version: Version
 ) -> tuple[_T | None, tuple[Path, str] | None]:
     try:
         with _as_written(path):
@@ -164,7 +148,7 @@ def _read_once(
         return None, (error.path, error.more)
 
 
-def _settings(path: Path, version: _Version) -> dict[str, Any]:
+def _settings(path: Path, version: Version) -> dict[str, Any]:
     found = read_toml(path)
     json.dumps(found, allow_nan=False)  # NaN, dates
     for key in LISTED:
@@ -173,7 +157,7 @@ def _settings(path: Path, version: _Version) -> dict[str, Any]:
     return found
 
 
-def _last(path: Path, version: _Version) -> tuple[int, float | None]:
+def _last(path: Path, version: Version) -> tuple[int, float | None]:
     """Return the number and the personalised accuracy of the last round."""
     line = next(last_lines(path), None)
     if line is None:
@@ -192,7 +176,7 @@ def _new_lines(path: Path, since: str) -> tuple[list[bytes], bool, str, bool]:
     except FileNotFoundError:
         return [], True, "", False
     with file:
-        found, earlier = _Version.of(path), _SINCE.fullmatch(since)
+        found, earlier = Version.of(path), _SINCE.fullmatch(since)
         goes_on = earlier and int(earlier[1]) == found.inode and int(earlier[2]) <= found.size
         at = int(earlier[2]) if earlier and goes_on else 0
         file.seek(at)
@@ -214,7 +198,7 @@ def _about(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:  # its folder was made a moment ago
         task = {}
     config = folder / "config.toml"
-    settings = _kept(_settings, config, _Version.of(config))
+    settings = _kept(_settings, config, Version.of(config))
     # Clients that number their classes themselves have other names for them.
     own = "classes_of_clients" in task or settings.get("permute-labels")
     lists = {name: _list(task, key) for name, key in _LISTS.items()}

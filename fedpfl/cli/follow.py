@@ -41,6 +41,7 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     from ..bench.superlink import reason_in
     from ..launch.progress import display
     from ..launch.resuming import how_to_continue
+    from ..results.latest import Version
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:
@@ -53,7 +54,7 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
         log = ""
         try:
             # A resumed run has files of its earlier part.
-            old = [_version(plan.folder.path / name) for name in FILES_WATCHED]
+            old = [Version.of(plan.folder.path / name) for name in FILES_WATCHED]
             run_id = submit(plan)
             status, details = _watch(link, run_id, plan, shown, old)
             # A resumed run removes the summary of its earlier part before its first round.
@@ -90,6 +91,7 @@ def _watch(
 ) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
     from ..core.files import Rounds
+    from ..results.latest import ABSENT, Version
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = (plan.folder.path / name for name in FILES_WATCHED)
@@ -103,7 +105,8 @@ def _watch(
             folder_seen = True
             shown.show_step("waiting for the clients")
         # The folder of a new run begins with a task that lacks everything that the clients say.
-        if not clients_seen and _version(task) not in (None, old_task) and "remarks" in (known := plan.folder.task()):
+        task_is_new = not clients_seen and Version.of(task) not in (ABSENT, old_task)
+        if task_is_new and "remarks" in (known := plan.folder.task()):
             clients_seen = True
             for remark in known["remarks"]:
                 typer.echo(f"note: {remark}", err=True)
@@ -112,7 +115,7 @@ def _watch(
             shown.round(line)
         if link.logged_end():
             pause, ask_at = ASK_SECONDS_AT_END, 0.0
-        elif not ending and _version(summary) not in (None, old_summary):
+        elif not ending and Version.of(summary) not in (ABSENT, old_summary):
             ending, pause, ask_at = True, ASK_SECONDS_AT_END, time.monotonic() + WIND_DOWN_SECONDS
             if plan.config.of(MissedSettings).missed_timeout:
                 shown.show_step("waiting for clients that missed the end")
@@ -135,18 +138,6 @@ def _watch(
                 ask_at = time.monotonic() + pause
                 pause = min(2 * pause, MAX_ASK_SECONDS)
         time.sleep(POLL_SECONDS)
-
-
-def _version(path: Path) -> tuple[int, int] | None:
-    """Return what differs between a file and the one that replaces it; None if there is none.
-
-    No clock is read: the folder's file server may have another one.
-    """
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _keep(log: str, plan: Plan) -> Path | None:

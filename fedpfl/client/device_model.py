@@ -36,6 +36,7 @@ from ..options.own_code import global_state_kept
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
 from ..training.phase import Forward
+from ..version import __version__
 from .guard import guard
 
 _jit: Any = torch.jit  # whose functions have no types
@@ -347,7 +348,6 @@ def _are_names(value: Any) -> bool:
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "format": lambda value: value == _FORMAT,
     "run": _is_text,
     "round": lambda value: _is_count(value, 10**12),
     "client": lambda value: _is_count(value, 10**9, 0),
@@ -373,6 +373,9 @@ def _read_about(file: Path) -> Stored:
     except OSError as error:
         raise StateError(f"{file}: cannot be read ({error.strerror or error})") from error
     about = from_json_line(line, file, "format")
+    if (found := about["format"]) != _FORMAT:
+        words = f"is a model in format {str(found)[:20]!r}, and fedpfl {__version__} reads format {_FORMAT}"
+        raise StateError(f"{file}: {words}: install the fedpfl that wrote it on this device")
     for key, fits in _FIELDS.items():
         if not fits(about[key]):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")

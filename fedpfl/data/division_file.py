@@ -106,7 +106,8 @@ def _array(archive: zipfile.ZipFile, key: str, path: Path, samples: int) -> np.n
         raise DataError(f"{path}: no array {key} (fedpfl partition --export writes such files)")
     with archive.open(f"{key}.npy") as file:
         if (version := npy.read_magic(file)) != (1, 0):  # whose header has at most 64 KiB
-            raise DataError(f"{path}: {key} is in version {version[0]} of NumPy's format, it must be in version 1")
+            words = f"is in version {version[0]} of NumPy's format; only version 1 is read, which numpy.savez writes"
+            raise DataError(f"{path}: {key} {words}")
         shape, _, dtype = npy.read_array_header_1_0(file)
         kinds, words = _KINDS[key]
         if dtype.kind not in kinds:

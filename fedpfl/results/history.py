@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from ..core import metrics
 
 # Computed from the clients' accuracies, and not stored.
 WORST_TENTH = "worst-tenth"
-# Of files, whose lines take some six times as much memory.
-KEPT_BYTES = 2**26
-
-
-class Version(NamedTuple):
-    """What differs between a file and what replaces or extends it."""
-
-    inode: int
-    changed: int
-    size: int
-
-    @classmethod
-    def of(cls, path: Path) -> Version:
-        """Return that of a file; zeros if none can be found."""
-        try:
-            found = path.stat()
-        except OSError:
-            return cls(0, 0, 0)
-        return cls(found.st_ino, found.st_mtime_ns, found.st_size)
-
-
-# What was read last is at the end.
-_kept: dict[Path, tuple[Version, Sequence[dict[str, Any]]]] = {}
-
-
-def kept_lines(path: Path, read: Callable[[], Sequence[dict[str, Any]]]) -> Sequence[dict[str, Any]]:
-    """Return a file's lines, read once for each of its versions as long as it is among the latest files.
-
-    Those of the latest file are kept, and of others those that fit into :data:`KEPT_BYTES` with it.
-    """
-    version = Version.of(path)
-    kept, lines = _kept.pop(path, (None, ()))
-    lines = lines if kept == version else read()
-    _kept[path] = version, lines
-    while len(_kept) > 1 and sum(of.size for of, _ in [*_kept.values()]) > KEPT_BYTES:
-        _kept.pop(next(iter(_kept)), None)
-    return lines
 
 
 class History:

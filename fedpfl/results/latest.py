@@ -1,10 +1,14 @@
-"""The end of a run's metrics, read from the end: a run of 10,000 rounds is listed as fast as one of ten."""
+"""A run's metrics, read as seldom as can be.
+
+Their end is read from the end, so that 10,000 rounds are listed as fast as ten. All of them are kept for a while.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..core.errors import DamagedFile
 from ..core.files import open_regular
@@ -13,8 +17,46 @@ from .history import History
 
 # So many bytes are read first, and twice as many where a line is longer than what was read, up to MAX_LINE.
 TAIL, MAX_LINE = 2**16, 2**25
+# Of files, whose lines take some six times as much memory.
+KEPT_BYTES = 2**26
 _TESTS = ("personalised", "global")
 _TESTED = tuple(f'"{part}": '.encode() for part in _TESTS)
+
+
+class Version(NamedTuple):
+    """What differs between a file and what replaces or extends it."""
+
+    inode: int
+    changed: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> Version:
+        """Return that of a file, :data:`ABSENT` if none can be found. No clock is read: a file server has its own."""
+        try:
+            found = path.stat()
+        except OSError:
+            return ABSENT
+        return cls(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+ABSENT = Version(0, 0, 0)
+# What was read last is at the end.
+_kept: dict[Path, tuple[Version, Sequence[dict[str, Any]]]] = {}
+
+
+def kept_lines(path: Path, read: Callable[[], Sequence[dict[str, Any]]]) -> Sequence[dict[str, Any]]:
+    """Return a file's lines, read once for each of its versions as long as it is among the latest files.
+
+    Those of the latest file are kept, and of others those that fit into :data:`KEPT_BYTES` with it.
+    """
+    version = Version.of(path)
+    kept, lines = _kept.pop(path, (None, ()))
+    lines = lines if kept == version else read()
+    _kept[path] = version, lines
+    while len(_kept) > 1 and sum(of.size for of, _ in [*_kept.values()]) > KEPT_BYTES:
+        _kept.pop(next(iter(_kept)), None)
+    return lines
 
 
 def last_lines(path: Path) -> Iterator[bytes]:

@@ -52,7 +52,7 @@ from ..core.stored import (
 from ..rules import Rule
 from ..setup.config import Config
 from ..version import __version__
-from .history import History, kept_lines
+from .history import History
 from .line import summarise
 from .record import Round
 
@@ -249,7 +249,7 @@ class RunFolder:
 
     def history(self) -> History:
         """Return the recorded rounds, whose lines stay as they are: they may be kept for the next call."""
-        lines = kept_lines(self.path / "metrics.jsonl", self.metrics)
+        lines = part("fedpfl.results.latest:kept_lines")(self.path / "metrics.jsonl", self.metrics)
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 

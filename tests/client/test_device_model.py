@@ -237,7 +237,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
         ("input-shape", [1]), ("input-shape", []), ("class-names", ["a"]), ("class-names", [1] * 10),
         ("kind", "pickle"),
         ("kind", []), ("loss", "x"), ("bytes", -1), ("vocabulary", 7), ("file-sha256", "0"), ("model", None),
-        ("format", 2), ("scaling", "tokens"),
+        ("scaling", "tokens"),
     ):  # fmt: skip
         about.write_bytes(line)
         rewritten(about, **{key: value, **({"class-names": ["a"] * 50_000} if value == 50_000 else {})})

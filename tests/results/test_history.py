@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpfl.results import history as histories
-from fedpfl.results.history import History, kept_lines
+from fedpfl.results.history import History
 from fedpfl.results.views import elapsed, of_clients, traffic
 from fedpfl.study.run_numbers import find
 
@@ -65,30 +64,3 @@ def test_before_the_first_round_there_is_nothing() -> None:
     assert (history.last_round, history.curve("train_loss"), history.last_test()) == (0, {}, {})
     assert (history.best("global.accuracy"), history.last("personalised.worst-tenth")) == (None, None)
     assert (history.best_validated(), history.stalled(3)) == (None, False)
-
-
-def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(histories, "_kept", {})
-    monkeypatch.setattr(histories, "KEPT_BYTES", 10)
-    read = []
-
-    def lines(name, content=None):
-        path = tmp_path / name
-        if content is not None:
-            path.write_text(content)
-
-        def reader():
-            read.append(name)
-            return [{"round": 1, "of": path.read_text()}]
-
-        return kept_lines(path, reader)[0]["of"]
-
-    assert [lines("a", "1234"), lines("a"), lines("b", "5678"), lines("a"), lines("b")] == [
-        "1234", "1234", "5678", "1234", "5678"
-    ]  # fmt: skip
-    assert (lines("a", "12345"), lines("a")) == ("12345", "12345")
-    assert read == ["a", "b", "a"]
-    assert (lines("long", 20 * "x"), lines("long")) == (20 * "x", 20 * "x")
-    assert read == ["a", "b", "a", "long"] and len(histories._kept) == 1, "the others made room for it"
-    lines("a")
-    assert read[4:] == ["a"]

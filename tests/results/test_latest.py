@@ -55,3 +55,30 @@ def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_p
     monkeypatch.setattr(latest, "MAX_LINE", 2**18)
     with pytest.raises(DamagedFile, match="a line has more than 262144 bytes"):
         list(latest.last_lines(path))
+
+
+def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(latest, "_kept", {})
+    monkeypatch.setattr(latest, "KEPT_BYTES", 10)
+    read = []
+
+    def lines(name, content=None):
+        path = tmp_path / name
+        if content is not None:
+            path.write_text(content)
+
+        def reader():
+            read.append(name)
+            return [{"round": 1, "of": path.read_text()}]
+
+        return latest.kept_lines(path, reader)[0]["of"]
+
+    assert [lines("a", "1234"), lines("a"), lines("b", "5678"), lines("a"), lines("b")] == [
+        "1234", "1234", "5678", "1234", "5678"
+    ]  # fmt: skip
+    assert (lines("a", "12345"), lines("a")) == ("12345", "12345")
+    assert read == ["a", "b", "a"]
+    assert (lines("long", 20 * "x"), lines("long")) == (20 * "x", 20 * "x")
+    assert read == ["a", "b", "a", "long"] and len(latest._kept) == 1, "the others made room for it"
+    lines("a")
+    assert read[4:] == ["a"]

@@ -113,8 +113,11 @@ def decode(message_id: bytes | None, payload: bytes) -> Frame:
     if len(payload) < HEADER_BYTES:
         raise FrameError(f"a frame has at least {HEADER_BYTES} bytes, this payload has {len(payload)}")
     magic, version, number, index, count, size = _HEADER.unpack_from(payload)
-    if magic != _MAGIC or version != _VERSION:
-        raise FrameError(f"not a frame of version {_VERSION}")
+    if magic != _MAGIC:
+        raise FrameError("not a frame of the bridge")
+    if version != _VERSION:
+        words = f"a frame of version {version}, and this side reads version {_VERSION}"
+        raise FrameError(f"{words}: install the same fedpfl on the server and on the device")
     try:
         kind = Kind(number)
     except ValueError:

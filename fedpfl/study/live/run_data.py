@@ -15,8 +15,8 @@ from ...bench.mqtt.events import state_of
 from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
 from ...core.files import open_regular, read_regular
 from ...core.stored import from_json_line, read_toml
-from ...results.history import WORST_TENTH, History, Version
-from ...results.latest import last_lines
+from ...results.history import WORST_TENTH, History
+from ...results.latest import Version, last_lines
 
 # The newest ones are listed.
 MAX_RUNS = 500

@@ -13,7 +13,7 @@ from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data, load
 from fedpfl.data.datasets.places import no_downloads
 from fedpfl.engine.agreement import Agreement
-from fedpfl.results import history as histories
+from fedpfl.results import latest
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.study.report import sections
@@ -31,7 +31,7 @@ def figure(section, title):
 def test_a_report_reads_each_run_once(folders, monkeypatch):
     read = Counter()
     metrics = RunFolder.metrics
-    monkeypatch.setattr(histories, "_kept", {})
+    monkeypatch.setattr(latest, "_kept", {})
     monkeypatch.setattr(RunFolder, "metrics", lambda run: read.update([run.path]) or metrics(run))
     runs = [folders["fedavg-1"], folders["fedavg-2"], folders["factorized-1"]]
     sections(runs)

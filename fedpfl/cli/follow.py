@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..bench.superlink import SuperLink
     from ..launch.plan import Plan
     from ..launch.progress import Display
+    from ..results.latest import Version
 
 POLL_SECONDS = 0.2
 # A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
@@ -87,7 +88,7 @@ def export(plan: Plan, shown: Display) -> None:
 
 
 def _watch(
-    link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[tuple[int, int] | None]
+    link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[Version]
 ) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
     from ..core.files import Rounds

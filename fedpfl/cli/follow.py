@@ -87,9 +87,7 @@ def export(plan: Plan, shown: Display) -> None:
     simulation.export(plan, shown)
 
 
-def _watch(
-    link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[Version]
-) -> tuple[str, str]:
+def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[Version]) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
     from ..core.files import Rounds
     from ..results.latest import ABSENT, Version

@@ -1,6 +1,8 @@
 """FedProx: FedAvg whose clients are pulled back to the model that they received.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, Equation 2.
+
+The mean is FedAvg's. The paper's Algorithm 2 draws clients by their samples and takes a plain mean.
 """
 
 from __future__ import annotations

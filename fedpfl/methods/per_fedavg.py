@@ -3,7 +3,8 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, Algorithm 1.
 
-The step β has the run's ``momentum`` and ``weight-decay``, in the paper none.
+By default the gradient is the paper's first-order one, without ∇²f_i (``per-fedavg-gradient``). The step β has the
+run's ``momentum`` and ``weight-decay``, in the paper none.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedpfl.methods import methods
+from fedpfl.setup.all_settings import all_settings
+
 ROOT = Path(__file__).parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -24,6 +27,13 @@ def test_files_and_tests_of_a_row_are_there(row: list[str]) -> None:
     path, _, name = test.strip("`").partition("::")
     text = (ROOT / "tests" / path).read_text(encoding="utf-8")
     assert re.search(rf"^ *def {name}\(" if name else r"^ *def test_", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["equations.md", "README.md"])
+def test_settings_of_the_pages_on_papers_exist(page: str) -> None:
+    text = (ROOT / "tests" / "papers" / page).read_text(encoding="utf-8")
+    named = set(re.findall(rf"`((?:{'|'.join(methods())})-[a-z0-9-]+)(?: = [^`]*)?`", text))
+    assert named - {*methods(), *(path.stem for path in ROOT.glob("experiments/*/*.toml"))} <= all_settings().keys()
 
 
 def test_every_equation_of_the_four_papers_has_a_row() -> None:

@@ -8,9 +8,8 @@ Convolutions and linear layers have a τ; with self-attention only its projectio
 a personal adapter. ``diagnostics`` records the distances of Sections 4.4 and 4.5.
 
 With ``feddecomp-init = "code"``, the default, A is Kaiming uniform, τ is divided by the rank, and the inner size is
-larger than in Equations 3 and 4: τ can have full rank in both convolutions of ``small-cnn``, in 5 of the 10 layers of
-``resnet8`` (R_c 0.6) and in 7 of the 13 of ``resnet10`` (R_c 0.8). ``reverse`` and ``all-shared`` average B and A
-separately.
+larger than in Equations 3 and 4: half of ``resnet8``'s layers can have a τ of full rank. ``reverse`` and ``all-shared``
+average B and A separately.
 """
 
 from __future__ import annotations

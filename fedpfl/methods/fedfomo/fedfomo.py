@@ -4,7 +4,8 @@ Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First
 Section 3.
 
 As in the authors' code, the compared w_i is what the client began its last training with, and what it trained is a
-candidate as well. The authors' server also offers models of whole groups.
+candidate as well, and the share of models drawn at random falls from 0.3 to 0. The authors' server also offers models
+of whole groups.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earl
 
 Convolutions and linear layers have a τ; with self-attention only its projections and the classifier (Appendix B).
 ``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: frozen, a shared and
-a personal adapter. ``diagnostics`` records the distances of Sections 4.4 and 4.5.
+a personal adapter.
 
 With ``feddecomp-init = "code"``, the default, A is Kaiming uniform, τ is divided by the rank, and the inner size is
 larger than in Equations 3 and 4: half of ``resnet8``'s layers can have a τ of full rank. ``reverse`` and ``all-shared``

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import inspect
 import re
 import shlex
@@ -221,6 +222,17 @@ def test_defaults_are_those_of_the_settings():
     assert len(found) >= 3
     for key, value in found:
         assert FIELDS[key].default == value_of(value), key
+
+
+def test_what_pages_import_of_the_package_exists():
+    # In a method's file the first dots are of the package.
+    line = re.compile(r"^from ((?:fedpfl|\.\.)[\w.]*) import (.+)$", re.MULTILINE)
+    found = {(page, *each) for page, text in PAGES.items() for each in line.findall(text)}
+    assert len(found) >= 10
+    for page, place, names in sorted(found):
+        place = place.replace("..", "fedpfl.", 1)
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(place), name) or importlib.util.find_spec(f"{place}.{name}"), page
 
 
 def test_paths_of_the_repository_exist():

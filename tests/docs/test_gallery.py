@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpfl.methods import methods
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import gallery  # noqa: E402
@@ -23,6 +25,16 @@ def test_each_script_is_short_and_has_a_small_picture():
     for name in gallery.ORDER:
         assert len((gallery.FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 50
         assert (gallery.FOLDER / f"{name}.svg").stat().st_size < 60_000
+
+
+def test_a_script_that_compares_methods_has_both_baselines():
+    several = 0
+    for name in gallery.ORDER:
+        text = (gallery.FOLDER / f"{name}.py").read_text(encoding="utf-8")
+        shown = {method for method in methods() if f'"{method}"' in text or f" {method} " in text}
+        assert len(shown) < 2 or {"local", "fedavg"} <= shown, name
+        several += len(shown) > 1
+    assert several >= 2
 
 
 @pytest.mark.docs

@@ -12,7 +12,7 @@ from pathlib import Path
 import fedpfl
 
 command = """
-fedpfl compare fedavg fedper --seeds 2 -c 'dataset="digits" model="mlp" num-server-rounds=5'
+fedpfl compare local fedavg fedper --seeds 2 -c 'dataset="digits" model="mlp" num-server-rounds=5'
     --executor slurm --slurm time=00:10:00 --slurm cpus-per-task=1 --output-dir grid --quiet
 """
 subprocess.run(shlex.split(command), check=True, capture_output=True)

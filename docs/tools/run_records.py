@@ -307,21 +307,16 @@ def published(records: Path, words: Sequence[str]) -> str:
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
     found = {of["row"]: of for of in read(name, records) if of["column"] == column}
     counts = {row: of for row, of in found.items() if of["rounds"] >= MIN_ROUNDS}
-    at = sorted({number for of in counts.values() for number in (50, 100, 200, 300) if of["rounds"] >= number})
-    head = ["", "published", "here", "difference", *(f"round {number}" for number in at), "rounds", "best"]
     rows, pairs = [], {}
     for row in (row for row in experiment.rows if row in counts):
         theirs, of = values[row][place], counts[row]
         best = of["best"]["weighted"]
         if theirs:
             pairs[row] = float(str(theirs).split()[0]), best
-        curve = dict(zip(of["curves"]["round"], of["curves"]["weighted"], strict=True))
-        rows.append([
-            row, str(theirs or "–"), f"{best:.2f}", f"{best - pairs[row][0]:+.2f}" if theirs else "",
-            *(f"{curve[number]:.2f}" if number in curve else "" for number in at), str(of["rounds"]),
-            str(of["best"]["round"]),
-        ])  # fmt: skip
+        apart = f"{best - pairs[row][0]:+.2f}" if theirs else ""
+        rows.append([row, str(theirs or "–"), f"{best:.2f}", apart, str(of["rounds"])])
     missing = f" Not run: {', '.join(row for row in experiment.rows if row not in counts)}."
+    head = ["", "published", "here", "difference", "rounds"]
     return f"{markdown(head, rows)}\n\n{agreement(pairs)}{missing if len(rows) < len(experiment.rows) else ''}"
 
 
@@ -481,12 +476,6 @@ def column(records: Path, words: Sequence[str]) -> str:
     return markdown(["method", *(found[0][at] for at in kept[1:])], [[line[at] for at in kept] for line in found[1:]])
 
 
-@table
-def ran(records: Path, words: Sequence[str]) -> str:
-    """Return what the leaderboard ran with, a line for each data set."""
-    return "\n".join(f"- {name}: {_ran(of)}" for name, of in leaderboard(records).items())
-
-
 def against_local(remarks: Sequence[str]) -> dict[str, str]:
     """Return which rows are significantly "higher" or "lower" than Local, as a column of the leaderboard remarks."""
     found: dict[str, str] = {}
@@ -569,17 +558,6 @@ def verdicts(records: Path, words: Sequence[str]) -> str:
             link = f"[{title[2:].partition(':')[0]}]({name}.md): {kind.lower()}"
             rows.setdefault(kind, []).append([link, str(len(claims)), *(str(count or "") for count in counts)])
     return markdown(["", "claims", *VERDICTS], [row for of in rows.values() for row in of])
-
-
-@table
-def protocol(records: Path, words: Sequence[str]) -> str:
-    """Return what the runs of an experiment ran with: ``EXPERIMENT``."""
-    return "\n".join(f"- {line}" for line in sorted(set(map(_ran, read(words[0], records)))))
-
-
-def _ran(found: Record) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    return f"{found['processor']}, fedpfl of commit {found['commit'][:7]}, {versions}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -205,20 +205,19 @@ def hooks_table() -> str:
         if name not in rows and not name.startswith("_"):
             asked = [] if isinstance(hook, property) else [", ".join([*inspect.signature(hook).parameters][1:])]
             rows[name] = "".join([name, *(f"({arguments})" for arguments in asked)]), inspect.getdoc(hook) or ""
-    lines = [HOOKS_BEGIN, "", "| attribute or hook | meaning | set by |", "|---|---|---|"]
+    lines = [HOOKS_BEGIN, "", "| attribute or hook | meaning | example |", "|---|---|---|"]
     for name, (called, text) in rows.items():
         first = " ".join(text.partition("\n\n")[0].split())
         said = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", first).replace("``", "`")
-        lines.append(f"| `{called}` | {said} | {_set_by(name)} |")
+        lines.append(f"| `{called}` | {said} | {_example(name)} |")
     return "\n".join([*lines, "", HOOKS_END])
 
 
-def _set_by(name: str) -> str:
-    """Name the methods whose attribute is not the base's, two of them if there are many."""
-    default, every = getattr(Method, name, None), methods().values()
-    found = [f"`{method.name}`" for method in every if getattr(method, name) is not default]
-    few = ", ".join(found) if len(found) < 4 else f"{', '.join(found[:2])} and {len(found) - 2} more"
-    return "all" if len(found) == len(every) else few or "none"
+def _example(name: str) -> str:
+    """Name a method whose attribute is not the base's."""
+    default = getattr(Method, name, None)
+    found = [method.name for method in methods().values() if getattr(method, name) is not default]
+    return "all" if len(found) == len(methods()) else f"`{found[0]}`" if found else "none"
 
 
 def update(root: Path) -> list[Path]:

@@ -70,8 +70,9 @@ class TrainingSettings:
     augmentation: str = setting(
         "none",
         "Augmentation of training images. flip-crop: flip with probability 1/2, and shift by up to 4 pixels. "
-        "flip-rotate: flip, and rotate by up to 15°. crop-flip-rotate: shift before these two. zoom-flip-colour: "
-        "crop, flip, change colours or make grey. All but flip-crop need torchvision.",
+        "randaugment: two of its operations. flip-rotate: flip, and rotate by up to 15°. crop-flip-rotate: shift "
+        "before these two. zoom-flip-colour: crop, flip, change colours or make grey. All but flip-crop need "
+        "torchvision.",
         choices=AUGMENTATIONS,
         open_to={custom.FORM: custom.is_reference},
     )

@@ -4,8 +4,8 @@ McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptat
 Algorithm 1.
 
 Statistics are those of the trained base; the authors' code takes the features of the steps. As there the identity is
-added to a client's covariance. The first means are the rows of the drawn head, there uniform numbers. The server sets
-negative eigenvalues to 0.
+added to a client's covariance. Means and covariance each have a β. The first means are the rows of the drawn head,
+there uniform numbers. The server sets negative eigenvalues to 0.
 """
 
 from __future__ import annotations

@@ -113,10 +113,20 @@ def test_a_symbol_is_in_the_table_or_explained_on_the_page(method):
 def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
     text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
     assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))?; ", text, re.MULTILINE)
+    assert ("[BibTeX](references.bib)" in text) == ("## Differences from the paper" in text) == (method.name != "local")
     for key in keys(method.Settings, method.name):
         assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
     (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
     assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name
+
+
+def test_every_method_has_its_cost_in_the_overview():
+    text = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \[[^]]+\]\(([\w-]+)\.md\) \|[^|]*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text, re.MULTILINE
+    )
+    assert sorted(name for name, *_ in rows) == sorted(methods())
+    assert {name: of for name, *of in rows}["fedavg"] == ["1.0", "1", "1.0"]
 
 
 def test_the_bibliography_has_every_paper_and_nothing_that_is_not_known():

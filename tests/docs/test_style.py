@@ -51,7 +51,7 @@ WORDS = {
     "learn": 4_000,
     "methods": 12_500,
     "reference": 8_050,
-    "results": 12_150,
+    "results": 12_100,
     "tutorial": 2_600,
 }
 # What a setting or an option is begins with its noun.

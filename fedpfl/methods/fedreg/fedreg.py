@@ -4,8 +4,8 @@ Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Le
 
 p_i starts as a copy of φ, in Algorithm 1 at random (``fedreg-personal-start``). Variant b weighs its only head by r_i.
 Where the paper is silent: a head is the last linear layer; t/C_i is rounded, at least 1; samples to augment are drawn
-with replacement; the rebalanced set is drawn once; each step has a new optimiser. A client bounds t, which follows from
-what others report, to 20 times its own samples, or to 20,000.
+with replacement; the rebalanced set is drawn once; each step has a new optimiser. A client bounds t to 20 times its
+own samples, or to 20,000.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -73,6 +74,20 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     assert methods and all(part["batch"]["distance"] < 1e-2 for part in methods)
     assert all(len(part["accuracy of seeds"]) == 3 and part["accuracy of seeds"][0] == part["cpu"]["accuracy"]
                for part in methods)  # fmt: skip
+
+
+def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    where = tmp_path / "a.json"
+    options = {"dataset": "digits", "model": "mlp", "clients": 20, "rounds": 1, "epochs": 1, "json": where}
+    words = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    names = ("fedavg", "fedproto", "fedfomo")  # which need nothing, what the server makes, and other clients' models
+    monkeypatch.setattr(sys, "argv", ["methods.py", *words, *(f"--method={name}" for name in names)])
+    runpy.run_path(str(ROOT / "benchmarks" / "methods.py"), run_name="__main__")
+    values = json.loads(where.read_text())
+    assert [*values] == [*names] and all(of["of FedAvg's round"][0] > 0 for of in values.values())
+    printed = capsys.readouterr().out
+    assert all(f"| {name} | " in printed for name in names)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from fedpfl.options import own_code
 
@@ -18,6 +19,29 @@ os.fsync = lambda handle: None
 # A shell that starts the tests in the background has them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine takes its time.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
+
+
+@pytest.fixture
+def small_bn(monkeypatch):
+    """The name of a small convolutional network with BatchNorm for the digits, a model while the test runs."""
+    from torch import nn
+
+    from fedpfl.models import BaseHeadModel, registry
+
+    def build(input_shape, num_classes):
+        base = registry.named(
+            conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
+            fc=nn.Linear(36, 8), relu2=nn.ReLU(),
+        )  # fmt: skip
+        return BaseHeadModel(base, nn.Linear(8, num_classes))
+
+    monkeypatch.setitem(registry.MODELS._entries, "small-bn", registry._Entry(build, None))
+    return "small-bn"
 
 
 @pytest.fixture

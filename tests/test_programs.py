@@ -60,6 +60,7 @@ def test_the_readme_s_picture_can_be_drawn_from_the_records(tmp_path, monkeypatc
     assert (tmp_path / "methods.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     words = ["benchmarks/gpu.py", "--device", "cpu", "--small", "--record", str(tmp_path / "gpu.json")]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from logging import INFO, getLogger
 from typing import Any
 
+import numpy as np
+
 from ..core.errors import FedpflError
 from ..core.option import TaskFacts
 from ..core.option import part as imported
 from ..core.server_view import new_clients
+from ..results.history import Patience
+from ..results.record import Round
 from ..results.run_folder import RunFolder
+from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
 from .agreement import Agreement, agree
 from .attendance import Attendance
 from .listener import Listener, Server
-from .recorder import Recorder
 from .rounds import RoundLoop
 from .transport import Transport
 
@@ -53,6 +57,22 @@ class Beginning:
 
     def prepare(self, loop: RoundLoop) -> None:
         """Give the loop the state from which the first round starts; it has that of round 1."""
+
+
+class Recorder(Listener):
+    """Appends each round to ``metrics.jsonl``, writes the checkpoint, and ends a run that no longer improves."""
+
+    def __init__(self, folder: RunFolder, patience: int, by: str) -> None:
+        self.folder, self._patience, self._read_before = folder, Patience(patience, by), not patience
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Record the round."""
+        done.line = self.folder.record(done, state)
+        # A resumed run has rounds before this one.
+        for line in [done.line] if self._read_before else self.folder.metrics():
+            self._patience.add(line)
+        self._read_before = True
+        return self._patience.over
 
 
 def run_federation(

@@ -20,12 +20,11 @@ from ..core.frozen import has_frozen_statistics
 from ..core.option import part
 from ..core.pixels import HALF
 from ..core.samples import Samples
-from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS, SEGMENTATION
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
-from .settings import TrainingSettings
+from .settings import TrainingSettings, batch_sizes
 
 # On a CPU the activations of more samples fall out of the caches (measured for FedAvg's CNN: 500 costs a quarter more).
 EVALUATION_BATCH = 200

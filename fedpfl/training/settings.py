@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ..core import custom
 from ..core.errors import ConfigError
@@ -11,11 +12,18 @@ from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, labels_of
 from ..core.option import part
 from ..core.pixels import HALF
 from ..core.settings import setting
-from .batches import LAST_BATCH
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What happens to the samples that do not fill a batch.
+LAST_BATCH = ("drop", "keep", "even")
+# (rounds since warm-up, from 0; rounds without warm-up; settings) → factor of the learning rate.
+SCHEDULES: Mapping[str, Callable[[int, int, TrainingSettings], float]] = {
+    "constant": lambda at, rounds, settings: 1.0,
+    "exponential": lambda at, rounds, settings: settings.learning_rate_decay**at,
+    "cosine": lambda at, rounds, settings: (1 + math.cos(math.pi * min(at, rounds) / max(1, rounds))) / 2,
+}
 # The largest weight of a class.
 MAX_WEIGHT = 1e6
 # What fedpfl/training/augment.py makes.
@@ -163,6 +171,16 @@ class TrainingSettings:
         found: Callable[[Any, Any], Any] = part("fedpfl.training.augment:find")(self.augmentation, normalize)
         return found
 
+    def rate_factor(self, number: int, rounds: int) -> float:
+        """Return by what all learning rates of clients are multiplied in round ``number`` of ``rounds``, from 1.
+
+        With W rounds of warm-up r / (W + 1) in round r ≤ W; after them the schedule, which begins with 1.
+        """
+        warm_up = self.learning_rate_warm_up
+        if number <= warm_up:
+            return number / (warm_up + 1)
+        return SCHEDULES[self.learning_rate_schedule](number - warm_up - 1, rounds - warm_up, self)
+
     def loss_weight(self, samples: int) -> int:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""
         return samples if self.batch_loss == "sum" else 1
@@ -181,3 +199,18 @@ class TrainingSettings:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
+
+
+def batch_sizes(samples: int, size: int, last: str) -> list[int]:
+    """Return the sizes of an epoch's batches of B of n samples, in order.
+
+    ``drop``: ⌊n / B⌋ batches of B, what is left over takes no part in this epoch; with n < B one batch of n.
+    ``keep``: the same, and what is left over is one more batch.
+    ``even``: max(1, n / B rounded) batches whose sizes differ by at most one; halves are rounded up.
+    """
+    if last == "even":
+        count = max(1, (2 * samples + size) // (2 * size))
+        least, larger = divmod(samples, count)
+        return [least + 1] * larger + [least] * (count - larger)
+    whole, rest = divmod(samples, size)
+    return [size] * whole + [rest] * bool(rest and (last == "keep" or not whole))

@@ -180,7 +180,7 @@ def test_callbacks_follow_a_run_after_its_own_listeners_and_may_end_it(elsewhere
 
 
 def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
-    from fedpfl.engine.recorder import Recorder
+    from fedpfl.engine.server_run import Recorder
 
     record = Recorder.round_ended
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import InProcess
 from typer.testing import CliRunner
 
 import fedpfl
@@ -22,10 +23,10 @@ import outputs  # noqa: E402
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 BLOCKS = [*outputs.blocks((ROOT / "docs/how-to/twelve-machines.md").read_text(encoding="utf-8"))]
-# As the page's commands, with fewer rounds and seeds; in this process.
+# As the page's commands, with fewer rounds, epochs and seeds; in this process.
 SMALLER = {
-    "compare": ["--seeds", "2", "-c", "num-server-rounds=2", "--format", "csv"],
-    "run": ["-c", "num-server-rounds=2", "--workers", "0"],
+    "compare": ["--seeds", "2", "-c", "num-server-rounds=2 local-epochs=2", "--format", "csv"],
+    "run": ["-c", "num-server-rounds=2 local-epochs=2", "--workers", "0"],
 }
 
 
@@ -37,6 +38,7 @@ def printed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         patch.setenv("HOME", str(home))
+        patch.setattr("fedpfl.study.grid.Process", InProcess)
         for block in BLOCKS:
             if block.file:
                 (home / block.file).write_text(block.code, encoding="utf-8")

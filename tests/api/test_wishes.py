@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from in_process import InProcess
 from torch import nn
 from typer.testing import CliRunner
 
@@ -160,7 +161,8 @@ def test_an_exported_program_has_the_recorded_accuracy():
         run.export("onn")
 
 
-def test_a_run_of_a_sweep_is_loaded_by_its_name():
+def test_a_run_of_a_sweep_is_loaded_by_its_name(monkeypatch):
+    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
     found = fedpfl.sweep({"learning_rate": [0.01]}, **{**FEW, "num_server_rounds": 1})
     assert fedpfl.load(found.runs[0].name).summary == found.runs[0].summary
 
@@ -183,7 +185,8 @@ def test_a_text_is_a_name_before_it_is_a_number():
         run.model("3")
 
 
-def test_a_method_s_name_may_have_capitals():
+def test_a_method_s_name_may_have_capitals(monkeypatch):
+    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
     run = fedpfl.run(**{**FEW, "method": "FedAvg", "num_server_rounds": 1})
     assert run.settings["method"] == "fedavg"
     swept = fedpfl.sweep({"method": ["FedAvg", "Local"]}, **{**FEW, "method": None, "num_server_rounds": 1})

@@ -172,7 +172,9 @@ def test_a_task_that_handles_a_secret_shows_neither_its_content_nor_a_difference
         assert (task.get("no_log"), task.get("diff")) == (True, False), f"{path.name}: {task['name']}"
 
 
-@pytest.mark.parametrize("mode", [["--check", "--diff"], ["--diff"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(["--check", "--diff"], marks=pytest.mark.thorough), ["--diff"]], ids=" ".join
+)
 def test_no_secret_is_in_the_output(tmp_path, mode):
     """The tasks as they are, apart from places below another root and this test's user as owner."""
     keys = tmp_path / "keys"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import stat
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -17,11 +14,8 @@ import pytest
 from deployment_parts import SECONDS, SETTINGS, disturbed, needs_mosquitto, wait_for
 from support import exported
 
-from fedpfl.bench.credentials import prepare
-from fedpfl.bench.superlink import free_port
 from fedpfl.client.device_model import load_model
-from fedpfl.launch.project import BENCH as BENCH_FILES
-from fedpfl.launch.project import make
+from fedpfl.launch.project import TESTBED, make
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,16 +30,14 @@ devices:
   vars: *all
   hosts: {nano-1: {fedpfl_clients: [2]}, nano-2: {fedpfl_clients: [0, 1]}}
 """
-REFUSED = "Failed to activate SuperNode."
 
 
+@pytest.mark.thorough
 def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
     (home.path / "bench.yml").write_text(BENCH.replace("[2]}", "[2], fedpfl_model: mlp}"))
     settings = f'{SETTINGS} num-server-rounds=2 method="lg-fedavg" model="mlp-200"'
     up = ("up", "--inventory", str(home.path / "bench.yml"), "--transport", "http", "--keep-log", "--json")
-    process = home.start(*up, "-c", f'{settings} run-name="devices"')
-    intruder_is_refused(home, process)
-    home.outcome(process)
+    home.outcome(home.start(*up, "-c", f'{settings} run-name="devices"'))
     require_bits_of_a_simulation(home, 3, {**parsed(settings), "client-models": "2:mlp"})
     sizes = [path.stat().st_size for path in sorted((home.runs / "devices" / "personal").glob("client-*"))]
     assert sizes[0] == sizes[1] != sizes[2]
@@ -58,7 +50,7 @@ def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
 @needs_mosquitto
 def test_the_bench_of_fedpfl_new_gives_the_bits_of_a_simulation_over_mqtt(home):
     bench = home.path / "bench"
-    make(bench, BENCH_FILES)
+    make(bench, TESTBED)
     few = 'method="feddecomp" num-server-rounds=2 local-epochs=2 threads=1 run-name="devices"'
     up = ("up", "--inventory", str(bench / "inventory.yml"), "-c", str(bench / "settings.toml"), "-c", few)
     home.carry_out(*up, "--network", "200mbit 2ms", "--keep-log")  # on a way that is not a loopback's
@@ -88,25 +80,6 @@ def require_bits_of_a_simulation(home, clients, settings):
     # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
     assert log.count("worker.sock is available") == clients * 5
     assert "this process handles the request" not in log
-
-
-def intruder_is_refused(home, process):
-    """Start a SuperNode like one of the testbed's, but with a key that the SuperLink does not know."""
-    wait_for(lambda: home.find("flower-supernode", "partition-id=1"), process)
-    about = Path(f"/proc/{min(home.find('flower-supernode', 'partition-id=1'))}")
-    command, environment = ((about / name).read_text().split("\0")[:-1] for name in ("cmdline", "environ"))
-    command[command.index("--auth-supernode-private-key") + 1] = str(prepare(home.path / "own", 1).node_keys[0])
-    command[command.index("--port") + 1] = str(free_port())
-    environment = dict(line.split("=", 1) for line in environment) | {"FLWR_HOME": str(home.path / "own" / "flwr")}
-    log = home.path / "intruder.log"
-    with log.open("wb") as out:
-        intruder = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
-    try:
-        assert intruder.wait(SECONDS) != 0
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(intruder.pid, signal.SIGKILL)  # its SuperExec
-    assert REFUSED in log.read_text()
 
 
 @pytest.mark.thorough

@@ -124,14 +124,6 @@ def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_p
     assert (whole.path / "global.safetensors").read_bytes() == (resumed.path / "global.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("method", list(methods()))
-def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
-    settings = {"method": method, "num_server_rounds": 2, **quick(method), **FEW_SAMPLES}
-    a = simulate(tmp_path / "a", 4, **settings)
-    b = simulate(tmp_path / "b", 4, grid=lambda n, v: LocalGrid(n, v, shuffle=True), **settings)
-    assert_identical(arrays(a, tmp_path / "a"), arrays(b, tmp_path / "b"))
-
-
 def is_copy(method, name):
     """Return whether a personal array is a copy of what the client sends, once it has trained: no secret then."""
     prefixes = {"fedala": f"{fedala.OWN}.", "fedfomo": f"{fedfomo.BEFORE}."}

@@ -5,19 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support import FEW_SAMPLES, arrays, each_method, quick, simulate
-from torch import nn
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.config import Config
-
-
-def small_with_batchnorm(input_shape, num_classes):
-    base = registry.named(
-        conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
-        fc=nn.Linear(36, 8), relu2=nn.ReLU(),
-    )  # fmt: skip
-    return BaseHeadModel(base, nn.Linear(8, num_classes))
 
 
 def losses(run):
@@ -26,9 +16,8 @@ def losses(run):
 
 
 @pytest.mark.parametrize("method", each_method())
-def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, monkeypatch, method):
-    monkeypatch.setitem(registry.MODELS._entries, "small-bn", registry._Entry(small_with_batchnorm, None))
-    settings = {"model": "small-bn", "num_server_rounds": 1, **quick(method), **FEW_SAMPLES}
+def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, small_bn, method):
+    settings = {"model": small_bn, "num_server_rounds": 1, **quick(method), **FEW_SAMPLES}
     settings.update(method=method, batch_size=8, fedreg_augmentation="none")
     plain = simulate(tmp_path / "float32", 3, **settings)
     half = simulate(tmp_path / "bf16", 3, precision="bf16", **settings)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from grids import FILE, Fake, write
+from in_process import InProcess
 from typer.testing import CliRunner, Result
 from waiting import wait_until
 
@@ -368,6 +369,7 @@ SMALL_COMPARISON = (
 
 def test_a_comparison_varies_a_setting_and_runs_again_from_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
 
     def compare(*words):
         done = CliRunner().invoke(app, ["compare", *words, "--quiet", "--format", "csv"], prog_name="fedpfl")

@@ -50,7 +50,7 @@ threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def warm() -> Iterator[WarmProcess]:
     process = WarmProcess()
     yield process
@@ -114,7 +114,8 @@ def test_it_ends_when_it_is_asked_to_or_killed(
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells which of two ends first")
-def test_a_command_ends_with_a_grid_that_was_killed(warm: WarmProcess, tmp_path: Path) -> None:
+def test_a_command_ends_with_a_grid_that_was_killed(tmp_path: Path) -> None:
+    warm = WarmProcess()
     sleeping = [sys.executable, "-c", f"import os, time; print(os.getpid(), flush=True); time.sleep({HANG_SECONDS})"]
     warm.start(sleeping, tmp_path, tmp_path / "output", tmp_path / "log.txt")
     wait_until(lambda: (tmp_path / "output").exists() and (tmp_path / "output").read_text())

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpfl.training.batches import LAST_BATCH, batch_sizes
-from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.settings import LAST_BATCH, TrainingSettings, batch_sizes
 
 samples, sizes = st.integers(1, 5000), st.integers(1, 600)
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support import federation, quick, simulate
+from support import each_method, federation, quick, simulate
 from torch.nn import functional as F
 
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
@@ -144,7 +144,7 @@ def focal(outputs, y):
     return (1 - (-losses).exp()) ** 2 * losses
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_trains_with_a_loss_of_one_s_own(tmp_path, method):
     small = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.001, "validation_fraction": 0.2}
     given = {**quick(method), **small, "method": method}

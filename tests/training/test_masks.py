@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from support import each_method
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,7 +15,6 @@ import fedpfl
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets.npz import read_npz
-from fedpfl.methods import methods
 from fedpfl.training.loop import evaluate
 from fedpfl.training.losses import KINDS, SEGMENTATION
 from fedpfl.training.measure import find, measured
@@ -83,7 +83,7 @@ def test_iou_and_dice_are_sklearn_s(seed):
     assert found["dice"] == (pytest.approx(sklearn.f1_score(truth[there], said[there], average="macro")), 1)
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("method", each_method(also=NEED_CLASSES | NEED_LINEAR))
 def test_each_method_trains_or_refuses_in_a_line_before_round_1(method, tmp_path):
     if method in NEED_CLASSES | NEED_LINEAR:
         with pytest.raises(ConfigError, match="must be cross-entropy" if method in NEED_CLASSES else "Linear|adapters"):

@@ -24,7 +24,6 @@ from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.further_losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
-from fedpfl.training.schedule import rate_factor
 from fedpfl.training.settings import TrainingSettings
 
 
@@ -120,7 +119,7 @@ def test_schedules_are_torch_s():
             learning_rate_schedule=name, learning_rate_decay=0.5,
             learning_rate_warm_up=warm_up,
         )  # fmt: skip
-        assert [rate_factor(settings, number, 9) for number in range(1, 10)] == pytest.approx(theirs(make))
+        assert [settings.rate_factor(number, 9) for number in range(1, 10)] == pytest.approx(theirs(make))
 
 
 def test_rare_classes_weigh_more():

@@ -13,7 +13,7 @@ from weakref import ref
 import numpy as np
 import pytest
 from old_python import old_python
-from support import FEW_SAMPLES, LocalGrid, federation, simulate
+from support import FEW_SAMPLES, LocalGrid, each_method, federation, simulate
 from waiting import HANG_SECONDS, InThread, wait_until
 from worker_parts import workers
 
@@ -278,7 +278,7 @@ def test_clients_of_each_method_train_in_bf16_in_an_old_python(old_worker, metho
             assert theirs[part]["loss"] == pytest.approx(mine[part]["loss"], rel=0.05)
 
 
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_an_engine_ends_with_its_run_without_a_garbage_collection(method, tmp_path):
     options = {"keep_momentum": True, "momentum": 0.9, "validation_fraction": 0.2, "evaluate_trained": True,
                "diagnostics": True, "device_models": "always"}  # fmt: skip

@@ -173,9 +173,12 @@ def _remove(one: Space) -> None:
             # What an interrupted removal leaves has another name, is found again, and is not taken for a run.
             left = run.with_name(f".{run.name}{_LEFT}")
             shutil.rmtree(left, ignore_errors=True)
-            run.rename(left)
-            (left / "config.toml").unlink()
-            shutil.rmtree(left)
+            try:
+                run.rename(left)
+                (left / "config.toml").unlink()
+                shutil.rmtree(left)
+            finally:  # Ctrl-C ends the command, and not the removal in the middle
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _size(path: Path) -> int:

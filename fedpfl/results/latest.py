@@ -1,14 +1,15 @@
-"""A run's metrics, read as seldom as can be.
+"""A run's files, read as seldom as can be.
 
-Their end is read from the end, so that 10,000 rounds are listed as fast as ten. All of them are kept for a while.
+The end of its metrics is read from the end: 10,000 rounds are listed as fast as ten. What is read whole is kept.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..core.errors import DamagedFile
 from ..core.files import open_regular
@@ -17,8 +18,10 @@ from .history import History
 
 # So many bytes are read first, and twice as many where a line is longer than what was read, up to MAX_LINE.
 TAIL, MAX_LINE = 2**16, 2**25
-# Of files, whose lines take some six times as much memory.
+# Of files, which take some six times as much memory when they are read.
 KEPT_BYTES = 2**26
+# Nanoseconds within which a file may change twice and look the same; it is not kept.
+FRESH = 10**9
 _TESTS = ("personalised", "global")
 _TESTED = tuple(f'"{part}": '.encode() for part in _TESTS)
 
@@ -42,21 +45,23 @@ class Version(NamedTuple):
 
 ABSENT = Version(0, 0, 0)
 # What was read last is at the end.
-_kept: dict[Path, tuple[Version, Sequence[dict[str, Any]]]] = {}
+_kept: dict[Path, tuple[Version, Any]] = {}
+_T = TypeVar("_T")
 
 
-def kept_lines(path: Path, read: Callable[[], Sequence[dict[str, Any]]]) -> Sequence[dict[str, Any]]:
-    """Return a file's lines, read once for each of its versions as long as it is among the latest files.
+def kept(path: Path, read: Callable[[Path], _T]) -> _T:
+    """Return what is read of a file, read once for each of its versions as long as it is among the latest files.
 
-    Those of the latest file are kept, and of others those that fit into :data:`KEPT_BYTES` with it.
+    That of the latest file is kept, and of others what fits into :data:`KEPT_BYTES` with it. Nobody changes it.
     """
-    version = Version.of(path)
-    kept, lines = _kept.pop(path, (None, ()))
-    lines = lines if kept == version else read()
-    _kept[path] = version, lines
-    while len(_kept) > 1 and sum(of.size for of, _ in [*_kept.values()]) > KEPT_BYTES:
+    version, (known, found) = Version.of(path), _kept.pop(path, (None, None))
+    if time.time_ns() - version.changed < FRESH:
+        return read(path)
+    new = known != version
+    _kept[path] = version, found = version, read(path) if new else found
+    while new and len(_kept) > 1 and sum(of.size for of, _ in [*_kept.values()]) > KEPT_BYTES:
         _kept.pop(next(iter(_kept)), None)
-    return lines
+    return cast(_T, found)
 
 
 def last_lines(path: Path) -> Iterator[bytes]:

@@ -59,6 +59,7 @@ from .record import Round
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
 GLOBAL, PERSONALISED = "global.safetensors", "personalised.jsonl"
+_KEPT = "fedpfl.results.latest:kept"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -207,9 +208,9 @@ class RunFolder:
         """Return the stored settings; those that are called otherwise now, by that key."""
         path = self.path / "config.toml"
         try:
-            found = read_toml(path)
+            found: Stored = part(_KEPT)(path, read_toml)
             same = found.keys() <= {*part("fedpfl.setup.all_settings:keys_of")(str(found.get("method", "")))}
-            return found if same else Stored(path, part("fedpfl.setup.removed:renewed")(found).items())
+            return Stored(path, (found if same else part("fedpfl.setup.removed:renewed")(found)).items())
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
         except OSError as error:
@@ -249,7 +250,7 @@ class RunFolder:
 
     def history(self) -> History:
         """Return the recorded rounds, whose lines stay as they are: they may be kept for the next call."""
-        lines = part("fedpfl.results.latest:kept_lines")(self.path / "metrics.jsonl", self.metrics)
+        lines = part(_KEPT)(self.path / "metrics.jsonl", lambda _: self.metrics())
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 

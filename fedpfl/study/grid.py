@@ -211,7 +211,7 @@ class Process:
 
     @property
     def _answer(self) -> Path:
-        return self._cell / "answer.json"
+        return self._cell / "answer.txt"  # which is no JSON until the command has ended
 
     @property
     def _log(self) -> Path:

@@ -26,8 +26,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ..client.state import run_state
 from ..core import custom
-from ..core.errors import ConfigError, StateError
+from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places
 from ..core.stored import read_json, to_toml
@@ -208,6 +209,8 @@ class Store:
     def _make_ready(self, run: PlannedRun) -> None:
         folder = self.folder(run).path
         if not self.folder(run).resumable and folder.is_dir():
+            with suppress(FedpflError):  # the next try has clients' state of its own
+                self._remove_state(run)
             shutil.rmtree(folder)
         if self.trained(run):
             (self.cell(run) / "outcome.json").unlink(missing_ok=True)
@@ -225,7 +228,11 @@ class Store:
         """Remove a run's personalised models and its clients' state; its numbers stay."""
         folder = self.folder(run)
         shutil.rmtree(folder.path / "personal", ignore_errors=True)
-        shutil.rmtree(self.root / "state" / str(folder.task()["state_key"]), ignore_errors=True)
+        self._remove_state(run)
+
+    def _remove_state(self, run: PlannedRun) -> None:
+        key = str(self.folder(run).task()["state_key"])
+        shutil.rmtree(run_state(self.root / "state", key), ignore_errors=True)
 
 
 def find_stored(run: str, root: Path) -> RunFolder:

@@ -60,6 +60,7 @@ def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_p
 def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(latest, "_kept", {})
     monkeypatch.setattr(latest, "KEPT_BYTES", 10)
+    monkeypatch.setattr(latest, "FRESH", 0)
     read = []
 
     def lines(name, content=None):
@@ -67,11 +68,11 @@ def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit
         if content is not None:
             path.write_text(content)
 
-        def reader():
+        def reader(path):
             read.append(name)
-            return [{"round": 1, "of": path.read_text()}]
+            return path.read_text()
 
-        return latest.kept_lines(path, reader)[0]["of"]
+        return latest.kept(path, reader)
 
     assert [lines("a", "1234"), lines("a"), lines("b", "5678"), lines("a"), lines("b")] == [
         "1234", "1234", "5678", "1234", "5678"
@@ -82,3 +83,5 @@ def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit
     assert read == ["a", "b", "a", "long"] and len(latest._kept) == 1, "the others made room for it"
     lines("a")
     assert read[4:] == ["a"]
+    monkeypatch.setattr(latest, "FRESH", 10**18)
+    assert [lines("a", "12345"), lines("a", "54321")] == ["12345", "54321"], "they may look the same"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,10 +74,11 @@ class RunGroup:
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
     """Put repetitions together, in the order in which the first of each group is given."""
     settings: list[dict[str, Any]] = []
+    defaults = cache(lambda method: Config.parse({"method": method}).flat())
     for run in runs:
         task, stored = run.described(), run.config()
         # A setting that was added after the run counts as its default.
-        values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
+        values = {**defaults(stored["method"]), **stored}
         identifying = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
         settings.append({**identifying, "method": find(values["method"]).name, "clients": task["clients"]})
     if _is_named(runs, settings, axis):

@@ -31,6 +31,7 @@ def figure(section, title):
 def test_a_report_reads_each_run_once(folders, monkeypatch):
     read = Counter()
     metrics = RunFolder.metrics
+    monkeypatch.setattr(latest, "FRESH", 0)
     monkeypatch.setattr(latest, "_kept", {})
     monkeypatch.setattr(RunFolder, "metrics", lambda run: read.update([run.path]) or metrics(run))
     runs = [folders["fedavg-1"], folders["fedavg-2"], folders["factorized-1"]]

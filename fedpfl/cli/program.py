@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -122,6 +123,12 @@ class OneLineErrors(typer.core.TyperGroup):
             code = _complain(str(error), 2 if isinstance(error, ConfigError) else 1)
         except OSError as error:  # the disk is full, or a file belongs to another user
             code = _complain(in_words(error), 1)
+        except RuntimeError as error:  # pathlib has no class for it, and does not name the path
+            if not str(error).startswith("Could not determine home"):
+                raise
+            given = re.findall(r"~[\w.-]+", " ".join(sys.argv[1:] if args is None else args))
+            user = next((one for one in given if os.path.expanduser(one) == one), "~NAME")  # noqa: PTH111
+            code = _complain(f"{user}: this machine has no such user", 1)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -170,6 +170,8 @@ def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     """Return a value in its setting's type; raise :class:`ConfigError` for one that the field does not allow."""
     found = typed(key, value, field)
     complaint = field.metadata["limits"].complaint(found)
+    if isinstance(found, str) and "\0" in found:  # no path and no name of anything can have it
+        complaint = "has a NUL character"
     if complaint:
         raise ConfigError(key, value, complaint)
     return found

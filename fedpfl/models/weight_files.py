@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpfl.core.errors import ConfigError, DamagedFile
+from fedpfl.core.errors import ConfigError, DamagedFile, printable
 from fedpfl.core.files import open_regular
 from fedpfl.core.stored import has_checksum, read_arrays
 
@@ -83,9 +83,12 @@ def _read(path: str) -> Mapping[str, Tensor]:
     except _UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise ConfigError("initial-weights", path, f"cannot be read on this machine ({reason})") from error
-    if not isinstance(content, dict) or not all(isinstance(array, Tensor) for array in content.values()):
-        raise ConfigError("initial-weights", path, "must hold a state dict: arrays by name")
-    return content
+    named = isinstance(content, dict) and all(isinstance(name, str) for name in content)
+    # No values: meta. Not one number a place: sparse, quantised.
+    plain = named and all(isinstance(one, Tensor) and one.layout is torch.strided for one in content.values())
+    if not plain or any(one.is_quantized or one.is_meta for one in content.values()):
+        raise ConfigError("initial-weights", path, "must hold a state dict: plain arrays by name")
+    return dict(content)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -98,4 +101,8 @@ def _difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> 
             return f"{key} is missing"
         if found[key].shape != array.shape:
             return f"{key} has shape {tuple(found[key].shape)}, expected {tuple(array.shape)}"
-    return next((f"{key} is not in the model" for key in found if key not in expected), None)
+        if found[key].is_floating_point() != array.is_floating_point():
+            return f"{key} holds {found[key].dtype}, expected {array.dtype}"
+        if not torch.isfinite(found[key].to(array.dtype)).all():
+            return f"{key} has a value that is not finite in {array.dtype}"
+    return next((f"{printable(key)} is not in the model" for key in found if key not in expected), None)

@@ -142,6 +142,36 @@ def test_nothing_else_in_the_package_unpickles():
     assert found == ["models/weight_files.py"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one.to_sparse(), "plain arrays by name"),
+        (lambda one: one.to("meta"), "plain arrays by name"),
+        (lambda one: torch.quantize_per_tensor(one, 0.1, 0, torch.qint8), "plain arrays by name"),
+        (lambda one: one.to(torch.complex64), r"holds torch.complex64, expected torch.float32"),
+        (lambda one: one > 0, r"holds torch.bool, expected torch.float32"),
+        (lambda one: one * float("nan"), "not finite"),
+        (lambda one: one.double() + 1e300, "not finite in torch.float32"),
+    ],
+)
+def test_arrays_that_are_no_weights_are_refused(tmp_path, weights, change, words):
+    name = next(iter(weights))
+    torch.save({**weights, name: change(weights[name])}, tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match=words):
+        start(str(tmp_path / "w.pt"))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [(1, "plain arrays by name"), (None, "plain arrays by name"), ("a\x1b[2J\n", "is not in the model")],
+)
+def test_names_that_are_none_are_refused_in_one_line(tmp_path, weights, key, words):
+    torch.save({**weights, key: torch.ones(1)}, tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match=words) as error:
+        start(str(tmp_path / "w.pt"))
+    assert str(error.value).isprintable()
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     torch.save([torch.zeros(1)], tmp_path / "w.pt")
     with pytest.raises(ConfigError, match="must hold a state dict"):

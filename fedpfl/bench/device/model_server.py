@@ -27,7 +27,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from ...client.device_model import LoadedModel, load_model, newest
-from ...core.errors import DataError, FedpflError, StateError
+from ...core.errors import DataError, FedpflError, StateError, printable
 from ...data.federation import AS_IT_IS, PIXELS, TOKENS
 from ...data.packing import fitting, inputs_in
 from .browsers import refusal
@@ -229,7 +229,7 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         return x
 
     def _answer(self, status: int, content: Mapping[str, Any]) -> None:
-        body = (json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        body = (json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
         self.connection.settimeout(REQUEST_SECONDS)  # of all that is sent, not of each part
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
@@ -247,7 +247,7 @@ class _PredictionHandler(BaseHTTPRequestHandler):
             left -= len(block)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        logger.info(format, *arguments)
+        logger.info("%s", printable(format % arguments))
 
 
 def most_samples(about: Mapping[str, Any]) -> int:

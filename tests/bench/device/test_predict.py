@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import logging
 import re
 import shutil
 import socket
@@ -255,6 +256,16 @@ def test_what_a_page_in_a_browser_sends_is_refused(digits):
             assert ask("POST", "/predict", body, Content_Type=kind)[0] == 415
 
 
+def test_what_a_request_says_steers_no_terminal(digits, caplog):
+    caplog.set_level(logging.INFO)
+    with serving(digits[0]) as ask, socket.create_connection(("127.0.0.1", ask.port), HANG_SECONDS) as connection:
+        connection.sendall(b"GET /\x1b[2J\x9b HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        while connection.recv(2**16):
+            pass
+    assert "GET / [2J" in caplog.text
+    assert all(char.isprintable() or char == "\n" for char in caplog.text)
+
+
 def test_samples_and_answers_have_limits_and_are_numbers(flowers, monkeypatch):
     monkeypatch.setattr(model_server, "MAX_SAMPLES", 3)
     with serving(flowers[0]) as ask:
@@ -420,7 +431,7 @@ def test_several_inputs_over_http_within_the_same_limits(with_inputs, monkeypatc
             {"image": x["image"]}, {**x, "more": [1]}, {**x, "ids": x["image"]}, {**x, "ids": x["ids"][:2]}, [], 7, "a",
             {**x, "ids": [[1, 2], [1]]}, {**x, "ids": [[0.5] * 3] * 10}, {**x, "ids": [[2**70] * 3] * 10}, {}, None,
             {**x, "image": [[[[1e39] * 4] * 4]] * 10}, {**x, "image": "a"}, {**x, "ids": []}, [x["image"], x["ids"]],
-            {**x, "ids": [[99, 0, 0]] * 10}, {**x, "image": [[[[float("nan")] * 4] * 4]] * 10},
+            {**x, "ids": [[99, 0, 0]] * 10}, {**x, "\ud800": [1]}, {**x, "image": [[[[float("nan")] * 4] * 4]] * 10},
         ):  # fmt: skip
             status, answer = ask("POST", "/predict", json.dumps({"inputs": wrong}))
             assert (status, list(answer)) == (400, ["error"]) and "\n" not in answer["error"], wrong

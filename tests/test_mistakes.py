@@ -52,7 +52,7 @@ SETTINGS = {
     "learning-rate=-0.1": "learning-rate = -0.1: must be > 0",
     "learning-rate=nan": "learning-rate = nan: must be > 0",
     "learning-rate='0.1'": "learning-rate = '0.1': must be a number",
-    'state-dir="a\\u0000b"': r"state-dir = 'a\\x00b': has a NUL character",
+    'state-dir="a\\u0000b"': "state-dir = 'a\\x00b': has a NUL character",
     "output-dir='~no-such-user/runs'": "~no-such-user: this machine has no such user",
     "batch-size=1.5": "batch-size = 1.5: must be a whole number",
     "num-server-rounds=true": "num-server-rounds = True: must be a whole number",

@@ -42,7 +42,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = engine_for(parse_once(run_config), nodes, path, client, str(node_config.get("model", "")))
+    model, begins = str(node_config.get("model", "")), kind == "query"
+    engine = engine_for(parse_once(run_config), nodes, path, client, model, begins)
     with in_one_process():
         return HANDLERS[kind](engine, client, message)
 

@@ -387,9 +387,12 @@ class Engine:
 
     def stored(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
         """Return the arrays that a message names: of this run, or of the one that it continues."""
-        key = message.config.get("personal-key")
-        of = state if key is None else self.state_of(str(key), client)
-        return of.load(int(message.config["personal-round"]))
+        key, before = message.config.get("personal-key"), message.config.get("classes-before")
+        found = (state if key is None else self.state_of(str(key), client)).load(int(message.config["personal-round"]))
+        if before is not None:
+            wider = part("fedpfl.client.earlier_arrays:personal_widened")
+            found = wider(found, self._first_personal, str(before))
+        return found
 
     def kept(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
         """Return the arrays with a prefix that the client stored in its last round."""

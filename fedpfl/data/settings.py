@@ -114,7 +114,7 @@ class DataSettings:
         "",
         "Makes numbers of the texts in a table's only feature column.",
     )
-    label_column: str = setting("label", "Table column with the label.")
+    label_column: str = setting("label", "Table column with the label; with a loss of numbers, several between commas.")
     client_column: str = setting(
         "client", "Table column with the owner of each row. A table may lack the default column."
     )
@@ -130,7 +130,7 @@ class DataSettings:
     category_columns: str = setting(
         "",
         "Table columns of words; each word becomes a feature, 0 or 1. With a list, mode=on|off, all other words are "
-        "one feature more.",
+        "one feature more. Of times, started@days|hour|weekday|month.",
     )
     class_names: str = setting(
         "",

@@ -13,10 +13,11 @@ from ..core.errors import ConfigError, printable
 from ..core.files import private_folder
 from ..core.server_view import Client
 from ..results.earlier_run import EarlierRun
-from ..results.run_folder import GLOBAL, RunFolder
+from ..results.run_folder import RunFolder
 from ..setup.assembly import make_rule
 from ..setup.config import Config
 from .agreement import Agreement
+from .more_classes import MoreClasses
 
 # Clients that a remark names.
 MAX_NAMED = 5
@@ -27,23 +28,23 @@ State = Mapping[str, np.ndarray]
 
 
 def carry_over(
-    earlier: EarlierRun, folder: RunFolder, config: Config, agreed: Agreement, names: Sequence[str], state: State,
+    earlier: EarlierRun, folder: RunFolder, config: Config, agreed: Agreement, data: Mapping[str, Any], state: State,
     about: dict[str, Any],
 ) -> tuple[State, dict[str, Any], str]:  # fmt: skip
     """Return the state that the new run's clients start from, what the run records of the earlier one, and a remark.
 
-    ``state`` and ``about`` are of :meth:`EarlierRun.to_continue`. Clients are the same by the names that the data give
-    them; without names by their numbers, and on devices further numbers are new clients. What fits no more raises
-    ``ConfigError``.
+    ``data`` are of :meth:`Transport.about_data`, ``state`` and ``about`` of :meth:`EarlierRun.to_continue`. Clients
+    are the same by the names that the data give them; without names by their numbers, and on devices further numbers
+    are new clients. What fits no more raises ``ConfigError``.
     """
-    task, total = earlier.task(), len(agreed.classes)
+    task, total, names = earlier.task(), len(agreed.classes), data.get("client_names", ())
     count, known = task["clients"], task.get("client_names", ())
     before: list[int | None] = [*range(count)]
     if names and known:
         before = [known.index(name) if name in known else None for name in names]
     elif agreed.division is None:
         before += [None] * (total - count)
-    _require_classes(earlier, agreed)
+    more = MoreClasses(earlier, config, agreed, data.get("class_names", ()), _OF_CLIENTS)
     shown = [printable(name, 40) for name in names] or [f"client {client}" for client in range(total)]
     gone = [printable(str(name), 40) for i, name in enumerate(known) if i not in before] if names else []
     new = [shown[client] for client, old in enumerate(before) if old is None]
@@ -56,24 +57,13 @@ def carry_over(
     theirs = [classes.get(client, usual[client]) for client in range(count)]
     if len(before) != total:  # common data, divided among another number of clients
         theirs = agreed.classes
-    earlier.require_task(agreed.input_shape, theirs, run="the run to continue", names=agreed.names)
-    return state, about, _remark(earlier, about, agreed, before, shown, new, gone)
-
-
-def _require_classes(earlier: RunFolder, agreed: Agreement) -> None:
-    """Raise ``ConfigError`` if there are more classes than before, or fewer, with what to do."""
-    before, now = earlier.task()["num_classes"], max(agreed.classes)
-    if now < before:
-        names = earlier.task().get("class_names")
-        how = f'class-names = "{printable(",".join(names), 200)}"' if names else f"num-classes = {before}"
-        raise ConfigError(
-            "num-classes", now, f"the run to continue had {before}; if the data lack samples of some: {how}"
-        )
-    if now > before:
-        how = "start a new run with all classes"
-        if (earlier.path / GLOBAL).is_file():
-            how += f'; initial-weights = "{earlier.path / GLOBAL}" gives it the base of this one, with a new head'
-        raise ConfigError("num-classes", now, f"the run to continue had {before}, and its head has no more; {how}")
+    named = dict(agreed.names)
+    if more.new:
+        theirs = [usual[0]] * len(theirs)
+        named.pop("classes", None)
+    earlier.require_task(agreed.input_shape, theirs, run="the run to continue", names=named)
+    state, about = more.state(state), {**about, "personal": more.personal(about["personal"])}
+    return state, about, _remark(earlier, about, agreed, before, shown, new, gone, more.new)
 
 
 def _require_no_state_of_clients(config: Config, agreed: Agreement, what: str) -> None:
@@ -97,13 +87,13 @@ def _renumbered(state: State, before: Sequence[int | None]) -> State:
 
 
 def _places(
-    folder: RunFolder, config: Config, before: Sequence[int | None], places: Sequence[tuple[str, int]], state: State
-) -> list[tuple[str, int]]:
+    folder: RunFolder, config: Config, before: Sequence[int | None], places: Sequence[tuple[Any, ...]], state: State
+) -> list[tuple[Any, ...]]:
     """Return each client's key and round; arrays of a client with another number are copied to a new key."""
     own = folder.task()["state_key"]
     found = []
     for client, old in enumerate(before):
-        key, number = (own, 0) if old is None else places[old]
+        key, number, *classes = (own, 0) if old is None else places[old]
         if old is not None and old != client and state["personal_round"][client]:
             there = ClientState(config.run.state_dir, key, old).path(number)
             key = f"{own}-before"
@@ -111,20 +101,23 @@ def _places(
             if there.is_file():  # many methods have no personal arrays
                 private_folder(here.folder)
                 shutil.copy(there, here.path(number))
-        found.append((key, number))
+        found.append((key, number, *classes))
     return found
 
 
 def _remark(
     earlier: RunFolder, about: Mapping[str, Any], agreed: Agreement, before: Sequence[int | None],
-    shown: Sequence[str], new: Sequence[str], gone: Sequence[str],
+    shown: Sequence[str], new: Sequence[str], gone: Sequence[str], classes: Sequence[str],
 ) -> str:  # fmt: skip
-    """Tell which run is continued, who is new or gone, and whose numbers of training samples have changed."""
+    """Tell which run is continued, what is new or gone, and whose numbers of training samples have changed."""
     what = f"continues {earlier.path.name} after its round {about['round']}"
     if not earlier.finished:
         what += f" of {earlier.config()['num-server-rounds']}; it is not finished"
     what += f"; new: {_among(new)}" if new else ""
     what += f"; not there any more: {_among(gone)}" if gone else ""
+    if classes:
+        kept = earlier.task()["num_classes"]
+        what += f"; new classes: {printable(_among(classes), 200)}, next to {kept} that are as they were"
     samples = [train for train, _ in about["samples"]]
     if not samples:
         return f"{what}; how many samples its clients had was not stored"

@@ -67,9 +67,8 @@ class Continued(Beginning):
 
     def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
         """Record the task, and whose arrays are whose."""
-        names = transport.about_data().get("client_names", ())
         self._state, about, remark = carry_over(
-            self._earlier, self.folder, self.config, agreed, names, self._state, self._about
+            self._earlier, self.folder, self.config, agreed, transport.about_data(), self._state, self._about
         )
         self.describe(agreed, transport, [*remarks, remark], continued=about)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,8 @@ class RoundLoop:
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
     several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
-    from a run that this one continues. ``attendance`` decides who is asked.
+    from a run that this one continues, and the places of its classes if they were fewer. ``attendance`` decides who is
+    asked.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class RoundLoop:
         listeners: Sequence[Listener] = (),
         counted: bool = True,
         several: bool = False,
-        continued: Sequence[tuple[str, int]] = (),
+        continued: Sequence[tuple[Any, ...]] = (),
         attendance: Attendance | None = None,
     ) -> None:
         self.rule = rule
@@ -282,7 +283,7 @@ class RoundLoop:
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
         last = self.rule.personal_round[client.id]
-        key, last = self.continued[client.id] if last < 0 else ("", last)
+        key, last, *more = self.continued[client.id] if last < 0 else ("", last)
         messages = packed[same].messages
         if extra.config or (key, last) not in messages:
             config: dict[str, Value] = {
@@ -294,6 +295,8 @@ class RoundLoop:
             }
             if key:
                 config["personal-key"] = key
+            if more:
+                config["classes-before"] = more[0]
             payload = Payload(config, {}, packed[same].arrays)
             messages[key, last] = payload, _bytes_of(payload)
         payload, counted = messages[key, last]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..client.earlier_arrays import personal_place
 from ..client.state import ClientState
 from ..core import code_hash
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError
@@ -21,7 +22,7 @@ from ..options import own_code
 from ..setup.config import Config
 from ..setup.removed import REMOVED
 from ..version import __version__
-from .run_folder import GLOBAL, KEPT_CHECKPOINTS, PERSONALISED, RunFolder, find_run, personal_place, task_of, writer
+from .run_folder import GLOBAL, KEPT_CHECKPOINTS, PERSONALISED, RunFolder, find_run, task_of, writer
 
 BEST = "best"
 _NEWER = f"it was written by fedpfl {{}}, which is newer than this one ({__version__})"
@@ -138,11 +139,12 @@ class EarlierRun(RunFolder):
         """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
 
         ``personal_round`` is negative for clients with personal arrays, which are older than the new run's first round.
-        Recorded are this run, its round, each client's ``samples``, and key and round of its ``personal`` arrays.
+        Recorded are this run, its round, each client's ``samples``, and the :func:`personal_place` of its arrays.
         """
         last, stored, remarks = self.last_intact(state_dir)
         task, rounds = self.task(), stored["personal_round"]
-        personal = [personal_place(task, client, number) for client, number in enumerate(rounds.tolist())]
+        places = (personal_place(task, client, number) for client, number in enumerate(rounds.tolist()))
+        personal = [place if place[2] else place[:2] for place in places]
         about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": personal}
         return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
 
@@ -221,7 +223,7 @@ class EarlierRun(RunFolder):
         state = read_arrays(path)
         self._rounds(number)
         for client, trained in enumerate(state["personal_round"].tolist()):
-            key, stored = personal_place(task, client, trained)
+            key, stored, _ = personal_place(task, client, trained)
             ClientState(state_dir, key, client).require_intact(stored)
         return state
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..client.earlier_arrays import personal_place
 from ..client.engine import Engine
 from ..core.errors import ConfigError, DataError
 from ..core.extras import CLIENT
@@ -26,7 +27,7 @@ from ..methods.base import LocalRound
 from ..options.after_the_end.client import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
-from .run_folder import RunFolder, personal_place
+from .run_folder import RunFolder
 
 ENSEMBLE = "ensemble"
 
@@ -93,10 +94,10 @@ class Simulation:
         known = rule.clients[client]
         extra = rule.attachments(known, kind)
         sharing.accept(extra.arrays)
-        key, number = personal_place(self.task, client, rule.personal_round[client])
+        key, number, places = personal_place(self.task, client, rule.personal_round[client])
         config: dict[str, Value] = {
             **extra.config, "round": self.last + 1, "personal-round": number, "state-key": key,
-            "layout": sharing.layout.to_text(),
+            "layout": sharing.layout.to_text(), **({"classes-before": places} if places else {}),
         }  # fmt: skip
         shared = sharing.layout.pack(rule.outgoing(known), "float32")
         return Payload(config, arrays={**self.engine.extras.pack(extra.arrays, CLIENT), **shared})

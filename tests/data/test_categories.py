@@ -78,6 +78,76 @@ def test_a_model_takes_the_words_themselves(tmp_path):
     assert np.array_equal(read_for_model(tmp_path / "a.csv", about, ()), expected(("manual", "auto")))
 
 
+TIMES = ["2026-03-01 06:30", "2026-03-02T18:00", "2000-01-01"]
+# Days since 2000, hour and weekday (Monday is 0), by hand.
+OF_TIMES = [[9556 + 6.5 / 24, 6.5, 6], [9557.75, 18, 0], [0, 0, 5]]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "huggingface"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_times_are_features_when_they_are_asked_for_and_may_order_the_rows_too(tmp_path, form, ordered):
+    made = pandas.DataFrame({"at": TIMES, "speed": [1.5, 2.5, 3.5], "label": [0, 1, 0]})
+    typed = made.assign(at=pandas.to_datetime(made["at"], format="ISO8601"))
+    columns = {"category_columns": "at@days|hour|weekday", "time_column": "at" if ordered else ""}
+    if form == "csv":
+        made.to_csv(tmp_path / "a.csv", index=False)
+        data = load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), **columns))
+    elif form == "parquet":
+        pytest.importorskip("pyarrow")
+        typed.to_parquet(tmp_path / "a.parquet")
+        data = load(DataSettings(dataset="table", data=str(tmp_path / "a.parquet"), **columns))
+    else:
+        source = typed if form == "frame" else pytest.importorskip("datasets").Dataset.from_pandas(typed)
+        with as_setting("dataset", source) as text:
+            data = load(DataSettings(dataset=text, **columns))
+    assert data.feature_names == ("speed", "at@days", "at@hour", "at@weekday")
+    order = [2, 0, 1] if ordered else [0, 1, 2]
+    wanted = [[made["speed"][row], *OF_TIMES[row]] for row in order]
+    assert np.allclose(data.x_train, wanted, atol=1e-3, rtol=0)
+
+
+def test_devices_and_models_make_the_same_numbers_of_times_and_gaps_are_filled(tmp_path):
+    lines = [f"{at},1.5,{row % 2}" for row, at in enumerate([*TIMES, "", "951782400"])]
+    (tmp_path / "a.csv").write_text("at,speed,label\n" + "\n".join(lines) + "\n")
+    given_ = DataSettings(dataset="table", category_columns="at@days|hour|weekday", impute="mean", min_samples=2)
+    alone = own_data(given_, str(tmp_path / "a.csv"), 0, 1)
+    rows = np.concatenate([alone.train(0).x.numpy(), alone.test(0).x.numpy()])
+    assert len(rows) == 5 and np.isfinite(rows).all()
+    assert sorted(rows[:, 1].round(2).tolist())[:2] == [0.0, 59.0], "29 February 2000 is day 59, in seconds since 1970"
+    names = ["speed", "at@days", "at@hour", "at@weekday"]
+    (tmp_path / "b.csv").write_text("speed,at\n" + "\n".join(f"1.5,{at}" for at in TIMES) + "\n")
+    read = read_for_model(tmp_path / "b.csv", {"input-shape": [4], "vocabulary": 0, "feature-names": names}, ())
+    assert np.allclose(read, [[1.5, *of] for of in OF_TIMES], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["csv", "frame", "huggingface"])
+@pytest.mark.parametrize("loss", ["mse", "multi-label"])
+def test_several_columns_are_targets_in_the_order_of_the_setting(tmp_path, form, loss):
+    made = pandas.DataFrame({"warm": [0, 1, 1, 0], "speed": [1.5, 2.5, 3.5, 4.5], "loud": [1, 1, 0, 0]})
+    values = {"label-column": "loud, warm", "loss": loss, "dataset": "table", "data": str(tmp_path / "a.csv")}
+    made.to_csv(tmp_path / "a.csv", index=False)
+    if form == "csv":
+        data = load(DataSettings.of(values))
+    else:
+        source = made if form == "frame" else pytest.importorskip("datasets").Dataset.from_pandas(made)
+        with as_setting("dataset", source) as text:
+            data = load(DataSettings.of({**values, "dataset": text, "data": ""}))
+    assert data.y_train.tolist() == [[1, 0], [1, 1], [0, 1], [0, 0]] and data.y_train.dtype == np.float32
+    assert data.class_names == ("loud", "warm") and data.feature_names == ("speed",)
+
+
+def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,c\n1,2,x\n")
+    place = {"dataset": "table", "data": str(tmp_path / "a.csv")}
+    for label, loss, words in (
+        ("b,c", "cross-entropy", r"no column 'b,c' \(label-column\)"),
+        ("b,d", "mse", r"no column 'd' \(label-column\)"),
+        ("b,c", "mse", "column 'c': 'x' is no finite number"),
+    ):
+        with pytest.raises(DataError, match=words):
+            load(DataSettings.of({**place, "label-column": label, "loss": loss}))
+
+
 @pytest.mark.parametrize(
     ("text", "more", "error", "words"),
     [
@@ -85,6 +155,10 @@ def test_a_model_takes_the_words_themselves(tmp_path):
         ("a,label\nx,0\n", {"category_columns": "a=x|x"}, ConfigError, "lists a word twice"),
         ("a,label\nx|y,0\n", {"category_columns": "a"}, DataError, r"'x\|y' has a , or \|"),
         ("a,b,label\n,1,0\n", {"category_columns": "a=x"}, DataError, "line 2, column 'a': is empty"),
+        ("a,b,label\nx,1,0\n", {"category_columns": "a@days"}, DataError, "line 2: 'x' is no time"),
+        ("a,b,label\n,1,0\n", {"category_columns": "a@days"}, DataError, "line 2, column 'a': is empty"),
+        ("a,b,label\nx,1,0\n", {"category_columns": "a@years"}, ConfigError, r"some of days\|hour\|weekday\|month"),
+        ("a,label\n2026-01-31,0\n", {}, DataError, r"is not a number.*a@days\|hour.*time-column orders"),
         ("a,label\nx,0\n", {}, DataError, "'x' is not a number; .* category-columns makes features of words"),
         ("a,label\n" + "".join(f"w{i},0\n" for i in range(1001)), {"category_columns": "a"}, DataError, "1001 diff"),
     ],

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from real_data import real_data_dir
+from support import federation
 
+from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import (
     DataSettings,
@@ -26,6 +28,7 @@ from fedpfl.data.partitioners import Share
 from fedpfl.data.plot import as_text, bubble_chart
 from fedpfl.data.settings import in_words
 from fedpfl.data.skew import label_permutation
+from fedpfl.setup.config import Config
 from fedpfl.training.augment import pixels_of
 
 
@@ -350,18 +353,45 @@ def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) ->
         own_data(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)
 
 
-@pytest.mark.parametrize("folder", [False, True])
-def test_files_that_have_changed_are_read_again_and_others_are_not(tmp_path, folder):
+@pytest.mark.parametrize("kind", ["file", "folder", "own file", "own folder"])
+def test_files_that_have_changed_are_read_again_and_others_are_not(tmp_path, kind):
     def write(shift):
-        for name in ("ann.npz", "ben.npz"):
-            np.savez(tmp_path / name, x=np.full((20, 3), shift, np.float32), y=np.arange(20) % 2)
+        rows = "".join(f"{shift},{row % 2}\n" for row in range(20))
+        for name in ("train", "test"):
+            np.savez(tmp_path / "files" / f"{name}.npz", x=np.full((20, 3), shift, np.float32), y=np.arange(20) % 2)
+            (tmp_path / "tables" / f"{name}.csv").write_text(f"a,label\n{rows}")
 
+    def read():
+        if kind.startswith("own"):
+            place = tmp_path / ("tables" if kind == "own folder" else "files/train.npz")
+            return own_data(DataSettings(), str(place), 0, 1)
+        folder = kind == "folder"
+        place = tmp_path / ("files" if folder else "files/train.npz")
+        return federated_data(DataSettings(dataset="clients" if folder else "npz", data=str(place)), 2, 1)
+
+    for folder in ("files", "tables"):
+        (tmp_path / folder).mkdir()
     write(1.0)
-    places = {"dataset": "clients", "data": str(tmp_path)} if folder else {
-        "dataset": "npz", "data": str(tmp_path / "ann.npz"),
-    }  # fmt: skip
-    settings = DataSettings(**places)
-    first = federated_data(settings, 2, 1)
-    assert federated_data(settings, 2, 1) is first
+    first = read()
+    assert read() is first
     write(2.0)
-    assert float(federated_data(settings, 2, 1).train(0).x.max()) == 2.0
+    assert float(read().train(0).x.max()) == 2.0
+
+
+def test_a_device_that_stays_on_reads_its_data_again_as_a_run_begins_and_not_within_one(tmp_path):
+    values = federation(tmp_path, 1, dataset="table", model="mlp", min_samples=2, num_clients=1, partitioner="auto")
+    values["num-classes"] = 2
+    path = tmp_path / "a.csv"
+
+    def largest(kind):
+        engine = engine_for(Config.parse(values), 1, str(path), 0, begins=kind == "query")
+        return float(engine.data.train(0).x.max())
+
+    def write(number):
+        path.write_text("a,label\n" + f"{number},0\n{number},1\n" * 10)
+
+    write(1)
+    assert largest("query") == largest("train") == 1
+    write(22)
+    assert largest("train") == 1
+    assert largest("query") == largest("train") == 22

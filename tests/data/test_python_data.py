@@ -147,7 +147,7 @@ def test_numbers_with_decimals_are_targets(made):
 def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):
     heights = np.arange(24.0)
     heights[[0, 3, 20]] = np.nan
-    with pytest.raises(DataError, match="row 1, column 'height': is empty or not a finite number; impute = \"mean\""):
+    with pytest.raises(DataError, match="row 1, column 'height': is empty; impute = \"mean\""):
         made(frame(height=heights), 2)
     data = made(frame(height=heights), 2, impute="mean")
     for client in range(2):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError
-from ...data.datasets.categories import OTHER, SIGN
+from ...data.datasets.categories import OTHER, SIGN, TIMES, Category, as_features, moment
 from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
@@ -91,6 +91,11 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
 
 
 def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
+    if features[0][len(name)] == TIMES:
+        if cell.strip() and not moment(cell.strip()):
+            return [cell]  # which is no number, and said to be none
+        parts = tuple(feature[len(name) + 1 :] for feature in features)
+        return [*map(str, as_features([cell.strip()], Category(name, parts, TIMES))[0])]
     chosen = f"{name}{SIGN}{cell.strip()}"
     return [str(int(feature == (chosen if chosen in features else f"{name}{SIGN}{OTHER}"))) for feature in features]
 
@@ -103,8 +108,9 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
     for name in ignored:
         if name not in names:
             raise DataError(f"{path}: has no column {name!r}")
-    # Columns of words become features as in training: mode=auto, mode=off.
-    words = {name: [f for f in about["feature-names"] if f.startswith(f"{name}{SIGN}")] for name in names}
+    # Columns of words and times become features as in training: mode=auto, mode=off, started@days.
+    begins = {name: (name + SIGN, name + TIMES) for name in names}
+    words = {name: [f for f in about["feature-names"] if f.startswith(begins[name])] for name in names}
     words = {name: features for name, features in words.items() if features}
     given = names
     names = [one for name in names for one in words.get(name, [name])]

@@ -1,8 +1,9 @@
-"""Words in data: as labels, and in columns of tables, where each that is listed or there becomes a feature."""
+"""Words in data: as labels, and in columns of tables, where words and times become features."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Callable, Iterable, NamedTuple
 
 import numpy as np
@@ -17,30 +18,46 @@ OTHER = "other"
 MAX_WORDS = 1000
 # Begins the role of such a column among the columns of words.
 SIGN = "="
+# Stands before what is taken of a column of times, the same number for all clients: days since 2000, of which float32
+# keeps a minute and a half, and what the time reads as it is written.
+TIMES = "@"
+_ORIGIN = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_OF_TIME: dict[str, Callable[[datetime], float]] = {
+    "days": lambda moment: (moment - _ORIGIN).total_seconds() / 86400,
+    "hour": lambda moment: moment.hour + moment.minute / 60 + moment.second / 3600,
+    "weekday": lambda moment: moment.weekday(),
+    "month": lambda moment: moment.month,
+}
 
 
 class Category(NamedTuple):
-    """A column of words; without a list its words are still to be found."""
+    """A column of words, or of times; without a list its words are still to be found."""
 
     column: str
     words: tuple[str, ...]
+    sign: str = SIGN
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of its features: one for each word, and one for all others."""
-        return tuple(f"{self.column}{SIGN}{word}" for word in (*self.words, OTHER))
+        """Names of its features: one for each word, and one for all others; or one for each part of a time."""
+        words = self.words if self.sign == TIMES else (*self.words, OTHER)
+        return tuple(f"{self.column}{self.sign}{word}" for word in words)
 
 
 def categories(settings: DataSettings) -> list[Category]:
     """Return the columns of words that the setting names."""
     found = []
     for text in filter(None, map(str.strip, settings.category_columns.split(","))):
-        column, _, words = text.partition(SIGN)
+        sign = TIMES if TIMES in text and SIGN not in text else SIGN
+        column, _, words = text.partition(sign)
         listed = tuple(word.strip() for word in words.split("|") if word.strip())
+        if sign == TIMES and not (listed and {*listed} <= _OF_TIME.keys()):
+            allowed = f"must name some of {'|'.join(_OF_TIME)} behind {TIMES}, as in {column}{TIMES}days|hour"
+            raise ConfigError("category-columns", settings.category_columns, allowed)
         if len(set(listed)) < len(listed) or OTHER in listed:
             allowed = f"lists a word twice, or {OTHER}, which stands for all words that are not listed"
             raise ConfigError("category-columns", settings.category_columns, allowed)
-        found.append(Category(column.strip(), listed))
+        found.append(Category(column.strip(), listed, sign))
     return found
 
 
@@ -65,14 +82,34 @@ def with_words(
                             "become features (category-columns)")  # fmt: skip
         if wrong := next((word for word in words if "," in word or "|" in word), None):
             raise DataError(f"{where}, column {one.column!r}: {wrong[:40]!r} has a , or |, which no category may have")
-        texts.append(f"{one.column}{SIGN}{'|'.join(words)}")
+        texts.append(f"{one.column}{one.sign}{'|'.join(words)}")
     return replace(settings, category_columns=",".join(texts))
 
 
 def as_features(words: Iterable[str], category: Category) -> np.ndarray:
-    """Return the features of words, float32 of shape (words, features): 1 for the word, 0 for the others."""
+    """Return the features of words, float32 of shape (words, features): 1 for the word, 0 for the others.
+
+    Of times their parts, NaN of an empty one; :func:`moment` takes all of them.
+    """
+    if category.sign == TIMES:
+        moments, parts = map(moment, words), [_OF_TIME[word] for word in category.words]
+        rows = [[part(found) if found else np.nan for part in parts] for found in moments]
+        return np.array(rows, np.float32).reshape(-1, len(parts))
     place = {word: at for at, word in enumerate(category.words)}
     return np.eye(len(category.features), dtype=np.float32)[[place.get(word, len(place)) for word in words]]
+
+
+def moment(word: str) -> datetime | None:
+    """Return the time that a word in ISO 8601 is, or a number of seconds since 1970; in UTC where no zone is said."""
+    try:
+        return datetime.fromtimestamp(float(word), timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        found = datetime.fromisoformat(word.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 def number_names(data: Dataset) -> None:

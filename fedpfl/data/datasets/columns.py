@@ -11,7 +11,6 @@ import io
 import re
 from array import array
 from collections import Counter
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
@@ -23,7 +22,7 @@ from ...core.names import MAX_NAMED, difference, in_short
 from ...core.option import part as imported
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .categories import SIGN, as_features, categories, with_words
+from .categories import SIGN, TIMES, as_features, categories, moment, with_words
 from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, opened, part_of, with_validation
 
 SUFFIXES = (".csv", ".parquet")
@@ -41,6 +40,8 @@ _PERSON = re.compile(
     r"([_ -]?(id|no|nr|name|number|code|key))?",
     re.IGNORECASE,
 )
+# What makes features of a column of times.
+_AS_TIME = 'category-columns = "{}@days|hour" makes numbers of times'
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
@@ -194,7 +195,10 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     headless = any(_is_number(name) and not name.isdecimal() for name in names) and _is_csv(path)
     hint = "; does the first line name the columns?" if headless else ""
     place = _place(names, path, hint)
+    several = listed(settings.label_column) if settings.targets and settings.label_column not in place else []
     wanted = {"label": settings.label_column, "client": settings.client_column, "split": settings.split_column}
+    if len(several) > 1 and not windows:
+        wanted.update(zip(label_roles(len(several)), several))
     if settings.time_column:
         wanted["time"] = settings.time_column
     if windows:
@@ -202,7 +206,7 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     given = [name for role, name in wanted.items() if role in ("label", "time") or name != role]
     for name in given:
         if name and name not in place:
-            key = next(f"{role}-column" for role in wanted if wanted[role] == name)
+            key = next(f"{role.split()[0]}-column" for role in wanted if wanted[role] == name)
             raise DataError(f"{path}: no column {name!r} ({key}); it has {in_short(names)}{hint}")
     words = {role: place[name] for role, name in wanted.items() if name in place}
     for one in categories(settings):
@@ -228,6 +232,11 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     elif not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
     return _Roles(features, words)
+
+
+def label_roles(count: int) -> list[str]:
+    """Return the roles of so many columns of targets."""
+    return ["label", *(f"label {number}" for number in range(2, count + 1))]
 
 
 def listed(text: str) -> list[str]:
@@ -322,7 +331,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
     rows = len(words["label"].codes)
     numbers = np.frombuffer(values, np.float32) if values else np.empty(0, np.float32)
     table = numbers.reshape(rows, len(roles.features))
-    if not _allowed(table, settings).all():
+    if not allowed(table, settings).all():
         _complain_of_infinity(path, table, [names[at] for at in roles.features], settings)
     return Columns(tuple(names[at] for at in roles.features), table, words, "line")
 
@@ -336,10 +345,11 @@ def _complain_of_numbers(
     if texts and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cells[bad]):
         what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point"
     elif texts:
-        what = (
-            f"{cells[bad][:40]!r} is not a number; {leave_out(settings, [names[place] for place in texts])} text, "
-            "category-columns makes features of words, and tokenizer numbers of a text"
-        )
+        use = "category-columns makes features of words, and tokenizer numbers of a text"
+        if moment(cells[bad].strip()):
+            use = f"{_AS_TIME.format(names[bad])}, and time-column orders rows by one"
+        left_out = leave_out(settings, [names[place] for place in texts])
+        what = f"{cells[bad][:40]!r} is not a number; {left_out} text, {use}"
     raise DataError(f"{path}, line {line}, column {names[bad]!r}: {what}")
 
 
@@ -348,14 +358,14 @@ def _is_gap(cell: str) -> bool:
     return cell.strip().lower() in ("", "na", "n/a", "null", "none")
 
 
-def _allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
+def allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
     """Return which numbers a model can take, those among them that are still to be filled."""
     found: np.ndarray = ~np.isinf(table) if settings.fills_gaps else np.isfinite(table)
     return found
 
 
 def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], settings: DataSettings) -> NoReturn:
-    row, at = np.argwhere(~_allowed(table, settings))[0]
+    row, at = np.argwhere(~allowed(table, settings))[0]
     # Lines that are empty, or cells of several lines, do not count alike: the file is gone through again.
     rows = (line for number, (line, _) in enumerate(lines_of(path)) if number == row + 1)
     raise DataError(f"{path}, line {next(rows)}, column {names[at]!r}: must be a finite number that float32 can hold")
@@ -398,34 +408,52 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
     of_all = {field.name: field.type for field in schema}
     kinds = {name: of_all[name] for name in features}
     require_numbers(path, kinds, lambda kind: any(of(kind) for of in numbers), settings)
-    rows = file.metadata.num_rows
-    if rows * len(features) > MAX_VALUES:
-        raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-    table, coders = np.empty((rows, len(features)), np.float32), {role: Coder() for role in roles.words}
-    at, wanted = 0, [*features, *(kept[place] for place in roles.words.values())]
+
+    def batches() -> Iterator[tuple[int, Callable[[int], np.ndarray], Callable[[int], list[Any]]]]:
+        for batch in file.iter_batches(BATCH, columns=[kept[at] for at in (*roles.features, *roles.words.values())]):
+            column = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+
+            def numbers(at: int, of: Mapping[str, Any] = column) -> np.ndarray:
+                found: np.ndarray = of[kept[at]].cast("float64", safe=False).to_numpy(zero_copy_only=False)
+                return found
+
+            def cells(at: int, of: Mapping[str, Any] = column) -> list[Any]:
+                found: list[Any] = of[kept[at]].to_pylist()
+                return found
+
+            yield batch.num_rows, numbers, cells
+
     try:
-        for batch in file.iter_batches(BATCH, columns=wanted):
-            for place, name in enumerate(features):
-                cells = batch.column(batch.schema.get_field_index(name))
-                if settings.impute != "mean":
-                    _refuse_empty(path, at, name, cells, '; impute = "mean" fills empty cells')
-                with np.errstate(over="ignore"):
-                    table[at : at + len(cells), place] = cells.to_numpy(zero_copy_only=False).astype(np.float32)
-            for role, place in roles.words.items():
-                cells = batch.column(batch.schema.get_field_index(kept[place]))
-                if role[0] != SIGN or settings.impute != "mean":
-                    _refuse_empty(path, at, kept[place], cells)
-                for row, cell in enumerate(cells.to_pylist(), at + 1):
-                    coders[role].add("" if cell is None else cell_text(cell), row)
-            at += batch.num_rows
+        return _typed(path, kept, roles, file.metadata.num_rows, batches(), settings)
     except _PARQUET as error:
         raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
-    if not _allowed(table, settings).all():
-        row, place = np.argwhere(~_allowed(table, settings))[0]
-        raise DataError(
-            f"{path}, row {row + 1}, column {features[place]!r}: must be a finite number that float32 can hold"
-        )
-    return Columns(tuple(features), table, {role: coder.words() for role, coder in coders.items()}, "row")
+
+
+def _typed(
+    path: Path, names: Sequence[str], roles: _Roles, rows: int,
+    batches: Iterable[tuple[int, Callable[[int], np.ndarray], Callable[[int], list[Any]]]], settings: DataSettings,
+) -> Columns:  # fmt: skip
+    """Return a table whose columns have types: ``batches`` yield rows, and their numbers and cells by place."""
+    features = tuple(names[at] for at in roles.features)
+    if rows * len(features) > MAX_VALUES:
+        raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
+    table, coders, begin = np.empty((rows, len(features)), np.float32), {role: Coder() for role in roles.words}, 0
+    for count, numbers, cells in batches:
+        with np.errstate(over="ignore"):
+            for place, at in enumerate(roles.features):
+                table[begin : begin + count, place] = numbers(at)
+        for role, at in roles.words.items():
+            for row, cell in enumerate(cells(at), begin + 1):
+                if cell is None and not (role[0] == SIGN and settings.fills_gaps):
+                    raise DataError(f"{path}, row {row}, column {names[at]!r}: is empty")
+                coders[role].add("" if cell is None else cell_text(cell), row)
+        begin += count
+    if not (fit := allowed(table, settings)).all():
+        row, place = np.argwhere(~fit)[0]
+        what = 'is empty; impute = "mean" fills empty cells'
+        what = what if np.isnan(table[row, place]) else "must be a finite number that float32 can hold"
+        raise DataError(f"{path}, row {row + 1}, column {features[place]!r}: {what}")
+    return Columns(features, table, {role: coder.words() for role, coder in coders.items()}, "row")
 
 
 def require_numbers(
@@ -433,15 +461,10 @@ def require_numbers(
 ) -> None:
     """Refuse features whose type is none of numbers, the first one by name."""
     if others := [name for name, kind in kinds.items() if not is_number(kind)]:
-        kind, moment = f"holds {kinds[others[0]]}, not numbers", re.search("date|time", str(kinds[others[0]]))
-        use = "time-column orders rows by one" if moment else "category-columns makes features of words"
+        kind, is_time = f"holds {kinds[others[0]]}, not numbers", re.search("date|time", str(kinds[others[0]]))
+        use = "category-columns makes features of words"
+        use = f"time-column orders rows by one, and {_AS_TIME.format(others[0])}" if is_time else use
         raise DataError(f"{where}, column {others[0]!r}: {kind}; {leave_out(settings, others)} such columns, {use}")
-
-
-def _refuse_empty(path: Path, before: int, name: str, cells: Any, hint: str = "") -> None:
-    if cells.null_count:
-        row = before + 1 + int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
-        raise DataError(f"{path}, row {row}, column {name!r}: is empty{hint}")
 
 
 def cell_text(cell: Any) -> str:
@@ -476,28 +499,15 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     roles = _roles(where, names, settings, windows)
     kinds = {names[at]: frame.dtypes.iloc[at] for at in roles.features}
     require_numbers(name, kinds, lambda kind: kind.kind in "iufb", settings)
-    if len(frame) * len(roles.features) > MAX_VALUES:
-        raise DataError(f"{name}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-    table = np.empty((len(frame), len(roles.features)), np.float32)
-    for place, at in enumerate(roles.features):
-        cells = frame.iloc[:, at]
-        with np.errstate(over="ignore"):
-            table[:, place] = cells.to_numpy(np.float64, na_value=np.nan)
-    if not _allowed(table, settings).all():
-        row, place = np.argwhere(~_allowed(table, settings))[0]
-        hint = '; impute = "mean" fills empty cells' if np.isnan(table[row, place]) else ""
-        column = names[roles.features[place]]
-        raise DataError(f"{name}, row {row + 1}, column {column!r}: is empty or not a finite number{hint}")
-    words = {}
-    for role, at in roles.words.items():
-        coder, cells = Coder(), frame.iloc[:, at]
-        empty = np.flatnonzero(cells.isna().to_numpy())
-        if len(empty) and not (role[0] == SIGN and settings.fills_gaps):
-            raise DataError(f"{name}, row {empty[0] + 1}, column {names[at]!r}: is empty")
-        for row, (cell, gone) in enumerate(zip(cells.tolist(), cells.isna()), 1):
-            coder.add("" if gone else cell_text(cell), row)
-        words[role] = coder.words()
-    return _finished(where, Columns(tuple(names[at] for at in roles.features), table, words, "row"), settings)
+
+    def cells(at: int) -> list[Any]:
+        return [None if gone else cell for cell, gone in zip(frame.iloc[:, at].tolist(), frame.iloc[:, at].isna())]
+
+    def numbers(at: int) -> np.ndarray:
+        found: np.ndarray = frame.iloc[:, at].to_numpy(np.float64, na_value=np.nan)
+        return found
+
+    return _finished(where, _typed(where, names, roles, len(frame), [(len(frame), numbers, cells)], settings), settings)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -520,13 +530,17 @@ def _in_time(samples: FileSamples) -> FileSamples:
     words = dict(samples.words)
     time = words.pop("time")
     seconds = np.array([_seconds(name) for name in time.names])
-    if np.isnan(seconds).any():
-        at = int(np.flatnonzero(np.isnan(seconds))[0])
-        where = f"{samples.path}, {samples.row} {time.first[at]}"
-        raise DataError(f"{where}: {time.names[at][:40]!r} is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
+    _require_times(samples, time, np.isfinite(seconds))
     owners = words["client"].codes if "client" in words else np.zeros(len(samples.x))
     order = np.lexsort((seconds[time.codes], owners))  # stable
     return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()})
+
+
+def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray) -> None:
+    if wrong := [place for place, is_time in enumerate(are_times) if not is_time]:
+        where = f"{samples.path}, {samples.row} {of.first[wrong[0]]}"
+        shown = repr(of.names[wrong[0]][:40])
+        raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
 
 
 def _finished(path: Path, table: Columns, settings: DataSettings) -> Columns:
@@ -543,6 +557,9 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
         raise DataError(f"{samples.path}: category-columns is for tables of numbers; its samples are others")
     words = dict(samples.words)
     columns = [(words.pop(SIGN + one.column), one) for one in known]
+    for of, one in columns:
+        if one.sign == TIMES:
+            _require_times(samples, of, [not word or moment(word) is not None for word in of.names])
     wide = len(samples.features) + sum(len(one.features) for one in known)
     if len(samples.x) * wide > MAX_VALUES:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
@@ -552,16 +569,11 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
 
 
 def _seconds(word: str) -> float:
-    """Return a time as a number: what it is, or the seconds since 1970, in UTC where no zone is said; else NaN."""
+    """Return a time as a number: what it is, or the seconds since 1970; NaN of what is none."""
     try:
-        number = float(word)
+        return float(word)
     except ValueError:
-        try:
-            moment = datetime.fromisoformat(word.replace("Z", "+00:00"))
-        except ValueError:
-            return float("nan")
-        number = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-    return number if np.isfinite(number) else float("nan")
+        return found.timestamp() if (found := moment(word)) else float("nan")
 
 
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[tuple[Path, Columns]]:
@@ -600,7 +612,11 @@ def to_dataset(
         parts, vocabulary, said = imported("fedpfl.data.datasets.tokens:of_files")(parts, settings)
         remarks = (*remarks, *said)
     targets = None if known or (settings.class_names and not settings.targets) else _targets(parts, settings)
-    numbers, names = (targets, ()) if targets else _classes(parts, settings, num_classes, alone, known)
+    if targets:
+        count = targets[0].shape[1]
+        numbers, names = targets, tuple(_label_columns(settings, count)) if count > 1 else ()
+    else:
+        numbers, names = _classes(parts, settings, num_classes, alone, known)
     owners, client_names = _owners(parts)
     xs = [part.x for part in parts]
     if len(parts) == 1 and "split" in parts[0].words:
@@ -669,23 +685,29 @@ def _whole(word: str) -> int | None:
 
 
 def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.ndarray] | None:
-    """Return labels as targets, float32 n×1, if the loss or most of the different ones, which are not whole, say so."""
-    columns = [part.words["label"] for part in parts]
-    names = [name for words in columns for name in words.names]
+    """Return labels as targets, float32 n×k, if the loss or most of the different ones, which are not whole, say so."""
+    roles = [role for role in label_roles(len(parts[0].words)) if role in parts[0].words]
+    names = [name for part in parts for name in part.words["label"].names]
     decimals = all(map(_is_number, names)) and 2 * sum(_whole(name) is None for name in names) > len(names)
-    if settings.targets:
-        for part, words in zip(parts, columns):
-            for name, row in zip(words.names, words.first):
-                if not (_is_number(name) and np.isfinite(np.float32(name))):
-                    raise _wrong(part, row, name, settings, "is no finite number, as the setting loss needs")
-    elif not decimals:
+    if not (settings.targets or decimals):
         return None
-    found = [np.array(words.names, np.float32)[words.codes][:, None] for words in columns]
+    found = []
+    for part in parts:
+        columns = [part.words[role] for role in roles]
+        for words, column in zip(columns, _label_columns(settings, len(roles))):
+            for name, row in zip(words.names, words.first) if settings.targets else ():
+                if not (_is_number(name) and np.isfinite(np.float32(name))):
+                    raise _wrong(part, row, name, column, "is no finite number, as the setting loss needs")
+        found.append(np.stack([np.array(words.names, np.float32)[words.codes] for words in columns], axis=1))
     return found if all(np.isfinite(numbers).all() for numbers in found) else None
 
 
-def _wrong(part: FileSamples, row: int, name: str, settings: DataSettings, why: str) -> DataError:
-    return DataError(f"{part.path}, {part.row} {row}, column {settings.label_column!r}: {name[:40]!r} {why}")
+def _label_columns(settings: DataSettings, count: int) -> list[str]:
+    return listed(settings.label_column) if count > 1 else [settings.label_column]
+
+
+def _wrong(part: FileSamples, row: int, name: str, column: str, why: str) -> DataError:
+    return DataError(f"{part.path}, {part.row} {row}, column {column!r}: {name[:40]!r} {why}")
 
 
 def _classes(
@@ -706,12 +728,12 @@ def _classes(
         count = len(given) or num_classes or top + 1
         if count > MAX_CLASSES:
             part, name, row = next(one for one in found if _whole(one[1]) == top)
-            raise _wrong(part, row, name, settings, "is too large: labels must be 0 … C−1, or names")
+            raise _wrong(part, row, name, settings.label_column, "is too large: labels must be 0 … C−1, or names")
         number, names, why = _whole, given or numbered(count), f"must be a label from 0 to {count - 1}"
     else:
         for part, name, row in found:
             if _is_number(name) and _whole(name) is None:
-                raise _wrong(part, row, name, settings, "is not a class: must be a whole number or a name")
+                raise _wrong(part, row, name, settings.label_column, "is not a class: must be a whole number or a name")
         names = given or tuple(sorted({name for _, name, _ in found}))
         if alone and not given:
             raise DataError(
@@ -727,5 +749,5 @@ def _classes(
     for part, name, row in found:
         label = number(name)
         if label is None or not 0 <= label < len(names):
-            raise _wrong(part, row, name, settings, why)
+            raise _wrong(part, row, name, settings.label_column, why)
     return [np.array([number(name) for name in words.names], np.int64)[words.codes] for words in columns], names

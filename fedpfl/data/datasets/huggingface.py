@@ -22,9 +22,11 @@ from .columns import (
     Coder,
     FileSamples,
     Words,
+    allowed,
     cell_text,
     common_order,
     finished,
+    label_roles,
     leave_out,
     listed,
     places,
@@ -112,17 +114,17 @@ def tables_to_dataset(
     """Return what one table, or one for training and one for tests, holds; see :func:`read_saved`."""
     module = need("datasets", "datasets", str(path))
     first, *others = tables
-    label = _label(path, tables, settings)
+    labels = _labels(path, tables, settings)
     # The columns of the test set in the order of the training set's.
     tables.update({part: tables[part].select_columns(tables[first].column_names) for part in others})
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
     settings = with_words(settings, lambda column: _all_words(tables, column), path, alone)
-    parts = [_samples(path / part, table, label, settings, module) for part, table in tables.items()]
+    parts = [_samples(path / part, table, labels, settings, module) for part, table in tables.items()]
     for part in parts[1:]:
         if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
             raise DataError(f"{part.path}: its samples are {_times(shape)}, those of {first} {_times(usual)}")
-    kind = tables[first].features[label]
+    kind = tables[first].features[labels[0]]
     known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
     classes = settings.num_classes or None
     return to_dataset(parts, path.stem, settings, classes, alone and not known, known, remarks)
@@ -132,24 +134,26 @@ def _times(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def _label(path: Path, tables: dict[str, Any], settings: DataSettings) -> str:
+def _labels(path: Path, tables: dict[str, Any], settings: DataSettings) -> list[str]:
     first = next(iter(tables.values())).features
     for part, table in tables.items():
         places(table.column_names, list(first), path / part, next(iter(tables)))
         if table.features != first:
             raise DataError(f"{path / part}: has columns of other types than {next(iter(tables))}")
     if settings.label_column in first:
-        return settings.label_column
+        return [settings.label_column]
+    if settings.targets and len(several := listed(settings.label_column)) > 1 and {*several} <= {*first}:
+        return several
     named: list[str] = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
     if len(named) == 1 and settings.label_column == "label":
-        return str(named[0])
+        return named
     raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {in_short(list(first))}")
 
 
-def _samples(path: Path, table: Any, label: str, settings: DataSettings, module: Any) -> FileSamples:
-    roles = {"label": label}
+def _samples(path: Path, table: Any, labels: list[str], settings: DataSettings, module: Any) -> FileSamples:
+    roles = dict(zip(label_roles(len(labels)), labels))
     named = {"client": settings.client_column, "split": settings.split_column, "time": settings.time_column}
-    roles.update({role: name for role, name in named.items() if name in table.features and name != label})
+    roles.update({role: name for role, name in named.items() if name in table.features and name not in labels})
     for one in categories(settings):
         if one.column not in table.features:
             raise DataError(f"{path}: no column {one.column!r} (category-columns)")
@@ -166,7 +170,9 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
             raise DataError(f"{path}: a tokenizer takes one column of texts, and here it is {given}; ignore-columns "
                             "leaves out others")  # fmt: skip
         roles["text"] = next(iter(inputs))
-    words = {role: _words(path, table, name, module) for role, name in roles.items()}
+    words = {
+        role: _words(path, table, name, module, role[0] == SIGN and settings.fills_gaps) for role, name in roles.items()
+    }
     if settings.tokenizer:
         return finished(FileSamples(path, np.empty((len(table), 0), np.float32), words, "row"), settings)
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
@@ -195,15 +201,15 @@ def _all_words(tables: dict[str, Any], column: str) -> Iterator[str]:
             yield from (cell_text(cell) for cell in table.unique(column) if cell is not None)
 
 
-def _words(path: Path, table: Any, name: str, module: Any) -> Words:
+def _words(path: Path, table: Any, name: str, module: Any, gaps: bool) -> Words:
     kind, coder = table.features[name], Coder()
     if not isinstance(kind, (module.Value, module.ClassLabel)):
         raise DataError(f"{path}, column {name!r}: holds {kind}; must be a number or a word a row")
     for start, columns in _batches(table, [name], None):
         for row, cell in enumerate(columns[name], start + 1):
-            if cell is None:
+            if cell is None and not gaps:
                 raise DataError(f"{path}, row {row}, column {name!r}: is empty")
-            coder.add(cell_text(cell), row)
+            coder.add("" if cell is None else cell_text(cell), row)
     return coder.words()
 
 
@@ -247,7 +253,7 @@ def _numbers(
                 raise DataError(f"{path}, row {start + 1}, column {name!r}: has {_times(now)} numbers, rows before it "
                                 f"{_times(before)}")  # fmt: skip
         made.append(piece)
-    x = samples_of(np.concatenate(made), str(path))
+    x = samples_of(np.concatenate(made), str(path), gaps=settings.fills_gaps)
     if x.ndim > 2:
         return x, ()
     counts = {name: range(*shape) if shape else None for name, shape in zip(inputs, widths[0])}
@@ -269,8 +275,8 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray, settings: Dat
             cells = np.array(cells.tolist(), np.float64)
     if cells.dtype.kind not in "iufb":
         raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; {leave_out(settings, [name])} it")
-    if cells.dtype.kind == "f" and not np.isfinite(cells).all():
-        row = int(np.argwhere(~np.isfinite(cells))[0][0])
+    if cells.dtype.kind == "f" and not (fit := allowed(cells, settings)).all():
+        row = int(np.argwhere(~fit)[0][0])
         raise DataError(f"{path}, row {start + row + 1}, column {name!r}: is empty or not a finite number")
     return cells
 

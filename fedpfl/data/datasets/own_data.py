@@ -15,7 +15,7 @@ from ...core.rng import generator
 from ...core.samples import IGNORED
 from ..dataset import Dataset, numbered
 from ..federation import FederatedData, source_of
-from ..reading import load_once, own_path
+from ..reading import load_once, own_path, state_of_files
 from ..registry import dataset
 from ..settings import DataSettings
 from .benchmarks import reader_of
@@ -226,14 +226,16 @@ def _clients(settings: DataSettings) -> Dataset:
 def own_data(
     settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
 ) -> FederatedData:
-    """Return the data that lie on this device, read once in a process, as a federation of one client (number 0).
+    """Return the data that lie on this device as a federation of one client (number 0).
 
-    ``path`` is any of the user's own data, or news or plays; see :func:`read_own`. Its test set is used if it has one;
-    otherwise ``test_fraction`` is cut off. ``client``, the number in the federation, is part of the seed of that cut
-    and of the label permutation. ``num_classes`` is the federation's: a device may lack the highest ones. ``DataError``
-    if the data do not fit, ``ConfigError`` for a ``normalize`` that does not, and for another ``test_on`` than ``own``.
+    A process reads them once while the files are the same. ``path`` is any of the user's own data, or news or plays;
+    see :func:`read_own`. Its test set is used if it has one; otherwise ``test_fraction`` is cut off. ``client``, the
+    number in the federation, is part of the seed of that cut and of the label permutation. ``num_classes`` is the
+    federation's: a device may lack the highest ones. ``DataError`` if the data do not fit, ``ConfigError`` for a
+    ``normalize`` that does not, and for another ``test_on`` than ``own``.
     """
-    return _own_data(settings, path, client, seed, num_classes, source_of(settings))
+    source = source_of(settings), state_of_files(replace(settings, data=path))
+    return _own_data(settings, path, client, seed, num_classes, source)
 
 
 @lru_cache(maxsize=2)

@@ -120,8 +120,8 @@ class Similarity(PerClientRule):
         return {
             **super().state(),
             "known": np.array(known, np.int64),
-            "latest": np.stack([self._latest[i] for i in known]),
-            "compared": np.stack([self._compared[i] for i in known]),
+            "latest": np.array([self._latest[i] for i in known], np.float32),
+            "compared": np.array([self._compared[i] for i in known], np.float32),
             "matches": self._matches,
         }
 

@@ -50,6 +50,11 @@ MERGED = {
     "results/comparisons": "results/leaderboard",
     "fedfac": "methods/fedfac",
     "reference/fedfac": "methods/fedfac",
+    "one-round": "learn/one-round",
+    "paper-sizes": "results/index",
+    "papers": "results/index",
+    "pictures": "tutorial/compare",
+    **dict.fromkeys(("contributing/bench-tests", "contributing/code", "contributing/speed"), "contributing/index"),
 }
 INDEX = ("methods", "results", "contributing")
 # The place on the page is kept; what has no script goes to its beginning.
@@ -83,6 +88,7 @@ _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Say where repository and site are, where ``fedpfl/version.py`` does; with mike show a menu of versions."""
     _put_methods(config)
+    config.copyright = f"fedpfl {version.__version__}, Apache License 2.0"
     if version.REPOSITORY:
         owner, name = version.REPOSITORY.rstrip("/").split("/")[-2:]
         config.repo_url, config.repo_name = version.REPOSITORY, f"{owner}/{name}"

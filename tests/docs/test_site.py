@@ -27,6 +27,7 @@ pytest.importorskip("latex2mathml")
 from mkdocs.config.defaults import MkDocsConfig
 
 from fedpfl.setup import reference
+from fedpfl.version import __version__
 
 pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("chromium")]
 # Asks the search for WORDS, and returns the links that it shows by now.
@@ -159,17 +160,20 @@ def test_every_link_leads_somewhere(pages, site):
     assert not dead
 
 
-def test_old_addresses_lead_to_the_pages(site):
-    assert {path.stem for path in site.glob("*.html")} > {
-        "install",
-        "methods",
-        "first-steps",
-        "ansible",
-        "architecture",
-    }
-    for path in set(site.glob("*.html")) - {site / "index.html", site / "404.html"}:
+def test_old_addresses_lead_to_the_pages(site, hooks):
+    old = {path.stem for path in site.glob("*.html")} - {"index", "404"}
+    assert old > {"install", "methods", "first-steps", "ansible", "architecture", "papers", "pictures"}
+    for name in old | hooks.MERGED.keys():
+        path = site / f"{name}.html"
         (there,) = set(re.findall(r'(?:href="|url=)([^"]+)"', path.read_text(encoding="utf-8")))
-        assert (site / there).is_file(), path.name
+        assert (path.parent / there).is_file(), name
+
+
+def test_each_page_names_version_and_licence(site):
+    made = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    named = [path for path, text in made.items() if f"fedpfl {__version__}, Apache License 2.0" in text]
+    assert len(named) > 90
+    assert all("This page has moved" in made[path] for path in made.keys() - {*named})
 
 
 def test_pages_load_nothing_from_the_network(pages):

@@ -28,6 +28,7 @@ AVOID = {
     r"anew": "again, or a new …",
     r"at hand": "available",
     r"bench(?= \w)|(?<=\w )bench": "testbed",
+    r"as \w+, where": "like …, but",
     r"be(?:ing)? had|is had": "be used, be available",
     r"beside": "next to, in addition to, with",
     r"by turns": "alternately",
@@ -35,12 +36,17 @@ AVOID = {
     r"for ever": "indefinitely",
     r"of their own": "their own, separate",
     r"of yours": "your own",
+    r"(?:is|are|was|were) (?:above|below|level with) (?:it|local|Ditto|Fed\w+)": "outperforms, trails, matches",
+    r"persons": "clients, users, people",
     r"plays? (?:the|all|its) clients?": "runs the clients",
     r"samples for validation": "validation samples",
     r"says (?:so|what|who|which|whether|why|how)": "names, lists, shows, explains",
     r"(?<=[^,] )some \d+": "about",
+    r"so (?:is|are) that": "in the same way, …",
     r"stands? beside": "is next to",
+    r"(?:that|which) (?:it|they) (?:got|was sent|were sent)": "received",
     r"to this come": "in addition there are",
+    r"used to be|until this was": "(history belongs into the changelog)",
 }
 # The maximum number of words of the pages in each folder: what is new replaces something.
 WORDS = {

@@ -38,6 +38,16 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 135
 
 
+def test_the_landing_page_says_of_the_picture_what_the_readme_says():
+    first = r"(In federated learning, .*?own\s+model\.)"
+    picture = r"!\[(.*?)\]\(.*?methods\.png\)\n\n(.*?)\n\n"
+    said = []
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text(encoding="utf-8").replace("](docs/", "](")
+        said.append([re.search(part, text, re.S).groups() for part in (first, picture)])
+    assert said[0] == said[1]
+
+
 def test_links_lead_to_the_repository_where_the_package_index_shows_the_readme():
     text = "![A](docs/a.png) [b](docs/b.md#c) [d](https://d.org/e) [f](#g)"
     expected = "![A](R/raw/main/docs/a.png) [b](R/blob/main/docs/b.md#c) [d](https://d.org/e) [f](#g)"

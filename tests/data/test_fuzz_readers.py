@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import os
+import pickle
 import random
 import struct
 import zipfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import save
 
@@ -44,9 +46,15 @@ def packed(**arrays):
     return content.getvalue()
 
 
-def image():
+def image(kind):
     content = io.BytesIO()
-    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, "PNG")
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, kind)
+    return content.getvalue()
+
+
+def state_dict(new):
+    content = io.BytesIO()
+    torch.save({"head.weight": torch.ones(2, 3)}, content, _use_new_zipfile_serialization=new)
     return content.getvalue()
 
 
@@ -64,6 +72,7 @@ def benchmark(path):
 X, Y = np.arange(24, dtype=np.float32).reshape(8, 3), np.array([0, 1] * 4)
 LEAF = {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}}}
 PFLLIB = packed(data=np.array({"x": X, "y": Y}, dtype=object))
+SHARES = [{"train": np.arange(4), "test": [4, 5]}, {"train": [6], "test": [7]}]
 DIVISION = packed(client=np.array([0, 1] * 4, np.int8), test=np.array([0, 0, 1, 1] * 2, bool))
 
 
@@ -86,7 +95,13 @@ READERS = {
     "x.npz": (packed(x=X, y=Y), npz.read_arrays),
     "x.csv": (b"a,b,label\n1,2,0\n3,4,1\n5,6,0\n", functools.partial(read_table, settings=DataSettings())),
     "x-ubyte": (b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6), _read_idx),
-    "x.png": (image(), lambda path: decode([("x.png", path)], 1, "images")),
+    **{
+        f"image.{kind}": (image(kind), lambda path: decode([("an image", path)], 1, "images"))
+        for kind in ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+    },
+    "zip.pt": (functools.partial(state_dict, True), lambda path: read_weights(str(path))),
+    "pickled.pt": (functools.partial(state_dict, False), lambda path: read_weights(str(path))),
+    "partition.pkl": (pickle.dumps({"data_indices": SHARES}, 4), functools.partial(read_division, samples=8)),
     "train/x.json": (json.dumps(LEAF).encode(), benchmark),
     "train/0.npz": (PFLLIB, benchmark),
     "d.npz": (DIVISION, functools.partial(read_division, samples=8)),

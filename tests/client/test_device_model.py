@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
+from support import FEW_SAMPLES, NO_PLAIN_MODEL, LocalGrid, each_method, federation, quick, run_federation
 
 import fedpfl
 from fedpfl.client.device_model import best_score, load_model, traced, write_model
@@ -16,7 +16,6 @@ from fedpfl.client.tested_model import score_of
 from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from fedpfl.core.stored import from_json_line, json_line
 from fedpfl.data.federation import federated_data
-from fedpfl.methods import methods
 from fedpfl.results.export import personal_models, trained_model
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import Score
@@ -51,7 +50,7 @@ def correct(model, config, client):
     return int((model.predict(arrays["x_test"]).argmax(1) == arrays["y_test"]).sum())
 
 
-@pytest.mark.parametrize("method", methods())
+@pytest.mark.parametrize("method", each_method(also=NO_PLAIN_MODEL))
 def test_a_device_s_model_is_the_exported_one_and_has_the_recorded_accuracy(tmp_path, method):
     folder, devices = kept(tmp_path, method)
     config = Config.parse(folder.config())

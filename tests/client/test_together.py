@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, federation, needed, quick, run_federation
+from support import FEW_SAMPLES, each_method, federation, needed, quick, run_federation
 from torch import nn
 
 from fedpfl.client import tests_together
@@ -18,7 +18,6 @@ from fedpfl.engine.pool import WorkerPool
 from fedpfl.engine.simulation_transport import SimulationTransport, default_workers
 from fedpfl.engine.sums import Adder
 from fedpfl.engine.transport import TRAIN
-from fedpfl.methods import methods
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.rules import averages
 from fedpfl.setup.config import Config
@@ -112,7 +111,7 @@ def about(alone):
     return {(place, reason) for _, place, reason in alone}
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("method", each_method(also={*ONE_BY_ONE, *TESTED_ALONE}))
 def test_every_method_trains_together_as_alone(tmp_path, method):
     given = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method), "local_epochs": 2}
     alone, tested_alone = compare_all(tmp_path, method=method, **given)

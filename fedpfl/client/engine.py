@@ -324,7 +324,7 @@ class Engine:
     def rate_factor(self, number: int) -> float:
         """Return the factor of learning rates in a round; a model is tested as it was before round 1, too."""
         training, rounds = self.config.training, self.config.run.num_server_rounds
-        return training.rate_factor(max(1, number), rounds)
+        return float(training.rate_factor(max(1, number), rounds))
 
     def load(self, client: int, message: Payload, to_test: bool = False) -> tuple[ClientState, LocalRound]:
         """Load a client's model: the arrays of a message, and the client's own arrays of that round.

@@ -421,7 +421,7 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
         ({"v": [[1.0, 2.0], [1.0]], "label": [0, 1]}, "row 2, column 'v': has 1 numbers, row 1 2"),
         ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty or not a finite number"),
         ({"v": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
-        ({"label": [0, 1]}, "no column of images or numbers besides the labels; it has label"),
+        ({"label": [0, 1]}, "no column of numbers besides label"),
         (
             {"v": [[[1.0, 2.0]], [[1.0, 2.0]]], "w": [1, 2], "label": [0, 1]},
             "column 'v' holds arrays, which models take alone; ignore-columns = .w. ",
@@ -603,7 +603,7 @@ def test_thousands_of_columns_are_looked_up_once_each(tmp_path: Path) -> None:
             return super().__contains__(name)
 
     names = Names([f"gene {i}" for i in range(3000)] + ["label"])
-    columns._roles(tmp_path / "a.csv", names, settings(ignore_columns=",".join(names[:1000])), windows=False)
+    columns.roles_of(tmp_path / "a.csv", names, settings(ignore_columns=",".join(names[:1000])), windows=False)
     assert Names.looked < 10
 
 

@@ -98,7 +98,13 @@ def of_device(path: Path, tokenizer: str):
     return read_own(file, DataSettings(tokenizer=tokenizer, class_names="no,yes"))
 
 
-@pytest.mark.parametrize("read", [of_csv, of_parquet, of_saved, of_device])
+def of_npz(path: Path, tokenizer: str):
+    file = path.with_suffix(".npz")
+    np.savez(file, x=np.array(TEXTS), y=np.array(LABELS))
+    return load(DataSettings(dataset="npz", data=str(file), tokenizer=tokenizer))
+
+
+@pytest.mark.parametrize("read", [of_csv, of_parquet, of_saved, of_device, of_npz])
 def test_a_column_of_texts_becomes_numbers(read, own, tmp_path):
     data = read(tmp_path / "texts.csv", f"{own}:words")
     assert data.x_train.tolist() == WANTED and data.x_train.dtype == np.uint8
@@ -137,7 +143,8 @@ def test_texts_in_python_give_the_numbers_of_a_table(own, tmp_path):
 
     found = []
     given = [
-        (TEXTS, LABELS), {"x": np.array(TEXTS), "y": LABELS}, Pairs(), pandas.DataFrame({"t": TEXTS, "label": LABELS}),
+        (TEXTS, LABELS), {"x": np.array(TEXTS), "y": LABELS}, Pairs(), fedpfl.Lazy(Pairs(), LABELS),
+        pandas.DataFrame({"t": TEXTS, "label": LABELS}),
     ]  # fmt: skip
     for data in [*given, str(table(tmp_path / "texts.csv", text=TEXTS, label=LABELS))]:
         run = fedpfl.run(
@@ -220,7 +227,18 @@ def test_arrays_that_are_no_texts_are_one_line(own):
         fedpfl.run("local", data=(np.zeros((40, 3)), [0, 1] * 20), tokenizer=f"{own}:words", quiet=True)
 
 
-def test_predictions_of_texts_need_their_numbers(tmp_path):
-    path = table(tmp_path / "new.csv", text=["a"])
-    with pytest.raises(DataError, match=r"takes the numbers of a text's tokens, x in an .npz file"):
-        read_samples(path, {"vocabulary": 4, "input-shape": [4], "feature-names": []})
+def test_predictions_of_texts_need_the_tokenizer_of_the_run(own, tmp_path):
+    about = {"vocabulary": 4, "input-shape": [4], "feature-names": ["tokenizer words"]}
+    (tmp_path / "new.txt").write_text("a b\nc\n")
+    np.savez(tmp_path / "new.npz", x=np.array(["a b", "c"]))
+    files = table(tmp_path / "new.csv", age=[1, 2], text=["a b", "c"]), tmp_path / "new.txt", tmp_path / "new.npz"
+    for file in files:
+        assert read_samples(file, about, ["age"], f"{own}:words").tolist() == [[1, 2, 0, 0], [3, 0, 0, 0]]
+    for tokenizer, words in (
+        ("", "name the --tokenizer, or give numbers, x in an .npz file"),
+        (f"{own}:wild", "was trained with tokenizer words, not with tokenizer wild"),
+    ):
+        with pytest.raises(DataError, match=words):
+            read_samples(files[0], about, ["age"], tokenizer)
+    with pytest.raises(DataError, match="must have one column of texts"):
+        read_samples(files[0], about, [], f"{own}:words")

@@ -46,12 +46,15 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
     return found
 
 
-def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = ()) -> np.ndarray:
+def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = (), tokenizer: str = "") -> np.ndarray:
     """Return the samples of an image, an npz file (``x`` or ``x_test``) or a CSV table, whose first line has the names.
 
-    ``about`` is the model's JSON; ``ignored`` are columns of a table that are no features. Anything else raises
+    ``about`` is the model's JSON; ``ignored`` are columns of a table that are no features. A ``tokenizer`` makes
+    numbers of texts: the lines of a text file, the other column of a table, x of an npz file. Anything else raises
     ``DataError``.
     """
+    if tokenizer:
+        return _read_texts(path, about, ignored, tokenizer)
     suffix, inputs = path.suffix.lower(), inputs_in(about)
     if not path.is_file():
         raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
@@ -100,9 +103,29 @@ def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
     return [str(int(feature == (chosen if chosen in features else f"{name}{SIGN}{OTHER}"))) for feature in features]
 
 
+def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], tokenizer: str) -> np.ndarray:
+    from ...data.datasets.tokens import feature_names, of_array
+
+    if about["feature-names"] != [*feature_names(tokenizer)]:
+        theirs = ", ".join(about["feature-names"]) or "no tokenizer"
+        raise DataError(f"{path}: the model was trained with {theirs}, not with {feature_names(tokenizer)[0]}")
+    if path.suffix.lower() == ".npz":
+        arrays = read_arrays(path, ("x", "x_test"))
+        texts = arrays["x" if "x" in arrays else "x_test"]
+    elif path.suffix.lower() == ".csv":
+        names, *rows = (cells for _, cells in lines_of(path))
+        used = [at for at, name in enumerate(names) if name not in ignored]
+        if len(used) != 1 or any(len(cells) != len(names) for cells in rows):
+            raise DataError(f"{path}: must have one column of texts; --ignore-columns leaves out others")
+        texts = np.array([cells[used[0]] for cells in rows])
+    else:
+        texts = np.array(path.read_text(encoding="utf-8").splitlines())
+    return of_array(texts, tokenizer, str(path), {})
+
+
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
     if about["vocabulary"]:
-        raise DataError(f"{path}: the model takes the numbers of a text's tokens, x in an .npz file")
+        raise DataError(f"{path}: the model takes texts: name the --tokenizer, or give numbers, x in an .npz file")
     shape, lines = about["input-shape"], lines_of(path)
     names = next(lines, (1, []))[1]
     for name in ignored:
@@ -148,12 +171,15 @@ def main(arguments: Sequence[str]) -> None:
         default="",
         help="columns of a .csv that are not features, separated by commas",
     )
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", default="", help="that of the run, for texts: the lines of a file, or a column"
+    )
     given = parser.parse_args(arguments)
     ignored = [name for name in given.ignore_columns.split(",") if name]
     try:
         model = load_model(given.model)
         for file in given.files:
-            x = read_samples(Path(file), model.about, ignored)
+            x = read_samples(Path(file), model.about, ignored, given.tokenizer)
             try:
                 found = answers(model, x)
             except DataError as error:

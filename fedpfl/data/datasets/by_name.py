@@ -363,9 +363,7 @@ def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSample
     """Return the samples of a DataFrame, whose rows are steps of time where a setting or column says so."""
     series = bool(settings.window_length) or settings.window_column in frame.columns
     table = read_frame(frame, where, settings, windows=series)
-    if series:
-        return windows_of(Path(where), table, settings)
-    return FileSamples(Path(where), table.values, table.words, table.row, table.features)
+    return windows_of(table, settings) if series else table
 
 
 def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
@@ -413,8 +411,8 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     return Dataset(
         name, xs[0], ys[0], x_test, y_test, owners[0], client_test, settings.num_classes,
         tuple(listed(settings.class_names)), vocabulary, split="given" if len(suffixes) > 1 else "",
-        client_names=tuple(client.name for client in clients), remarks=tuple(said),
-        validation=validation,
+        client_names=tuple(client.name for client in clients), remarks=tuple(said), validation=validation,
+        feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else (),
     )  # fmt: skip
 
 
@@ -431,7 +429,7 @@ def _arrays_of(
     if is_samples(part):
         whose = f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }"
         x, y = read_samples(part, whose, said, settings)
-        return (_tokens().of_array(x, settings, whose, said) if settings.tokenizer else x), y
+        return (_tokens().of_array(x, settings.tokenizer, whose, said) if settings.tokenizer else x), y
     if isinstance(part, Mapping):
         named = {str(key).lower(): value for key, value in part.items()}
         part = [named.get(word) for word in PAIR]
@@ -443,7 +441,7 @@ def _arrays_of(
     x = with_inputs(part[0], len(y) if y.ndim else 0)
     x = packed(x, of_x) if are_several(x) else array(x, of_x)
     if settings.tokenizer:
-        x = _tokens().of_array(x, settings, of_x, said)
+        x = _tokens().of_array(x, settings.tokenizer, of_x, said)
     else:
         x = samples_of(x, of_x, planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
     return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets)

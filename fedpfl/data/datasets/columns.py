@@ -57,13 +57,14 @@ class Words(NamedTuple):
         return Words(self.names, self.codes[rows], self.first)
 
 
-class Columns(NamedTuple):
-    """A table."""
+class FileSamples(NamedTuple):
+    """Samples of one file, a table's rows at first."""
 
-    features: tuple[str, ...]  # names of the columns of numbers
-    values: np.ndarray  # float32, (rows, features)
+    path: Path  # what errors call it
+    x: np.ndarray  # float32, (rows, features) in a table
     words: dict[str, Words]  # by role: label, and where the table has them client, split, time and window
     row: str  # what errors call a row: line or row
+    features: tuple[str, ...] = ()  # their names
 
 
 def table_parts(path: Path) -> ChosenParts:
@@ -91,16 +92,16 @@ def _tables_in(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
 
 
-def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> Columns:
+def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> FileSamples:
     """Read a CSV file whose first line names the columns, or a parquet file.
 
     With ``windows``, the column ``window-column`` may tell to which window a row belongs. ``DataError`` names the file,
     row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
     """
-    columns = (_read_csv if _is_csv(path) else _read_parquet)(path, settings, windows)
-    if not len(columns.values):
+    table = (_read_csv if _is_csv(path) else _read_parquet)(path, settings, windows)
+    if not len(table.x):
         raise DataError(f"{path}: no rows below the names of the columns")
-    return _finished(path, columns, settings)
+    return finished(table, settings)
 
 
 def column_names(path: Path) -> list[str]:
@@ -181,14 +182,15 @@ def _place(names: Sequence[str], where: object, hint: str = "") -> dict[str, int
     return place
 
 
-class _Roles(NamedTuple):
+class Roles(NamedTuple):
     """Which columns are features, by place, and which place has which role."""
 
     features: list[int]
     words: dict[str, int]
 
 
-def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bool) -> _Roles:
+def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: bool = False) -> Roles:
+    """Return what the columns with these names are; ``DataError`` if a setting names one that is not there."""
     if "" in names:
         hint = "" if names.index("") else "; pandas writes its index so: to_csv(…, index=False)"
         raise DataError(f"{path}: column {names.index('') + 1} has no name{hint}")
@@ -231,7 +233,7 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
         words["text"] = features.pop()
     elif not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
-    return _Roles(features, words)
+    return Roles(features, words)
 
 
 def label_roles(count: int) -> list[str]:
@@ -298,14 +300,14 @@ def bounded(file: Any, path: Path) -> Iterator[str]:
         yield line
 
 
-def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
+def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
     lines = lines_of(path)
     names = next(lines, (1, []))[1]
     if not names:
         raise DataError(f"{path}: the file is empty")
     if all(_is_number(name) for name in names):
         raise DataError(f"{path}, line 1: must hold the names of the columns, but holds numbers")
-    roles = _roles(path, names, settings, windows)
+    roles = roles_of(path, names, settings, windows)
     values, coders = array("f"), {role: Coder() for role in roles.words}
     empty = "nan" if settings.fills_gaps else ""
     for line, cells in lines:
@@ -333,7 +335,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
     table = numbers.reshape(rows, len(roles.features))
     if not allowed(table, settings).all():
         _complain_of_infinity(path, table, [names[at] for at in roles.features], settings)
-    return Columns(tuple(names[at] for at in roles.features), table, words, "line")
+    return FileSamples(path, table, words, "line", tuple(names[at] for at in roles.features))
 
 
 def _complain_of_numbers(
@@ -397,12 +399,12 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
 
 
-def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
+def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
     file = _parquet(path)
     types = need("pyarrow.types", "pyarrow", str(path))
     schema = file.schema_arrow
     kept = [name for name in schema.names if not name.startswith("__index_level_")]  # what pandas adds
-    roles = _roles(path, kept, settings, windows)
+    roles = roles_of(path, kept, settings, windows)
     features = [kept[at] for at in roles.features]
     numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     of_all = {field.name: field.type for field in schema}
@@ -430,9 +432,9 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
 
 
 def _typed(
-    path: Path, names: Sequence[str], roles: _Roles, rows: int,
+    path: Path, names: Sequence[str], roles: Roles, rows: int,
     batches: Iterable[tuple[int, Callable[[int], np.ndarray], Callable[[int], list[Any]]]], settings: DataSettings,
-) -> Columns:  # fmt: skip
+) -> FileSamples:  # fmt: skip
     """Return a table whose columns have types: ``batches`` yield rows, and their numbers and cells by place."""
     features = tuple(names[at] for at in roles.features)
     if rows * len(features) > MAX_VALUES:
@@ -453,7 +455,7 @@ def _typed(
         what = 'is empty; impute = "mean" fills empty cells'
         what = what if np.isnan(table[row, place]) else "must be a finite number that float32 can hold"
         raise DataError(f"{path}, row {row + 1}, column {features[place]!r}: {what}")
-    return Columns(features, table, {role: coder.words() for role, coder in coders.items()}, "row")
+    return FileSamples(path, table, {role: coder.words() for role, coder in coders.items()}, "row", features)
 
 
 def require_numbers(
@@ -488,7 +490,7 @@ def with_index(frame: Any, settings: DataSettings) -> Any:
     return frame.reset_index(meant) if meant else frame
 
 
-def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
+def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> FileSamples:
     """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1.
 
     ``windows`` is as in :func:`read_columns`.
@@ -496,7 +498,7 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     where, names = Path(name), [str(column) for column in frame.columns]
     if not len(frame):
         raise DataError(f"{name}: no rows")
-    roles = _roles(where, names, settings, windows)
+    roles = roles_of(where, names, settings, windows)
     kinds = {names[at]: frame.dtypes.iloc[at] for at in roles.features}
     require_numbers(name, kinds, lambda kind: kind.kind in "iufb", settings)
 
@@ -507,20 +509,10 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
         found: np.ndarray = frame.iloc[:, at].to_numpy(np.float64, na_value=np.nan)
         return found
 
-    return _finished(where, _typed(where, names, roles, len(frame), [(len(frame), numbers, cells)], settings), settings)
+    return finished(_typed(where, names, roles, len(frame), [(len(frame), numbers, cells)], settings), settings)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
-
-
-class FileSamples(NamedTuple):
-    """Samples of one file: the inputs, the words of each sample by their roles, and the names of the features."""
-
-    path: Path
-    x: np.ndarray
-    words: dict[str, Words]
-    row: str
-    features: tuple[str, ...] = ()
 
 
 def _in_time(samples: FileSamples) -> FileSamples:
@@ -541,11 +533,6 @@ def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | 
         where = f"{samples.path}, {samples.row} {of.first[wrong[0]]}"
         shown = repr(of.names[wrong[0]][:40])
         raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
-
-
-def _finished(path: Path, table: Columns, settings: DataSettings) -> Columns:
-    found = finished(FileSamples(path, table.values, table.words, table.row, table.features), settings)
-    return Columns(found.features, found.x, found.words, table.row)
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
@@ -576,18 +563,18 @@ def _seconds(word: str) -> float:
         return found.timestamp() if (found := moment(word)) else float("nan")
 
 
-def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[tuple[Path, Columns]]:
+def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
     """Read the table, or those of a folder with ``train`` and ``test``, with the features in the order of the first."""
     require_ignored(settings, column_names(path), path)
     files = table_files(path)
     settings = with_words(settings, lambda column: words_in(files, column), path)
-    (first, own), *others = ((file, read_columns(file, settings, windows=windows)) for file in files)
-    found = [(first, own)]
-    for file, table in others:
+    own, *others = (read_columns(file, settings, windows=windows) for file in files)
+    found = [own]
+    for table in others:
         if table.features != own.features:
-            values = np.take(table.values, places(table.features, own.features, file, first.name), axis=1)
-            table = table._replace(features=own.features, values=values)
-        found.append((file, table))
+            x = np.take(table.x, places(table.features, own.features, table.path, own.path.name), axis=1)
+            table = table._replace(features=own.features, x=x)
+        found.append(table)
     return found
 
 

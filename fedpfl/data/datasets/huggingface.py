@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
@@ -16,7 +17,7 @@ from ..dataset import Dataset
 from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .categories import SIGN, categories, with_words
+from .categories import SIGN, with_words
 from .columns import (
     MAX_VALUES,
     Coder,
@@ -26,12 +27,11 @@ from .columns import (
     cell_text,
     common_order,
     finished,
-    label_roles,
     leave_out,
-    listed,
     places,
     require_ignored,
     require_numbers,
+    roles_of,
     to_dataset,
 )
 from .folder import decode
@@ -114,17 +114,17 @@ def tables_to_dataset(
     """Return what one table, or one for training and one for tests, holds; see :func:`read_saved`."""
     module = need("datasets", "datasets", str(path))
     first, *others = tables
-    labels = _labels(path, tables, settings)
+    settings = _with_label(path, tables, settings)
     # The columns of the test set in the order of the training set's.
     tables.update({part: tables[part].select_columns(tables[first].column_names) for part in others})
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
     settings = with_words(settings, lambda column: _all_words(tables, column), path, alone)
-    parts = [_samples(path / part, table, labels, settings, module) for part, table in tables.items()]
+    parts = [_samples(path / part, table, settings, module) for part, table in tables.items()]
     for part in parts[1:]:
         if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
             raise DataError(f"{part.path}: its samples are {_times(shape)}, those of {first} {_times(usual)}")
-    kind = tables[first].features[labels[0]]
+    kind = tables[first].features.get(settings.label_column)
     known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
     classes = settings.num_classes or None
     return to_dataset(parts, path.stem, settings, classes, alone and not known, known, remarks)
@@ -134,44 +134,27 @@ def _times(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def _labels(path: Path, tables: dict[str, Any], settings: DataSettings) -> list[str]:
+def _with_label(path: Path, tables: dict[str, Any], settings: DataSettings) -> DataSettings:
+    """Return the settings with the only column of classes where the column of labels has no name of its own."""
     first = next(iter(tables.values())).features
     for part, table in tables.items():
         places(table.column_names, list(first), path / part, next(iter(tables)))
         if table.features != first:
             raise DataError(f"{path / part}: has columns of other types than {next(iter(tables))}")
-    if settings.label_column in first:
-        return [settings.label_column]
-    if settings.targets and len(several := listed(settings.label_column)) > 1 and {*several} <= {*first}:
-        return several
-    named: list[str] = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
-    if len(named) == 1 and settings.label_column == "label":
-        return named
-    raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {in_short(list(first))}")
+    named = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
+    only = settings.label_column == "label" and "label" not in first and len(named) == 1
+    return replace(settings, label_column=named[0]) if only else settings
 
 
-def _samples(path: Path, table: Any, labels: list[str], settings: DataSettings, module: Any) -> FileSamples:
-    roles = dict(zip(label_roles(len(labels)), labels))
-    named = {"client": settings.client_column, "split": settings.split_column, "time": settings.time_column}
-    roles.update({role: name for role, name in named.items() if name in table.features and name not in labels})
-    for one in categories(settings):
-        if one.column not in table.features:
-            raise DataError(f"{path}: no column {one.column!r} (category-columns)")
-        roles[SIGN + one.column] = one.column
-    if settings.time_column and "time" not in roles:
-        raise DataError(f"{path}: no column {settings.time_column!r} (time-column)")
+def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> FileSamples:
+    names = table.column_names
+    roles = roles_of(path, names, settings)
     if not len(table):
         raise DataError(f"{path}: no rows")
-    ignored = {*roles.values(), *listed(settings.ignore_columns)}
-    inputs = {name: kind for name, kind in table.features.items() if name not in ignored}
-    if settings.tokenizer:
-        if len(inputs) != 1:
-            given = in_short(list(inputs)) or "none"
-            raise DataError(f"{path}: a tokenizer takes one column of texts, and here it is {given}; ignore-columns "
-                            "leaves out others")  # fmt: skip
-        roles["text"] = next(iter(inputs))
+    inputs = {names[at]: table.features[names[at]] for at in roles.features}
     words = {
-        role: _words(path, table, name, module, role[0] == SIGN and settings.fills_gaps) for role, name in roles.items()
+        role: _words(path, table, names[at], module, role[0] == SIGN and settings.fills_gaps)
+        for role, at in roles.words.items()
     }
     if settings.tokenizer:
         return finished(FileSamples(path, np.empty((len(table), 0), np.float32), words, "row"), settings)

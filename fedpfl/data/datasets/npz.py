@@ -39,6 +39,7 @@ def read_npz(
     alone: bool = False,
     targets: bool = False,
     gaps: bool = False,
+    tokenizer: str = "",
 ) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
@@ -52,9 +53,9 @@ def read_npz(
     and others are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name
     the classes: a device may lack the highest ones. ``alone``: others number the same classes without seeing this file,
     so names as labels need ``classes``. With ``targets`` whole numbers in ``y`` are targets, too, and with
-    ``gaps`` features may be NaN.
+    ``gaps`` features may be NaN. Where ``x`` are texts, a ``tokenizer`` makes numbers of them.
     """
-    arrays = read_arrays(path)
+    arrays, said = read_arrays(path), dict[str, None]()
     several = () if "x" in arrays or "x_train" in arrays else tuple(key for key in arrays if key.startswith("x_"))
     if several:
         arrays = imported("fedpfl.data.packing:joined")(arrays, str(path))
@@ -66,6 +67,12 @@ def read_npz(
     for key in [f"{letter}{part}" for part in parts for letter in "xy"]:
         if key not in arrays:
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
+    tokenizer = tokenizer if "vocabulary" not in arrays else ""
+    if tokenizer:
+        tokens: Any = imported("fedpfl.data.datasets.tokens:of_array")
+        of_x = [f"x{part}" for part in parts]
+        arrays.update({key: tokens(arrays[key], tokenizer, f"{path}: {key}", said) for key in of_x})
+        arrays["vocabulary"] = np.array(imported("fedpfl.data.datasets.tokens:find")(tokenizer).vocabulary)
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=gaps) for part in parts]
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
@@ -96,7 +103,8 @@ def read_npz(
     return Dataset(
         name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, class_names=class_names,
         num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
-        validation=validation,
+        validation=validation, remarks=tuple(said),
+        feature_names=imported("fedpfl.data.datasets.tokens:feature_names")(tokenizer) if tokenizer else (),
     )  # fmt: skip
 
 
@@ -363,7 +371,10 @@ def _text(name: object) -> str:
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
-    data = read_npz(path, num_classes=settings.num_classes or None, targets=settings.targets, gaps=settings.fills_gaps)
+    data = read_npz(
+        path, num_classes=settings.num_classes or None, targets=settings.targets, gaps=settings.fills_gaps,
+        tokenizer=settings.tokenizer,
+    )  # fmt: skip
     return require_no_gaps(data, path, settings)
 
 

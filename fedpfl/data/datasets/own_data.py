@@ -69,7 +69,10 @@ def read_own(
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
         return read_plays(path, settings.window_step)
-    return read_npz(path, num_classes=num_classes, alone=alone, targets=settings.targets, gaps=settings.fills_gaps)
+    return read_npz(
+        path, num_classes=num_classes, alone=alone, targets=settings.targets, gaps=settings.fills_gaps,
+        tokenizer=settings.tokenizer,
+    )  # fmt: skip
 
 
 def _holds_series(path: Path, settings: DataSettings) -> bool:

@@ -8,7 +8,7 @@ from ..dataset import Dataset
 from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import FileSamples, read_files, table_parts, to_dataset
+from .columns import read_files, table_parts, to_dataset
 from .npz import require_no_gaps
 
 
@@ -19,9 +19,9 @@ def read_table(path: Path, settings: DataSettings, num_classes: int | None = Non
     these. ``num_classes`` is given where the table may lack the highest classes. ``alone``: others number the same
     classes without seeing this table, so names are refused without ``class-names``.
     """
-    tables = read_files(path, settings)
-    parts = [FileSamples(file, table.values, table.words, table.row, table.features) for file, table in tables]
-    return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)
+    return to_dataset(
+        read_files(path, settings), path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks
+    )
 
 
 @dataset(

@@ -128,7 +128,7 @@ def of_files(parts: Sequence[FileSamples], settings: DataSettings) -> TextSample
         words = dict(part.words)
         of = words.pop(TEXT)
         x, cut = encoded(of.names, tokenizer, partial(_place, part, of))
-        found.append(part._replace(x=x[of.codes], words=words, features=(f"tokenizer {tokenizer.name}",)))
+        found.append(part._replace(x=x[of.codes], words=words, features=feature_names(settings.tokenizer)))
         remarks += _remarks(cut[of.codes], tokenizer)
     return TextSamples(found, tokenizer.vocabulary, remarks)
 
@@ -137,13 +137,20 @@ def _place(part: FileSamples, of: Words, at: int) -> str:
     return f"{part.path}, {part.row} {of.first[at]}"
 
 
-def of_array(x: np.ndarray, settings: DataSettings, where: str, said: dict[str, None]) -> np.ndarray:
+def of_array(x: np.ndarray, tokenizer: str, where: str, said: dict[str, None]) -> np.ndarray:
     """Make numbers of an array of texts; what there is to say becomes a key of ``said``."""
+    if not isinstance(x, np.ndarray):
+        return x  # texts that are read when they are needed, as numbers
     if len(x) and (x.dtype.kind != "U" or x.ndim != 1):
         raise DataError(
             f"{where} is {x.dtype}, shape {x.shape}: with a tokenizer it must be texts, one for each sample"
         )
-    tokenizer = find(settings.tokenizer)
-    numbers, cut = encoded(x.tolist(), tokenizer, lambda at: f"{where}[{at}]")
-    said.update(dict.fromkeys(_remarks(cut, tokenizer)))
+    found = find(tokenizer)
+    numbers, cut = encoded(x.tolist(), found, lambda at: f"{where}[{at}]")
+    said.update(dict.fromkeys(_remarks(cut, found)))
     return numbers
+
+
+def feature_names(tokenizer: str) -> tuple[str, ...]:
+    """Return what stands for the names of features, so that clients and models know their tokenizer."""
+    return (f"tokenizer {find(tokenizer).name}",) if tokenizer else ()

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
+from ...core.option import part
 from ..dataset import array
 from ..packing import are_several, packed, with_inputs
 from ..settings import DataSettings
@@ -84,12 +85,16 @@ class _Reading:
         if not count:
             raise DataError(f"{self._where}: has no samples")
         first = self._sample(source, 0)
+        of_array: Any = part("fedpfl.data.datasets.tokens:of_array") if settings.tokenizer else None
 
         def checked(place: int) -> tuple[np.ndarray, np.ndarray]:
             """Return a sample as one alone, which is like the first one."""
             x, y = self._sample(source, place)
             self._require_alike((x[None], y[None]), (first[0][None], first[1][None]), place)
-            return samples_of(x[None], f"{self._where}: x of sample {place}", planes=True)[0], y
+            where = f"{self._where}: x of sample {place}"
+            if settings.tokenizer:
+                return of_array(x[None], settings.tokenizer, where, self._said)[0], y
+            return samples_of(x[None], where, planes=True)[0], y
 
         if source.labels is None:
             labels = np.stack([checked(place)[1] for place in range(count)])

@@ -11,7 +11,7 @@ from ..dataset import Dataset
 from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MAX_VALUES, Columns, FileSamples, Words, read_files, table_parts, to_dataset
+from .columns import MAX_VALUES, FileSamples, Words, read_files, table_parts, to_dataset
 from .npz import require_no_gaps
 
 
@@ -23,7 +23,7 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
     of a stretch belongs to no sample.
     """
-    parts = [windows_of(file, table, settings) for file, table in read_files(path, settings, windows=True)]
+    parts = [windows_of(table, settings) for table in read_files(path, settings, windows=True)]
     first, *others = parts
     for part in others:
         if part.x.shape[2] != first.x.shape[2]:
@@ -34,18 +34,19 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)
 
 
-def windows_of(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
-    """Cut a table of time steps into samples, as :func:`read_series` does; ``path`` is what errors call it."""
-    windows = _named(path, table, settings) if "window" in table.words else _cut(path, table, settings)
+def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
+    """Cut a table of time steps into samples, as :func:`read_series` does."""
+    windows = (_named if "window" in table.words else _cut)(table.path, table, settings)
     count, length = windows.shape
     if count * length * len(table.features) > MAX_VALUES:
-        raise DataError(f"{path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer")
+        raise DataError(
+            f"{table.path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer"
+        )
     words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
-    x = np.ascontiguousarray(table.values[windows].transpose(0, 2, 1))
-    return FileSamples(path, x, words, table.row, table.features)
+    return table._replace(x=np.ascontiguousarray(table.x[windows].transpose(0, 2, 1)), words=words)
 
 
-def _named(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
+def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     """Return the rows of each window, shape (windows, length), as the column ``window-column`` names them."""
     window, others = table.words["window"], [w for r, w in table.words.items() if r in ("client", "split")]
     key = window.codes
@@ -73,16 +74,16 @@ def _named(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
     return windows
 
 
-def _cut(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
+def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     """Return the rows of each window, shape (windows, length), cut from stretches of equal words."""
     length, step = settings.window_length, settings.window_step or settings.window_length
     if not length:
         allowed = f"must be above 0, or {path.name} must mark the windows in a column {settings.window_column!r}"
         raise ConfigError("window-length", 0, allowed)
-    changes = np.zeros(len(table.values) - 1, bool)
+    changes = np.zeros(len(table.x) - 1, bool)
     for words in table.words.values():
         changes |= np.diff(words.codes) != 0
-    bounds = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(table.values)]])
+    bounds = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(table.x)]])
     starts = [np.arange(first, end - length + 1, step) for first, end in zip(bounds[:-1], bounds[1:])]
     first = np.concatenate(starts)
     if not len(first):

@@ -252,12 +252,16 @@ def _bytes(path: Path) -> int:
 
 
 def lives(outcomes: Sequence[Outcome]) -> dict[str, list[list[tuple[str, Size]]]]:
-    """Return, for each part, its processes one after the other, each with the method and its sizes run by run."""
+    """Return, for each part, its processes one after the other, each with the method and its sizes run by run.
+
+    A broker whose queue was filled begins again: it keeps that memory for the next queue until it is restarted.
+    """
     found: dict[str, list[list[tuple[str, Size]]]] = {}
     for outcome in outcomes:
         for part, size in outcome.sizes.items():
             of = found.setdefault(part, [])
-            if not of or of[-1][-1][1][0] != size[0]:
+            filled = part == "broker" and outcome.fault == "queue full"
+            if not of or filled or of[-1][-1][1][0] != size[0]:
                 of.append([])
             of[-1].append((outcome.method, size))
     return found
@@ -308,6 +312,20 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
     return wrong
 
 
+def ends(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    """Return how many runs ended how, had which fault, and took how many seconds."""
+    found = {
+        "all": [len(outcomes)], "with the bits of a simulation": [sum(of.same_bits for of in outcomes)],
+        "with a client that failed in a round": [sum(bool(of.failed) and "run" not in of.failed for of in outcomes)],
+        "ended by a killed SuperLink": [sum("run" in of.failed for of in outcomes)],
+    }  # fmt: skip
+    for kind in ("", *FAULTS):
+        if took := [of.seconds for of in outcomes if of.fault == kind]:
+            name = kind or "no fault"
+            found |= {f"with {name}": [len(took)], f"seconds with {name}, median": [statistics.median(took)]}
+    return found
+
+
 def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
     """Return, for each part, how many processes it had, and how large the longest was from its warm run to its last."""
     found: dict[str, dict[str, list[float]]] = {}
@@ -315,7 +333,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
     for part, of in lives(outcomes).items():
         longest = max(of, key=len)
         sizes = warm(longest, methods) or [longest[-1][1]]
-        found[part] = {"processes": [len(of)], "runs of the longest": [len(longest)]}
+        found[part] = {"processes": [len({life[0][1][0] for life in of})], "runs of the longest": [len(longest)]}
         for at, what in ((1, "MiB"), (2, "threads"), (3, "open files")):
             found[part] |= {f"{what}, first": [sizes[0][at]], f"{what}, last": [sizes[-1][at]]}
         found[part]["MiB more in 100 runs"] = [100 * growth([size[1] for size in sizes])]
@@ -364,7 +382,8 @@ def measure(options: argparse.Namespace) -> None:
                     break
     show(outcomes)
     if options.json:
-        options.json.write_text(json.dumps(summary(outcomes), indent=1) + "\n", encoding="utf-8")
+        found = {"runs": ends(outcomes), **summary(outcomes)}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(footer(options.seed))
     if wrong := judge(outcomes):
         raise BenchmarkError("; ".join(wrong))
@@ -384,6 +403,6 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so many minutes")
     parser.add_argument("--seed", type=int, default=1, help="faults and methods follow from it (%(default)s)")
     parser.add_argument("--record", type=Path, help="the JSON file to write")
-    parser.add_argument("--json", type=Path, help="the JSON file of the parts' sizes to write")
+    parser.add_argument("--json", type=Path, help="the JSON file of ends and sizes to write")
     parser.add_argument("--commit", default="", help="what is measured, for the record")
     main(measure, parser)

@@ -23,6 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from common import BenchmarkError, add_data_options, count, data_dir, footer, main, note, table
+from fedpfl.training.batches import batch_sizes
 from torch import Tensor, nn
 
 from fedpfl.client import engine as engine_module
@@ -36,7 +37,6 @@ from fedpfl.methods import methods
 from fedpfl.methods.bases.adapted import AdapterMethod
 from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
-from fedpfl.training.batches import batch_sizes
 from fedpfl.training.optim import clip
 from fedpfl.training.phase import Batch, Group, Phase, Samples
 from fedpfl.training.settings import TrainingSettings

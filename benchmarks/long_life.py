@@ -314,7 +314,7 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
 
 def ends(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     """Return how many runs ended how, had which fault, and took how many seconds."""
-    found = {
+    found: dict[str, list[float]] = {
         "all": [len(outcomes)], "with the bits of a simulation": [sum(of.same_bits for of in outcomes)],
         "with a client that failed in a round": [sum(bool(of.failed) and "run" not in of.failed for of in outcomes)],
         "ended by a killed SuperLink": [sum("run" in of.failed for of in outcomes)],

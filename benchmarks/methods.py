@@ -23,7 +23,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from common import BenchmarkError, add_data_options, count, data_dir, footer, main, note, table
-from fedpfl.training.batches import batch_sizes
 from torch import Tensor, nn
 
 from fedpfl.client import engine as engine_module
@@ -39,7 +38,7 @@ from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
 from fedpfl.training.optim import clip
 from fedpfl.training.phase import Batch, Group, Phase, Samples
-from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.settings import TrainingSettings, batch_sizes
 
 GOAL = 1.1
 # Those whose models a method may send or mix: all train in round 1, then client 0 alone.

@@ -24,7 +24,7 @@ from fedpfl.client.answer import handle
 from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
 from fedpfl.core import code_hash, stored
-from fedpfl.core.errors import FedpflError
+from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
 from fedpfl.flower.messages import to_content
@@ -292,7 +292,6 @@ OWN = {"dataset": "npz", "num_classes": 3, "num_clients": 3}
         "mine/link.npz",
         "mine/folder/b.npz",
         "mine-too/b.npz",
-        "mine/\0.npz",
         "mine/circle/b.npz",
         "secret/none.npz",
     ],
@@ -307,6 +306,15 @@ def test_data_are_read_only_below_the_folders_wherever_links_and_dots_lead(value
         ask(values, **OWN, data=str(data / place))
     with refuses("data-path = .*: it is not below data-folders"):
         handle("query", Payload({"state-key": "key"}), values, {**NODE, "data-path": str(data / place)})
+
+
+def test_a_path_with_nul_is_nowhere(values, allow, data):
+    allow(data_folders=[str(data / "mine")])
+    place = str(data / "mine" / "\0.npz")
+    with pytest.raises(ConfigError, match=r"data = .*: has a NUL character"):
+        ask(values, **OWN, data=place)
+    with refuses("data-path = .*: it is not below data-folders"):
+        handle("query", Payload({"state-key": "key"}), values, {**NODE, "data-path": place})
 
 
 def test_data_below_a_folder_are_read_also_through_links_to_it(values, allow, data):

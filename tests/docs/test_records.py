@@ -151,7 +151,6 @@ def test_the_page_on_data_says_the_memory_that_was_measured():
 BY_HAND = {
     "results/pfllib-fashion-mnist.md": {"Five methods in both programs": "needs its program"},
     "results/feddecomp.md": {"FedDecomp's table 1 at the paper's size": "four runs, each hours long"},
-    "results/fedreg.md": {"FedReG's testbed, simulated": "six runs, each half an hour"},
     "results/performance.md": dict.fromkeys(
         ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),

@@ -32,6 +32,8 @@ from .runs import Run, functions_as_text, report, require_listeners
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from ..study.report.draw import Style
+
 
 class Comparison:
     """Runs side by side; those that differ in nothing but their seed count as repetitions of one.
@@ -88,15 +90,23 @@ class Comparison:
         return next(iter(found.values())) if len(found) == 1 else dataframes.pandas("pairs").concat(found)
 
     @property
+    def until(self) -> DataFrame:
+        """A row for each method: rounds, MB and seconds until ``target``; mean and std over the seeds that reach it."""
+        found = [table for table in self._tables if "reached" in table.columns]
+        if not found:
+            raise FedpflError("no target was given: fedpfl.compare(…, target=0.9)")
+        return dataframes.from_table(found[0])
+
+    @property
     def conclusion(self) -> str:
         """Which differences are statistically significant, in a sentence; empty where none can be tested."""
-        return " ".join(table.note for table in self._tables[1:])
+        return " ".join(table.note for table in self._tables[1:] if "reached" not in table.columns)
 
-    def plot(self) -> Plot:
-        """Draw the personalised accuracies over the rounds."""
+    def plot(self, title: str = "", style: Style | Sequence[Style] = ()) -> Plot:
+        """Draw the personalised accuracies over the rounds, with bands of one standard deviation over seeds."""
         if not self._figures:
             raise ConfigError("runs", len(self.runs), "none of these runs has a tested round yet")
-        return Plot(self._figures[0], self._labels)
+        return Plot(self._figures[0], self._labels, title, style)
 
     def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
         """Write a page about the runs that needs no network; return where it is."""

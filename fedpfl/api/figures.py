@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from ..study.analysis.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ..study.report.draw import Pen
+    from ..study.report.draw import Pen, Style
 
 
 def require_drawing(what: str, *modules: str) -> None:
@@ -26,11 +26,30 @@ def require_drawing(what: str, *modules: str) -> None:
 
 
 class Plot:
-    """A figure that a notebook shows as it is, or that is saved; runs look the same in all drawings, by their names."""
+    """A figure that a notebook shows as it is, or that is saved; runs look the same in all drawings, by their names.
 
-    def __init__(self, figure: Figure, names: Sequence[str] = ()) -> None:
+    Parameters
+    ----------
+    title : str
+        What stands above it.
+    style : str, Path, Mapping or Sequence of these, optional
+        matplotlib's settings such as ``{"figure.figsize": (3.3, 2.4), "font.size": 8}``, or name or file of a style
+        sheet; several in a list. With a ``figure.figsize`` a file has exactly that size.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib does not know the style.
+    """
+
+    def __init__(
+        self, figure: Figure, names: Sequence[str] = (), title: str = "", style: Style | Sequence[Style] = ()
+    ) -> None:
         require_drawing("a plot", "matplotlib")
-        self.data, self._names = figure, list(names)
+        from ..study.report.draw import Pen
+
+        self.data, self._title = figure, title
+        self._pen: Pen = Pen(names, [style] if isinstance(style, (str, Path, Mapping)) else style)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write a file, SVG, PDF or PNG by its name's ending; another ending raises ``ConfigError``."""
@@ -38,19 +57,14 @@ class Plot:
         if place.suffix not in (".svg", ".pdf", ".png"):
             raise ConfigError("path", str(place), "must end with .svg, .pdf or .png")
         try:
-            write_atomically(place, self._pen().file(self.data, place.suffix[1:]))
+            write_atomically(place, self._pen.file(self.data, place.suffix[1:], self._title))
         except OSError as error:
             raise ConfigError("path", str(place), f"cannot be written ({error.strerror})") from error
         return place
 
     def figure(self) -> Canvas:
         """Return the figure as matplotlib's, to be changed."""
-        return self._pen().canvas(self.data)
-
-    def _pen(self) -> Pen:
-        from ..study.report.draw import Pen
-
-        return Pen(self._names)
+        return self._pen.canvas(self.data, self._title)
 
     def _repr_png_(self) -> bytes:
-        return self._pen().file(self.data, "png")
+        return self._pen.file(self.data, "png", self._title)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
+    from ..study.report.draw import Style
+
 
 # A figure of one run has two curves.
 CURVES = ("personalised", "global", "validation")
@@ -154,13 +156,13 @@ class Run:
         with self.objects():
             return export_personal(self._folder, None if client is None else [client], form)
 
-    def plot(self) -> Plot:
+    def plot(self, title: str = "", style: Style | Sequence[Style] = ()) -> Plot:
         """Draw the accuracies over the rounds."""
         curves = {name: self._folder.history().curve(f"{name}.accuracy") for name in CURVES}
         series = {name: ([*of], [100 * accuracy for accuracy in of.values()]) for name, of in curves.items() if of}
         if not series:
             raise FedpflError(f"{self.path}: has no tested round yet")
-        return Plot(Lines(self.name, "round", "accuracy in percent", series))
+        return Plot(Lines(self.name, "round", "accuracy in percent", series), (), title, style)
 
     def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
         """Write a page about the run that needs no network; return where it is."""

@@ -169,6 +169,7 @@ def compare(
     *others: str | type[Any] | Run,
     tune: Mapping[str, Sequence[Any]] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
+    target: float | None = None,
     seeds: int = 3,
     on: Sequence[Mapping[str, Any]] = (),
     jobs: int = 1,
@@ -195,6 +196,8 @@ def compare(
     vary : mapping of str to sequence, optional
         Settings of which each value makes a row of its own, for an ablation: ``{"ditto_pull": [0.1, 1, 10]}``. A
         setting of one method is varied for it alone.
+    target : float, optional
+        Also measure rounds, traffic and time until the accuracy, or the metric ``choose_by``, is this: 0.9.
     seeds : int
         Each method is run with the seeds 1 … n.
     on : sequence of mapping, optional
@@ -253,7 +256,7 @@ def compare(
     require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
     made = [run for run in methods if isinstance(run, Run)]
     if made:
-        if len(made) < len(methods) or settings or tune or vary or on:
+        if len(made) < len(methods) or settings or tune or vary or on or target is not None:
             raise ConfigError("methods", [*methods], "must be methods alone, or runs alone without settings")
         return Comparison(made)
     with ExitStack() as stack:
@@ -278,7 +281,7 @@ def compare(
                   if states[run.name] is not State.FINISHED]  # fmt: skip
         if failed:
             raise FedpflError("; ".join(failed))
-        found = tables(planned, f"Comparison of {', '.join(named)}")
+        found = tables(planned, f"Comparison of {', '.join(named)}", target=target)
         chosen = {row if len(data_sets) == 1 else (row, column): choice
                   for (row, column), choice in planned.chosen.items()}  # fmt: skip
         return Comparison(runs.made(planned.runs.values()), found, chosen)

@@ -11,7 +11,7 @@ import typer
 from ..core.errors import ConfigError
 from ..results.tables import FORMATS
 from .common import overrides, require_one_of, run_folder
-from .grid_options import Form
+from .grid_options import Form, OutputDir, Sweep, finished_of
 from .printing import print_tables, write_figures
 from .program import app
 
@@ -31,6 +31,8 @@ def analyse(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write the figures' data into this folder.")
     ] = None,
+    sweep: Sweep = "",
+    output_dir: OutputDir = None,
 ) -> None:
     """Analyse runs, or list the analyses.
 
@@ -43,7 +45,8 @@ def analyse(
         return
     analysis = ANALYSES.find(name)
     require_one_of("format", form or FORMATS[0], FORMATS)
-    result = analysis.make([run_folder(run) for run in runs or []], **overrides(options))
+    found = finished_of(sweep, output_dir) if sweep else []
+    result = analysis.make([*map(run_folder, runs or []), *found], **overrides(options))
     print_tables(result.tables, form)
     if output is None:
         return

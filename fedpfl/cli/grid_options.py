@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from .common import app_settings, ending_signals, names_file, read_settings, require_one_of
+from .common import app_settings, ending_signals, load_app, names_file, read_settings, require_one_of
 from .printing import print_tables
 
 if TYPE_CHECKING:
+    from ..results.run_folder import RunFolder
     from ..results.tables import Table
     from ..study.bench import SuperLinkExecutor
     from ..study.cluster import Cluster
@@ -65,6 +66,10 @@ Form = Annotated[
         help="Default: a drawn table on a terminal, otherwise markdown.",
     ),
 ]
+Sweep = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="The finished runs of a sweep or comparison; `fedpfl show` lists the names."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -73,6 +78,22 @@ def store(output_dir: Path | None) -> Store:
     from ..study.store import DEFAULT_ROOT, Store
 
     return Store(output_dir or Path(DEFAULT_ROOT))
+
+
+def finished_of(sweep: str, output_dir: Path | None) -> list[RunFolder]:
+    """Return the runs of a sweep that have finished, and say so where some have not."""
+    from ..study.sweep import sweep_runs
+
+    load_app()  # runs may be of a method or model of this folder
+    found = sweep_runs(store(output_dir), sweep)
+    done = [folder for folder in found if folder.finished]
+    if not done:
+        raise ConfigError("sweep", sweep, "none of its runs has finished")
+    if len(done) < len(found):
+        typer.echo(
+            f"note: {len(done)} of {len(found)} runs of {sweep} have finished; the others are left out", err=True
+        )
+    return done
 
 
 class Runner:

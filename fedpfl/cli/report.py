@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from .common import RunConfig, load_app, require_one_of, run_folder
+from .common import RunConfig, require_one_of, run_folder
 from .experiment import Seeds, plan, tables_and_figures
-from .grid_options import OutputDir, store
+from .grid_options import OutputDir, Sweep, finished_of
 from .printing import can_draw
 from .program import app
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..results.run_folder import RunFolder
+    from ..study.report.draw import Style
 
 PAGE = "report.html"
 PLOT_FORMATS = ("svg", "pdf", "png")
@@ -36,14 +37,20 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Write the plots into this folder as well, one file each.")
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="[svg|pdf|png]", help="Format of the plots.")] = "svg",
+    style: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="matplotlib's setting for the plots, such as figure.figsize=3.3,2.4, font.size=8 or "
+            "font.family=serif; or name or file of a style sheet; repeatable.",
+        ),
+    ] = None,
+    titles: Annotated[bool, typer.Option("--titles", help="Write each plot's title above it.")] = False,
     experiment: Annotated[
         str,
         typer.Option(metavar="NAME", help="An experiment: its finished runs, and its tables against the paper."),
     ] = "",
-    sweep: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The finished runs of a sweep or comparison; `fedpfl show` lists the names."),
-    ] = "",
+    sweep: Sweep = "",
     scale: Annotated[str, typer.Option(metavar="[smoke|small|paper]", help="Scale of the experiment.")] = "smoke",
     seeds: Seeds = None,
     output_dir: OutputDir = None,
@@ -62,13 +69,18 @@ def report(
         allowed = "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"
         raise ConfigError("run", "", allowed)
     from ..study.report import Section, sections, write_page, write_plots
+    from ..study.report.draw import Pen
     from ..study.store import State
+
+    if plots is None and (style or titles):
+        raise ConfigError("style" if style else "titles", (style or ["true"])[0], "does nothing without --plots FOLDER")
+    styles = [_style(text) for text in style or ()]
+    Pen(styles=styles)  # a mistake in them is told before anything is read
 
     folders = {folder.path: folder for folder in map(run_folder, runs or [])}  # one that is named twice counts once
     more = []
     if sweep:
-        load_app()  # runs may be of a method or model of this folder
-        folders.update({folder.path: folder for folder in _finished(sweep, output_dir)})
+        folders.update({folder.path: folder for folder in finished_of(sweep, output_dir)})
     if experiment:
         measured = plan(experiment, scale, seeds, output_dir, run_config)
         folders.update({folder.path: folder for folder in measured.finished()})
@@ -83,25 +95,15 @@ def report(
         write_page(page, title or _title(labels, folders.values()), found, labels)
         typer.echo(f"wrote {page.absolute()}", err=True)
         if plots is not None:
-            written = write_plots(plots, form, found, labels)
+            written = write_plots(plots, form, found, labels, styles, titles)
             typer.echo(f"wrote {len(written)} plots into {plots.absolute()}", err=True)
     except OSError as error:
         raise ConfigError("output", str(error.filename or page), f"cannot be written ({error.strerror})") from error
 
 
-def _finished(sweep: str, output_dir: Path | None) -> list[RunFolder]:
-    """Return the runs of a sweep that have finished, and say so where some have not."""
-    from ..study.sweep import sweep_runs
-
-    found = sweep_runs(store(output_dir), sweep)
-    done = [folder for folder in found if folder.finished]
-    if not done:
-        raise ConfigError("sweep", sweep, "none of its runs has finished")
-    if len(done) < len(found):
-        typer.echo(
-            f"note: {len(done)} of {len(found)} runs of {sweep} have finished; the others are left out", err=True
-        )
-    return done
+def _style(text: str) -> Style:
+    key, equals, value = text.partition("=")
+    return {key.strip(): value.strip()} if equals else text
 
 
 def _title(labels: Sequence[str], runs: Iterable[RunFolder]) -> str:

@@ -170,13 +170,18 @@ def test_methods_are_tuned_compared_and_told_apart(elsewhere):
 
     given = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "metrics": ["f1-macro"]}
     found = fedpfl.compare(
-        [made(), "local"], tune={"learning_rate": [0.01, 0.1], "double_factor": [1.0]}, seeds=2, **given
+        [made(), "local"], tune={"learning_rate": [0.01, 0.1], "double_factor": [1.0]}, seeds=2, target=0.01, **given
     )
     assert found.chosen["double"]["double-factor"] == 1.0 and set(found.chosen["local"]) == {"learning-rate"}
     assert len(found.runs) == 4 and {run.settings["validation-fraction"] for run in found.runs} == {0.2}
     assert sorted(found.table["method"]) == ["double", "local"] and "f1-macro" in found.table
     assert len(found.pairs) == 1 and found.pairs["p"].between(0, 1).all()
-    assert "after Holm's correction" in found.conclusion and found.conclusion in repr(found)
+    assert list(found.until["reached"]) == ["2/2", "2/2"] and (found.until["rounds"] == 1).all()
+    assert (
+        "after Holm's correction" in found.conclusion
+        and "both ways" not in found.conclusion
+        and found.conclusion in repr(found)
+    )
     with pytest.raises(fedpfl.ConfigError, match="tune = 'ditto-pull': is a setting of ditto, and the methods are"):
         fedpfl.compare([made(), "local"], tune={"ditto_pull": [1.0]}, **given)
     with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone without settings"):

@@ -225,6 +225,13 @@ def test_runs_are_compared_drawn_and_reported(elsewhere):
     assert found.plot().save("both.svg").read_text().startswith("<?xml")
     assert runs[0].plot()._repr_png_().startswith(b"\x89PNG")
     assert runs[0].plot().figure().axes
+    drawn = found.plot("Two methods", style=["grayscale", {"figure.figsize": (3, 2)}]).save("paper.svg").read_text()
+    assert "Two methods" in drawn and 'width="216pt" height="144pt"' in drawn
+    assert runs[0].plot(title="One").figure().get_suptitle() == "One"
+    with pytest.raises(fedpfl.FedpflError, match="no target was given"):
+        found.until.shape  # noqa: B018
+    with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone"):
+        fedpfl.compare(*runs, target=0.5)
     page = found.report("both.html", title="Two methods")
     assert "Two methods" in page.read_text() and runs[1].report("one.html").is_file()
     with pytest.raises(fedpfl.ConfigError, match="must end with"):

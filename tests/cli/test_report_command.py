@@ -36,6 +36,16 @@ def test_a_page_and_its_plots(run, tmp_path):
     assert (plots / "accuracy-of-the-clients.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_plots_as_a_paper_wants_them(run, tmp_path):
+    page, plots = tmp_path / "report.html", tmp_path / "plots"
+    style = ["--style", "figure.figsize=3,2", "--style", "font.size=7", "--style", "grayscale", "--titles"]
+    done = fedpfl("report", run, "-o", page, "--plots", plots, *style)
+    assert done.exit_code == 0, done.output
+    drawn = (plots / "personalised-accuracy-over-rounds.svg").read_text()
+    assert 'width="216pt" height="144pt"' in drawn and ">Personalised accuracy over rounds<" in drawn
+    assert "Personalised accuracy over rounds</text>" not in page.read_text(), "a page has headings"
+
+
 def test_names_cannot_become_markup(run, tmp_path):
     evil = "</svg><script>alert(1)</script>"
     other = tmp_path / "other"
@@ -86,6 +96,8 @@ def test_seeds_stand_in_their_order(run, tmp_path):
         (["nowhere"], "there is no such run"),
         (["RUN", "--format", "gif"], "must be one of svg, pdf, png"),
         (["RUN", "-o", "/proc/report.html"], "cannot be written"),
+        (["RUN", "--style", "font.size=7"], "style = 'font.size=7': does nothing without --plots FOLDER"),
+        (["RUN", "--plots", "x", "--style", "font.size=big"], "matplotlib refuses it: Key font.size: Could not conv"),
         ([], "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"),
     ],
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ...core.settings import keys
+from ...core.settings import keys, parse
 from ...data.settings import DataSettings
 from ...results.run_folder import RunFolder
-from ...results.tables import Cell, Table
+from ...results.tables import Cell, Spread, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
 from .repetitions import RunGroup, grouped, require
@@ -26,7 +26,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     the seeds that both have.
     """
     groups = grouped(runs)
-    columns = {name: each for group in groups for name, each in _accuracies(group).items()}
+    columns = {name: each for group in groups for name, each in _columns(group).items()}
     require(columns, "a test of its clients", "every run tests all clients after its last round")
     clients = sorted({client for each in columns.values() for client in each}, key=int)
     names = runs[0].task().get("client_names")
@@ -36,7 +36,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     ]
     heads = ["client", *["name"] * bool(names), *columns]
     result = Result([Table("Accuracy of each client in percent", heads, rows)])
-    of_groups = {group.label: [a for each in _accuracies(group).values() for a in each.values()] for group in groups}
+    of_groups = {group.label: [a for run in group.runs for a in _percent(run).values()] for group in groups}
     some = {label: values for label, values in of_groups.items() if values}
     shown = dict(sorted(some.items(), key=lambda item: statistics.median(item[1])))  # as in the paper's figure
     result.figures.append(Distributions("Accuracy of the clients", "accuracy in percent", shown))
@@ -61,13 +61,18 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return result
 
 
-def _accuracies(group: RunGroup) -> dict[str, dict[str, float]]:
-    """Return the clients' accuracies in percent of each run that has any, by its label and, with several, seed."""
+def _columns(group: RunGroup) -> dict[str, dict[str, Cell]]:
+    """Return the clients' accuracies in percent over seeds that have the same clients, or else of each seed."""
+    tested = {run: each for run in group.runs if (each := _percent(run))}
+    if len(tested) > 1 and all(map(has_same_clients, tested)):
+        clients = {client for each in tested.values() for client in each}
+        of = {client: [each[client] for each in tested.values() if client in each] for client in clients}
+        return {group.label: {client: Spread.of(values) for client, values in of.items()}}
     several = len(group.runs) > 1
     return {
-        f"{group.label}, seed {run.config()['seed']}" if several else group.label: each
-        for run in group.runs for each in [_percent(run)] if each
-    }  # fmt: skip
+        f"{group.label}, seed {run.config()['seed']}" if several else group.label: {**each}
+        for run, each in tested.items()
+    }
 
 
 def _pairs(group: RunGroup, baseline: RunGroup) -> list[tuple[float, float]]:
@@ -84,6 +89,12 @@ def division(run: RunFolder, clients: int) -> tuple[object, ...]:
     """Return all that the division of the data follows from: clients, seed, settings."""
     config = run.config()
     return (clients, config["seed"], *(config.get(key) for key in keys(DataSettings) if key not in ELSEWHERE))
+
+
+def has_same_clients(run: RunFolder) -> bool:
+    """Return whether runs with other seeds have the same clients."""
+    data = parse(DataSettings, run.config())
+    return bool(data.partition_seed or data.division_file or data.partitioner == "natural")
 
 
 def _percent(run: RunFolder) -> dict[str, float]:

@@ -14,11 +14,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ...core.metrics import ACCURACY, LOSS, each_of, is_share, lower_is_better
-from ...core.settings import parse
-from ...data.settings import DataSettings
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
-from .losing_clients import division
+from .losing_clients import division, has_same_clients
 from .registry import NoOptions, Result, analysis
 from .repetitions import RunGroup, grouped, require
 
@@ -93,17 +91,11 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY) -> Accuracies:
         history = run.history()
         line = history.best_validated()
         each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
-        of_seed = None if _has_same_clients(run) else division(run, run.described()["clients"])
+        of_seed = None if has_same_clients(run) else division(run, run.described()["clients"])
         for client, accuracy in each.items():
             key = client if of_seed is None else (of_seed, client)
             found.setdefault(key, []).append(factor * accuracy)
     return {client: statistics.fmean(values) for client, values in found.items()}
-
-
-def _has_same_clients(run: RunFolder) -> bool:
-    """Return whether runs with other seeds have the same clients."""
-    data = parse(DataSettings, run.config())
-    return bool(data.partition_seed or data.division_file or data.partitioner == "natural")
 
 
 def _data(group: RunGroup) -> object:

@@ -1,4 +1,4 @@
-"""Draws figures that are plain data, as SVG or PNG.
+"""Draws figures that are plain data, as SVG, PDF or PNG, as matplotlib's styles say where any are given.
 
 A name has one colour, marker and dash pattern in all drawings of one :class:`Pen`. The colours keep a contrast of at
 least 3 to white and to the dark page, and stay apart under the common kinds of colour blindness (a test measures both).
@@ -9,16 +9,19 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ...core.errors import uncontrolled
+from ...core.errors import ConfigError, uncontrolled
 from ...data.plot import AXIS, GRID, bubbles
 from ..analysis.figure import Bars, Distributions, Division, Figure, Heatmap, Images, Lines, Points
 
@@ -43,20 +46,38 @@ MAX_NAME = 44
 IN_PAGE = {TEXT: "currentColor", GRID: "var(--grid)", AXIS: "var(--axis)"}
 
 _NO_DATE = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
+# Sizes of words are for this size of the font, and change with it.
+FONT = 9.0
+_SIZES: dict[Any, float] = {
+    "axes.titlesize": 9.0, "axes.labelsize": 9.0, "legend.fontsize": 8.5, "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0, "figure.titlesize": 10.0,
+}  # fmt: skip
 _SETTINGS: Any = {  # matplotlib's own type lists each of its keys
     "svg.hashsalt": "fedpfl", "svg.fonttype": "none", "pdf.fonttype": 42, "text.parse_math": False,
-    "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0, "axes.titlesize": 9.0,
-    "axes.labelsize": 9.0, "legend.fontsize": 8.5, "xtick.labelsize": 8.0, "ytick.labelsize": 8.0, "text.color": TEXT,
+    "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "font.size": FONT, "text.color": TEXT,
     "axes.labelcolor": TEXT, "xtick.color": AXIS, "ytick.color": AXIS, "xtick.labelcolor": TEXT,
     "ytick.labelcolor": TEXT, "axes.edgecolor": AXIS, "grid.color": GRID, "axes.titlecolor": TEXT,
+    "figure.figsize": INCHES, "lines.linewidth": 1.6, "grid.linewidth": 0.6, "savefig.dpi": 200,
+    "savefig.bbox": "tight", "savefig.pad_inches": 0.05,
 }  # fmt: skip
+
+# What matplotlib takes as a style: the name or the file of a style sheet, or settings of it.
+Style = str | Path | Mapping[str, Any]
 
 
 class Pen:
-    """Draws figures in which a name always looks the same: labels of runs, the most important first."""
+    """Draws figures in which a name always looks the same: labels of runs, the most important first.
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    ``styles`` are matplotlib's, the last wins. With a ``figure.figsize`` among them all but a division's file have
+    exactly that size.
+    A style that matplotlib does not know raises ``ConfigError``.
+    """
+
+    def __init__(self, names: Sequence[str] = (), styles: Sequence[Style] = ()) -> None:
         self._place = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self._styles = list(styles)
+        with self._style():  # what is wrong with it is said before anything is drawn
+            pass
 
     def svg(self, figure: Figure, page: bool = False) -> str:
         """Return a figure as SVG, the same text each time; as part of a page it takes the colours of the page."""
@@ -67,32 +88,54 @@ class Pen:
             content = content.replace(colour, of_page)
         return content
 
-    def file(self, figure: Figure, form: str) -> bytes:
+    def file(self, figure: Figure, form: str, title: str = "") -> bytes:
         """Return a figure as a file, ``svg``, ``pdf`` or ``png`` (200 dots to the inch), always with the same bytes."""
-        return self._saved(figure, form, page=False)
+        return self._saved(figure, form, page=False, title=title)
 
-    def canvas(self, figure: Figure) -> Canvas:
+    def canvas(self, figure: Figure, title: str = "") -> Canvas:
         """Return a figure as matplotlib's own."""
-        with mpl.rc_context(_SETTINGS):
-            return self._drawn(figure)
+        with self._style():
+            return self._drawn(figure, title)
 
-    def _saved(self, figure: Figure, form: str, page: bool) -> bytes:
-        with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+    @contextmanager
+    def _style(self) -> Iterator[None]:
+        with mpl.rc_context(_SETTINGS):
+            self._use_styles()
+            factor = _relative(1.0)
+            mpl.rcParams.update({key: size * factor for key, size in _SIZES.items()})
+            self._use_styles()  # which may set one of these, too
+            yield
+
+    def _use_styles(self) -> None:
+        for style in self._styles:
+            try:
+                mpl.style.use(style if isinstance(style, (str, Path)) else dict(style))
+            except (KeyError, OSError, ValueError) as error:
+                pairs = style.items() if isinstance(style, Mapping) else ()
+                given = ", ".join(f"{key}={value}" for key, value in pairs) or str(style)
+                what = str(error.args[0]).partition("\n")[0].partition(" (see rcParams")[0]
+                raise ConfigError("style", given, f"matplotlib refuses it: {what}") from error
+
+    def _saved(self, figure: Figure, form: str, page: bool, title: str = "") -> bytes:
+        with self._style(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a name in another script is a box
-            canvas = self._drawn(figure)
+            canvas = self._drawn(figure, title)
             content = io.BytesIO()
-            canvas.savefig(
-                content, format=form, dpi=200, transparent=page, bbox_inches="tight", pad_inches=0.05,
-                metadata=_NO_DATE.get(form),
-            )  # fmt: skip
+            canvas.savefig(content, format=form, transparent=page, metadata=_NO_DATE.get(form))
         return uncontrolled(content.getvalue().decode()).encode() if form == "svg" else content.getvalue()
 
-    def _drawn(self, figure: Figure) -> Canvas:
+    def _drawn(self, figure: Figure, title: str = "") -> Canvas:
         draw: dict[type, Callable[[Any], Canvas]] = {
             Lines: self._lines, Points: self._points, Bars: self._bars, Distributions: self._distributions,
             Heatmap: _heatmap, Division: lambda division: bubbles(division.counts), Images: _images,
         }  # fmt: skip
-        return draw[type(figure)](figure)
+        canvas = draw[type(figure)](figure)
+        if title:
+            canvas.suptitle(title)
+        if _has_own_size() and not isinstance(figure, Division):  # whose bubbles are drawn for its own size
+            mpl.rcParams["savefig.bbox"] = None
+            canvas.set_size_inches(*mpl.rcParams["figure.figsize"])
+        return canvas
 
     def _looks(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return colour, marker and dashes for the series of a figure."""
@@ -113,7 +156,7 @@ class Pen:
         looks = self._looks(list(figure.series))
         for (name, (xs, ys)), look in zip(figure.series.items(), looks, strict=True):
             markers = {"marker": look["marker"], "markersize": 4} if len(xs) <= MAX_MARKERS and not many else {}
-            axes.plot(xs, ys, color=look["color"], linestyle=look["dashes"], linewidth=1.6, label=name, **markers)
+            axes.plot(xs, ys, color=look["color"], linestyle=look["dashes"], label=name, **markers)
             if name in figure.bands:
                 band = np.asarray(figure.bands[name])
                 axes.fill_between(xs, ys - band, ys + band, color=look["color"], alpha=0.18, linewidth=0)
@@ -148,12 +191,12 @@ class Pen:
         for handle in handles:
             handle.set_sizes([22])
         if figure.sizes:
-            axes.set_title(f"area: {figure.size_label}", loc="right", fontsize=8)
+            axes.set_title(f"area: {figure.size_label}", loc="right", fontsize=_relative(8))
         return canvas
 
     def _bars(self, figure: Bars) -> Canvas:
         count, series = len(figure.groups), len(figure.values)
-        canvas, axes = _axes(figure, width=min(max(INCHES[0], 0.09 * count * (series + 1), 0.21 * count), 14.0))
+        canvas, axes = _axes(figure, width=min(max(_size(0)[0], 0.09 * count * (series + 1), 0.21 * count), 14.0))
         thick = 0.8 / max(series, 1)
         looks = self._looks(list(figure.values))
         for place, ((name, heights), look) in enumerate(zip(figure.values.items(), looks, strict=True)):
@@ -204,7 +247,8 @@ def _heatmap(figure: Heatmap) -> Canvas:
             if math.isfinite(value):
                 light = np.asarray(mesh.norm(value)).item() > 0.6
                 axes.text(column + 0.5, row + 0.5, f"{value:.2f}" if 0 < abs(value) < 1 else f"{value:.3g}",
-                          ha="center", va="center", fontsize=6.5, color="#000000" if light else "#ffffff")  # fmt: skip
+                          ha="center", va="center", fontsize=_relative(6.5),
+                          color="#000000" if light else "#ffffff")  # fmt: skip
     return canvas
 
 
@@ -218,17 +262,19 @@ def _images(figure: Images) -> Canvas:
         captions = figure.captions.get(name, [""] * len(images))
         for image, caption, axes in zip(images, captions, line, strict=False):
             axes.imshow(np.clip(image, 0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_title(caption, fontsize=7)
-        line[0].text(-0.1, 0.5, _short(name), ha="right", va="center", fontsize=8, transform=line[0].transAxes)
+            axes.set_title(caption, fontsize=_relative(7))
+        place = {"ha": "right", "va": "center", "transform": line[0].transAxes}
+        line[0].text(-0.1, 0.5, _short(name), fontsize=_relative(8), **place)
     return canvas
 
 
-def _axes(figure: Any, width: float = INCHES[0], height: float = INCHES[1]) -> tuple[Canvas, Axes]:
-    canvas = Canvas(figsize=(width, height), layout="constrained")
+def _axes(figure: Any, width: float | None = None, height: float | None = None) -> tuple[Canvas, Axes]:
+    usual = _size(0)
+    canvas = Canvas(figsize=(width or usual[0], height or usual[1]), layout="constrained")
     axes = canvas.subplots()
     axes.set_xlabel(_short(getattr(figure, "x_label", "")))
     axes.set_ylabel(_short(getattr(figure, "y_label", "")))
-    axes.grid(True, linewidth=0.6)
+    axes.grid(True)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     for side in ("top", "right"):
@@ -248,7 +294,7 @@ def _diagonal(axes: Axes) -> None:
     ends = [min(ends), max(ends)]
     axes.plot(ends, ends, color=TEXT, linewidth=0.8, alpha=0.6, zorder=0)
     axes.set(xlim=ends, ylim=ends, aspect="equal")
-    axes.text(0.03, 0.94, "line: equal", transform=axes.transAxes, fontsize=8)
+    axes.text(0.03, 0.94, "line: equal", transform=axes.transAxes, fontsize=_relative(8))
 
 
 def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
@@ -260,7 +306,8 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
                                handlelength=2.8)  # fmt: skip
         return list(legend.legend_handles)
     longest = max(len(_short(name)) for name in names)
-    columns = max(1, min(len(names), 4, int(62 / (longest + 6))))
+    letters = 62 * canvas.get_figwidth() / INCHES[0] / _relative(1.0)
+    columns = max(1, min(len(names), 4, int(letters / (longest + 6))))
     legend = canvas.legend(handles, [_short(name) for name in names], loc="outside lower center", ncols=columns,
                            frameon=False, handlelength=2.4)  # fmt: skip
     return list(legend.legend_handles)
@@ -268,7 +315,20 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
 
 def _size(series: int) -> tuple[float, float]:
     """Return width and height of axes with that many names next to them."""
-    return INCHES if series <= MAX_IN_LEGEND else (INCHES[0] + 1.8, max(INCHES[1], 0.155 * series + 0.7))
+    width, height = mpl.rcParams["figure.figsize"]
+    if series <= MAX_IN_LEGEND or _has_own_size():
+        return width, height
+    return width + 1.8, max(height, 0.155 * series + 0.7)
+
+
+def _has_own_size() -> bool:
+    """Return whether a style says how large a figure is."""
+    return tuple(mpl.rcParams["figure.figsize"]) != INCHES
+
+
+def _relative(points: float) -> float:
+    """Return a size of words that is right for the usual font as that for the style's."""
+    return points * float(mpl.rcParams["font.size"]) / FONT
 
 
 def _name_ends(axes: Axes, figure: Lines, looks: Sequence[dict[str, Any]]) -> None:
@@ -299,9 +359,9 @@ def _name_ends(axes: Axes, figure: Lines, looks: Sequence[dict[str, Any]]) -> No
                 "shrinkB": 0,
             }
             axes.annotate("", (x, y), (1.02, place), textcoords="axes fraction", annotation_clip=False, arrowprops=lead)
-        piece = axes.plot([1.02, 1.09], [place, place], transform=axes.transAxes, clip_on=False, linewidth=1.6)
+        piece = axes.plot([1.02, 1.09], [place, place], transform=axes.transAxes, clip_on=False)
         piece[0].set(color=look["color"], linestyle=look["dashes"])
-        axes.text(1.105, place, _short(name), transform=axes.transAxes, va="center", fontsize=8)
+        axes.text(1.105, place, _short(name), transform=axes.transAxes, va="center", fontsize=_relative(8))
 
 
 def _look(place: int, colours: Sequence[str]) -> dict[str, Any]:
@@ -312,9 +372,9 @@ def _look(place: int, colours: Sequence[str]) -> dict[str, Any]:
 def _name_ticks(axes: Axes, axis: str, names: Sequence[str], inches: float, middle: float = 0.0) -> None:
     """Write names along an axis, every 2nd, 5th, 10th … where all would touch."""
     room = inches / max(len(names), 1)
-    longest = max((len(name) for name in names), default=1)
-    turned = axis == "x" and longest * 0.075 > room and len(names) <= 30
-    needed = 0.2 if turned or axis == "y" else 0.075 * longest + 0.06
+    longest = _relative(0.075) * max((len(name) for name in names), default=1)
+    turned = axis == "x" and longest > room and len(names) <= 30
+    needed = _relative(0.2) if turned or axis == "y" else longest + 0.06
     step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if room * s >= needed), 1000)
     at = list(range(0, len(names), step))
     labels = [_short(names[i]) for i in at]

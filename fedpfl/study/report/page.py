@@ -19,7 +19,7 @@ from ...results.tables import Table
 from ...version import __version__
 from ..analysis.figure import Figure, Heatmap, file_name
 from .bounded import bounded
-from .draw import Pen
+from .draw import Pen, Style
 from .sections import Section
 
 # Tables with more rows are closed at first; plots wider than this, in points, get a row alone.
@@ -46,16 +46,22 @@ def write_page(path: Path, title: str, sections: Sequence[Section], names: Seque
     write_atomically(path, uncontrolled(page).encode())
 
 
-def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Sequence[str]) -> list[Path]:
-    """Write every figure of a report as ``svg``, ``pdf`` or ``png`` into a folder; return the paths of the files."""
-    pen = Pen(names)
+def write_plots(
+    folder: Path, form: str, sections: Sequence[Section], names: Sequence[str], styles: Sequence[Style] = (),
+    titles: bool = False,
+) -> list[Path]:  # fmt: skip
+    """Write every figure of a report as ``svg``, ``pdf`` or ``png`` into a folder; return the paths of the files.
+
+    ``styles`` are matplotlib's; with ``titles`` each figure's title stands above it.
+    """
+    pen = Pen(names, styles)
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     for part, figure in ((section.part, figure) for section in map(bounded, sections) for figure in section.figures):
         name = file_name(f"{part} {figure.title}")
         same = sum(path.stem == name or path.stem.startswith(f"{name}--") for path in paths)
         path = folder / f"{name}{f'--{same + 1}' if same else ''}.{form}"
-        write_atomically(path, pen.file(figure, form))
+        write_atomically(path, pen.file(figure, form, figure.title if titles else ""))
         paths.append(path)
     return paths
 

@@ -28,6 +28,20 @@ def test_tables_are_printed_and_figures_written(make_run, tested, tmp_path):
     assert (tmp_path / "out" / "fairness-fairness.csv").read_text().splitlines()[1] == "local,50.0,25.0,25.0,75.0"
 
 
+def test_the_runs_of_a_comparison_by_its_name(make_run, tested, tmp_path):
+    run = make_run("local", [tested(0.25, 0.75)])
+    (run.path / "summary.md").write_text("done")
+    root = tmp_path / "experiments"
+    (root / "runs").mkdir(parents=True)
+    run.path.rename(root / "runs" / "one")
+    (root / "tables" / "sweeps" / "mine").mkdir(parents=True)
+    (root / "tables" / "sweeps" / "mine" / "runs.txt").write_text("one\n")
+    done = call("per-client", "--sweep", "mine", "--output-dir", root, "--format", "csv")
+    assert done.stdout.splitlines()[:3] == ["client,local", "0,25.0", "1,75.0"]
+    wrong = call("per-client", "--sweep", "yours", "--output-dir", root)
+    assert wrong.exit_code == 2 and "there are: mine" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

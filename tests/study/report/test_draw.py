@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fedpfl.core.errors import ConfigError
 from fedpfl.study.analysis.figure import Bars, Distributions, Division, Heatmap, Images, Lines, Points
 from fedpfl.study.report.draw import COLOURS, NEUTRAL, Pen
 
@@ -45,6 +46,36 @@ def test_drawings_are_the_same_each_time(figure):
     for form, start in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
         assert Pen().file(figure, form) == Pen().file(figure, form)
         assert Pen().file(figure, form).startswith(start)
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: type(figure).__name__)
+def test_a_style_gives_size_font_and_title(figure, tmp_path):
+    sheet = tmp_path / "paper.mplstyle"
+    sheet.write_text("font.family: serif\nfont.serif: DejaVu Serif\nlines.linewidth: 3\n")
+    pen = Pen([AWKWARD], [{"figure.figsize": (3.3, 2.4), "font.size": 6}, sheet])
+    svg = pen.file(figure, "svg", "A title").decode()
+    assert "A title" in svg and "DejaVu Serif" in svg
+    if not isinstance(figure, Division):
+        assert 'width="237.6pt" height="172.8pt"' in svg
+    assert Pen([AWKWARD], [{"font.size": 9.0}]).file(figure, "svg") == Pen([AWKWARD]).file(figure, "svg")
+    if isinstance(figure, Lines):
+        assert "stroke-width: 3;" in svg.replace('"', ";")
+        sizes = {float(size) for size in re.findall(r"font-size: ([0-9.]+)px", svg)}
+        assert sorted(sizes)[-1] == pytest.approx(20 / 3), "all words become smaller"
+
+
+@pytest.mark.parametrize(
+    ("style", "words"),
+    [
+        ({"font.sice": 7}, "style = 'font.sice=7': matplotlib refuses it: 'font.sice' is not a valid value"),
+        ({"figure.figsize": "3"}, "Expected 2 values, but there are 1 values in 3"),
+        ("no-such-style", "style = 'no-such-style': matplotlib refuses it: 'no-such-style' is not a valid package"),
+    ],
+)
+def test_a_style_that_matplotlib_does_not_know_is_one_line(style, words):
+    with pytest.raises(ConfigError) as caught:
+        Pen(styles=[style])
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_run_has_one_colour_in_all_plots():

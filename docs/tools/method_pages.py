@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REST = "Others"
 # For whoever opens a page to edit it.
-MADE = "<!-- written by docs/tools/method_pages.py -->"
+MADE = "<!-- by docs/tools/method_pages.py -->"
 OVERVIEW = """\
 # Methods
 
@@ -45,31 +45,31 @@ OVERVIEW = """\
 | your situation | try first |
 |---|---|
 | label skew: clients have other classes or class shares | [FedPer](fedper.md), [FedRep](fedrep.md), [FedPAC](fedpac.md) |
-| feature skew: the same classes look different | [FedBN](fedbn.md), [FedDBE](feddbe.md), [LG-FedAvg](lg-fedavg.md) |
+| feature skew: the same classes look different | [FedBN](fedbn.md) with BatchNorm; [pFedMe](pfedme.md), [FedAS](fedas.md), first on HAR |
 | clients have few samples | [pFedFDA](pfedfda.md), FedAvg with `tune-epochs` |
 | clients fall into unknown groups | [Clustered-FL](clustered-fl.md), [FedAMP](fedamp.md) |
 | clients have different architectures | [FedProto](fedproto.md), [FedGH](fedgh.md) |
-| traffic is scarce | [LG-FedAvg](lg-fedavg.md), [pFedPara](pfedpara.md), [Factorized-FL](factorized-fl.md) |
-| a good global model is needed as well | [FedRoD](fedrod.md), [Ditto](ditto.md) |
-| few clients take part in a round | [FedAS](fedas.md), [FedALA](fedala.md) |
-| new clients must start well | [FedBABU](fedbabu.md), [Per-FedAvg](per-fedavg.md) |
+| traffic is scarce | [FedProto](fedproto.md), [LG-FedAvg](lg-fedavg.md) |
+| a good global model is needed as well | [FedRoD](fedrod.md), [FedReG](fedreg.md) |
+| few clients take part in a round | [FedRoD](fedrod.md), [FedAS](fedas.md) |
+| new clients must start well | [FedBABU](fedbabu.md), FedAvg with `tune-epochs` |
 
 [Learn](../learn/index.md) explains the families, [Add a method](../how-to/adding-a-method.md) how to write one.
 
 **Cost** of a round relative to FedAvg's, with default settings: a client's
-[computation](../results/performance.md#cost-of-each-method) (1.0: no measurable difference), traffic, and memory for the
-model. Methods of adapters are compared with FedAvg of the whole model.
+[computation](../results/performance.md#cost-of-each-method) (1.0: no measurable difference), traffic and model memory.
+Methods of adapters are compared with FedAvg of the whole model.
 
 **Accuracies** are the [leaderboard](../results/leaderboard.md)'s, on HAR by person, Fashion-MNIST with Dir(0.1) and CIFAR-10
 with Dir(0.5): mean over clients in percent ± standard deviation over three seeds, with tuned learning rates. Ranks are among
 41 methods; significance is Wilcoxon's test with Holm's correction. Grey ticks in pictures are the other methods.
 
-With `tune-epochs` clients fine-tune a copy before evaluation (FedAvg+, FedProx+), but for {own}, which adapt in their own
+With `tune-epochs` clients fine-tune a copy before evaluation (FedAvg+, FedProx+); {own} adapt in their own
 way. [`server-optimizer`](../reference/configuration.md#servers-step) makes FedAvgM, FedAdam and FedYogi of a mean,
 [`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine) clients, and in a
 [Flower app](../how-to/from-a-flower-app.md) each method is a `fedpfl.strategies` class.
 
-To cite a method: [references.bib](references.bib) has all papers in BibTeX, under the names of `method`.
+To cite a method: [references.bib](references.bib) has all papers in BibTeX.
 
 ## Symbols
 
@@ -81,7 +81,7 @@ The algorithms of all pages, for one round:
 | x, y, s; c, d, C | a sample and its label, a sample; classes, their number |
 | n_i, n_ic | client i's training samples, and those of class c: their number |
 | f_i; CE | mean loss over client i's samples; cross-entropy |
-| w = (θ, φ) | model of base θ and head φ; z = θ(x) are features, φ(z) logits |
+| w = (θ, φ) | model of base θ and head φ ([lessons](../learn/one-round.md): of shared and personal arrays); z = θ(x) are features, φ(z) logits |
 | w_i; w | client i's; the server's, as clients receive it |
 | v_i, p_i | a second model, head or vector, which stays with the client |
 | train a, from b, on L | E (`local-epochs`) epochs of SGD on L, in batches of B (`batch-size`) with step η (`learning-rate`); a starts at b, or as the client kept it |
@@ -149,7 +149,7 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
     if texts:
         lines += ["", f"**Problem.** {texts['problem']}"]
     algorithm, notes = algorithm_of(method)
-    lines += ["", "## Algorithm", "", "```text", algorithm, "```", "", notes, "", cost_line(name)]
+    lines += ["", "## Algorithm", "", "[Symbols](index.md#symbols):", "", "```text", algorithm, "```", "", notes, "", cost_line(name)]
     if texts:
         like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
         lines += ["", "## Use it", "", f"**If:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
@@ -299,6 +299,7 @@ def _layer(array: str) -> str:
 WIDTH, ROW, MARGIN = 520, 94, 10
 BLUE, GREY, LIGHT = "#197cd4", "#5f6b7a", "#b9c2cc"
 BASELINES = {"local": "Local", "fedavg": "FedAvg"}
+LINKED = "[{}](../results/leaderboard.md)"
 VERDICTS = {"higher": "better", "lower": "worse"}
 # What the leaderboard's protocol makes of a method.
 LIKE_FEDAVG = {
@@ -403,7 +404,7 @@ def _measured(name: str) -> list[str]:
             re.match(rf"Only (\d+ seeds?): .*{re.escape(label)}[;.]", said) for said in leaderboard()[data]["remarks"]
         )
         place = ", ".join([ordinal(rows.index(label) + 1), *(match[1] for match in few if match)])
-        found.append(f"{short(data)} **{mean}** ({place})")
+        found.append(f"{short(data) if found else LINKED.format(short(data))} **{mean}** ({place})")
         kind = against_local(leaderboard()[data]["remarks"]).get(label)
         if kind:
             verdicts.setdefault(VERDICTS[kind], []).append(short(data))

@@ -13,13 +13,15 @@ from .base import Method
 
 
 class FedBN(Method):
-    """Share all but BatchNorm's parameters and running statistics b_i.
+    """Share all but BatchNorm's parameters and running statistics.
 
     client i:
         train w_i, from w, and b_i on f_i
         send w_i
     server: w ← mean(w_i)
     predict: (w, b_i)
+
+    b_i: BatchNorm's parameters and running statistics.
     """
 
     name = "fedbn"

@@ -112,6 +112,7 @@ COMMANDS = {
     "comapre fedavg fedper": "there is no command comapre; did you mean compare?",
     "run fedavg": "app = 'fedavg': is not the folder of a Flower app.*settings follow -c",
     "run --clients 3": "No such option '--clients'",
+    "run --method fedper": "No such option '--method'. It is a setting: -c 'method=…'",
     "run --workers -1": "Invalid value for '--workers': -1",
     "run --resume none": "run = 'none': there is no such run in",
     "compare fedavg": "a comparison needs two methods or more",

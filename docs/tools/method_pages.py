@@ -149,7 +149,8 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
     if texts:
         lines += ["", f"**Problem.** {texts['problem']}"]
     algorithm, notes = algorithm_of(method)
-    lines += ["", "## Algorithm", "", "[Symbols](index.md#symbols):", "", "```text", algorithm, "```", "", notes, "", cost_line(name)]
+    lines += ["", "## Algorithm", "", "[Symbols](index.md#symbols):", "", "```text", algorithm, "```"]
+    lines += ["", notes, "", cost_line(name)]
     if texts:
         like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
         lines += ["", "## Use it", "", f"**If:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]

@@ -116,7 +116,7 @@ class OneLineErrors(typer.core.TyperGroup):
                 click.echo(error.format_message())
                 code = 0
             else:
-                code = _complain(error.format_message(), error.exit_code)
+                code = _complain(error.format_message() + _setting(error), error.exit_code)
         except click.Abort:
             code = 130
         except FedpflError as error:
@@ -130,6 +130,16 @@ class OneLineErrors(typer.core.TyperGroup):
             user = next((one for one in given if os.path.expanduser(one) == one), "~NAME")  # noqa: PTH111
             code = _complain(f"{user}: this machine has no such user", 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _setting(error: click.ClickException) -> str:
+    """Return how a setting is given that was taken for an option."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    from ..setup.all_settings import all_settings  # only the error needs it
+
+    key, takes = error.option_name.lstrip("-"), any("-c" in param.opts for param in error.ctx.command.params)
+    return f" It is a setting: -c '{key}=…'" if takes and key in all_settings() else ""
 
 
 def in_words(error: FedpflError | OSError) -> str:

@@ -31,7 +31,7 @@ from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read
 from ..data.dataset import MAX_CLASSES
 from ..data.datasets.npz import MAX_TOKENS
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
-from ..data.scaling import Scaling
+from ..data.scaling import Scaling, features_of
 from ..options.own_code import global_state_kept
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
@@ -111,7 +111,7 @@ class LoadedModel(NamedTuple):
     def _inputs(self, x: Any) -> Tensor:
         shape, scaling = shape_of(self.about["input-shape"]), self.about["scaling"]
         if hasattr(shape, "parts"):
-            return torch.from_numpy(part("fedpfl.data.packing:fitting")(x, shape))
+            return torch.from_numpy(self._scaled(part("fedpfl.data.packing:fitting")(x, shape), shape))
         wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
         kind = {PIXELS: "uint8", TOKENS: "whole numbers", AS_IT_IS: "floats"}[scaling]
         fits = {PIXELS: x.dtype == np.uint8, TOKENS: x.dtype.kind in "iu", AS_IT_IS: x.dtype.kind == "f"}[scaling]
@@ -124,10 +124,12 @@ class LoadedModel(NamedTuple):
         if scaling == PIXELS:
             pixels = torch.from_numpy(np.array(x, order="C")).permute(0, 3, 1, 2)
             return scale(pixels, self.about.get("normalize", HALF))
-        x = x.astype(np.float32)
-        if "mean" in self.about:  # of the samples that the client trained on, by which it standardised all
-            x = Scaling(*(np.array(self.about[key], np.float32) for key in Scaling._fields)).applied(x)
-        return torch.from_numpy(x)
+        return torch.from_numpy(self._scaled(x.astype(np.float32)))
+
+    def _scaled(self, x: np.ndarray, inputs: Any = None) -> np.ndarray:
+        if "mean" not in self.about:  # of the samples that the client trained on, by which it standardised all
+            return x
+        return Scaling(*(np.array(self.about[key], np.float32) for key in Scaling._fields)).applied(x, inputs)
 
 
 def load_model(path: str | Path) -> LoadedModel:
@@ -391,7 +393,7 @@ def _read_about(file: Path) -> Stored:
     if not _are_names(names) or len(names) not in (0, shape[0]):
         raise DamagedFile(file, f"feature-names is {str(names)[:60]!r}")
     for key in Scaling._fields:
-        if key in about and not _are_numbers(about[key], shape[0]):
+        if key in about and not _are_numbers(about[key], features_of(shape)):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
     if (Scaling._fields[0] in about) != (Scaling._fields[1] in about):
         raise DamagedFile(file, "it has only one of mean and deviation")

@@ -83,7 +83,7 @@ class FederatedData:
         ):
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
-        if data.inputs or not isinstance(data.x_train, np.ndarray):
+        if not isinstance(data.x_train, np.ndarray):
             imported("fedpfl.data.datasets.lazily:require_unchanged")(data, settings)
         self._data, self._shares, self._numbers = data, shares, numbers
         # They have names of files, and travel.
@@ -97,6 +97,9 @@ class FederatedData:
         if self._standardize != NONE and (data.is_image or data.vocabulary):
             what = "texts" if data.vocabulary else "images"
             allowed = f"must be none for {data.name}, whose samples are {what}"
+            raise ConfigError("standardize", self._standardize, allowed)
+        if self._standardize != NONE and data.inputs and not data.inputs.floats(data.x_train[:0]):
+            allowed = f"must be none for {data.name}, of whose inputs {data.inputs} none holds floats"
             raise ConfigError("standardize", self._standardize, allowed)
         self._cut = [self._with_validation(share.train, settings, seed, i) for i, share in zip(numbers, shares)]
         self._cache = SamplesCache()
@@ -332,17 +335,17 @@ class FederatedData:
     def _measured(self, clients: Iterable[int]) -> Any:
         positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
         taken = _take(self._data.x_train, self._data.x_test, positions)
-        return imported("fedpfl.data.scaling:Scaling").of(taken)
+        return imported("fedpfl.data.scaling:Scaling").of(taken, self._data.inputs)
 
     def _inputs(self, positions: np.ndarray, i: int) -> torch.Tensor:
         import torch
 
         taken = _take(self._data.x_train, self._data.x_test, positions)
         if not self.is_image and not self.vocabulary:
-            # Tables alone may have gaps, and only if they are to be filled.
-            taken = self._measured([i]).filled(taken) if np.isnan(taken).any() else taken
+            # There are gaps only if they are to be filled.
+            taken = self._measured([i]).filled(taken, self._data.inputs) if np.isnan(taken).any() else taken
             scaling = self.scaling(i)
-            return torch.from_numpy(taken if scaling is None else scaling.applied(taken))
+            return torch.from_numpy(taken if scaling is None else scaling.applied(taken, self._data.inputs))
         raw = torch.from_numpy(taken)
         if self.vocabulary:
             return raw.to(torch.int64)

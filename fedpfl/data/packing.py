@@ -103,6 +103,8 @@ def fitting(given: Any, inputs: Inputs) -> Packed:
         columns.append(_typed(found.astype(np.float64) if part.kind == FLOAT else found, f"input {part.name}")[1])
         if len(columns[-1]) != len(columns[0]):
             raise DataError(f"input {part.name} has {len(columns[-1])} samples, and {names[0]} {len(columns[0])}")
+        if part.kind == FLOAT and np.isnan(columns[-1]).any():
+            raise DataError(f"input {part.name} holds a value that is not finite (NaN)")
     return _rows([column.astype(part.kind) for part, column in zip(inputs.parts, columns)], inputs)
 
 
@@ -129,12 +131,12 @@ def pack(data: Dataset) -> None:
 
 
 def _typed(found: np.ndarray, where: str) -> tuple[str, np.ndarray]:
-    """Return the type in which an input is packed, and the input in it."""
+    """Return the type in which an input is packed, and the input in it; whoever reads data looks for NaN."""
     if found.dtype.kind == "f":
         with np.errstate(over="ignore"):
             found = found.astype(np.float32)
-        if not np.isfinite(found).all():
-            raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
+        if np.isinf(found).any():
+            raise DataError(f"{where} holds a value that is not finite (infinity)")
         return FLOAT, found
     if found.dtype.kind == "b":
         return TRUTH, found

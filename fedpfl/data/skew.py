@@ -27,10 +27,12 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
     ``ConfigError`` where the data cannot have it.
     """
     kind, _, size = settings.feature_skew.partition("=")
-    shape, rotated = data.input_shape, kind == "rotation"
+    rotated = kind == "rotation"
+    shapes = [part.shape for part, _ in data.inputs.floats(data.x_train[:0])] if data.inputs else [data.input_shape]
     why = {
         "texts cannot have noise": bool(data.vocabulary),
-        "only square images can be rotated": rotated and not (len(shape) == 3 and shape[1] == shape[2]),
+        f"none of the inputs {data.inputs} holds floats": not shapes,
+        "only square images can be rotated": rotated and not any(map(_is_square, shapes)),
         "masks are not rotated with their images": rotated and data.has_masks,
         "needs test-on = own: a client's tests are of its own inputs": settings.test_on != "own",
         "is for simulations, where the clients' data are divided here": not isinstance(numbers, range),
@@ -41,13 +43,28 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
     def skewed(x: torch.Tensor, client: int, part: str) -> torch.Tensor:
         import torch
 
-        if rotated:
-            return torch.rot90(x, (client + 1) % int(size), (2, 3)).contiguous(memory_format=torch.channels_last)
         rng = generator(settings.partition_seed or seed, "feature skew", client, part)
         deviation = float(size) * (client + 1) / len(numbers)
-        return x + torch.from_numpy(rng.normal(scale=deviation, size=tuple(x.shape)).astype(np.float32))
+
+        def change(x: torch.Tensor) -> torch.Tensor:
+            if rotated:
+                return torch.rot90(x, (client + 1) % int(size), (2, 3)).contiguous(memory_format=torch.channels_last)
+            return x + torch.from_numpy(rng.normal(scale=deviation, size=tuple(x.shape)).astype(np.float32))
+
+        if not data.inputs:
+            return change(x)
+        x = x.clone()
+        for of, values in data.inputs.floats(x):
+            if not rotated or _is_square(of.shape):
+                values.copy_(change(values))
+        return x
 
     return skewed
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    """Return whether samples of a shape are images that can be rotated."""
+    return len(shape) == 3 and shape[1] == shape[2] > 1
 
 
 def label_permutation(client: int, num_classes: int) -> np.ndarray:

@@ -100,6 +100,15 @@ class Inputs(Tuple[int, ...]):
                 rows.append(flat)
         return np.concatenate([piece.astype(np.float32) for piece in rows], axis=1)
 
+    def floats(self, rows: Any) -> list[tuple[Input, Any]]:
+        """Return the inputs of floats and, for each, its part of the rows, n × features × …, which changes them."""
+        found, at = [], 0
+        for part in self.parts:
+            if part.kind == FLOAT:
+                found.append((part, rows[:, at : at + part.width].reshape(len(rows), *(part.shape or (1,)))))
+            at += part.width
+        return found
+
     def unpacked(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """Return the inputs of rows n × numbers: float32, bool, and int64 of whole numbers of any size."""
         import torch

@@ -366,6 +366,71 @@ class TooFew(Net):
         return self.out(self.hidden(meta))
 
 
+class Whole(nn.Module):
+    """Takes any two inputs."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.out = nn.Linear(sum(shape[-1] for shape in input_shape), num_classes)
+
+    def forward(self, first, second):
+        return self.out(torch.cat([first.float(), second.float()], 1))
+
+
+WHOLE = [((np.ones((N, 4), np.int8), np.ones((N, 4), bool)), np.arange(N) % CLASSES)] * 2
+NUMBERS = [((np.ones((N, 4)), np.ones((N, 4), bool)), np.arange(N) % CLASSES)] * 2
+
+
+def with_gaps(seed=0):
+    x, y = samples(seed)
+    return {**x, "meta": np.where(x["meta"] > 1, np.nan, x["meta"])}, y
+
+
+GAPS = with_gaps()
+
+
+@pytest.mark.parametrize("whose", ["client", "all"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_each_input_of_floats_is_scaled_by_itself_and_others_stay(whose, gaps):
+    clients = [with_gaps(seed) if gaps else samples(seed) for seed in range(3)]
+    given = {"standardize": whose, "impute": "mean" if gaps else "refuse", "min_samples": 2}
+    with as_setting("dataset", clients) as text:
+        data = FederatedData(DataSettings(dataset=text, partitioner="natural", **given), 3, 1)
+        plain = FederatedData(DataSettings(dataset=text, partitioner="natural", impute="mean", min_samples=2), 3, 1)
+    names = [part.name for part in data.input_shape.parts]
+    for client in range(3):
+        each, raw = (dict(zip(names, of.input_shape.unpacked(of.train(client).x), strict=True)) for of in (data, plain))
+        assert all(torch.isfinite(each[name]).all() for name in ("image", "meta"))
+        measured = [client] if whose == "client" else range(3)
+        for name, axes in (("image", (0, 2, 3)), ("meta", (0,))):
+            rows = [clients[i][0][name][data.share(i).train - N * i] for i in measured]
+            mean, deviation = (f(np.concatenate(rows), axes, keepdims=True) for f in (np.nanmean, np.nanstd))
+            expected = (raw[name].numpy() - mean) / deviation
+            np.testing.assert_allclose(each[name], expected, rtol=1e-3, atol=1e-4)
+        for name in ("ids", "mask"):
+            assert torch.equal(each[name], raw[name])
+    assert (data.scaling(0) is data.scaling(1)) == (whose == "all")
+
+
+@pytest.mark.parametrize("kind", ["noise=3", "rotation=4"])
+def test_feature_skew_changes_the_inputs_of_floats(kind):
+    with as_setting("dataset", CLIENTS) as text:
+        of = [
+            FederatedData(DataSettings(dataset=text, partitioner="natural", feature_skew=skew, min_samples=2), 3, 1)
+            for skew in (kind, "none")
+        ]
+    names = [part.name for part in of[0].input_shape.parts]
+    for client in range(3):
+        each, raw = (dict(zip(names, data.input_shape.unpacked(data.train(client).x), strict=True)) for data in of)
+        assert torch.equal(each["ids"], raw["ids"]) and torch.equal(each["mask"], raw["mask"])
+        if kind == "rotation=4":
+            assert torch.equal(each["image"], torch.rot90(raw["image"], client + 1, (2, 3)))
+            assert torch.equal(each["meta"], raw["meta"])
+        else:
+            for name in ("image", "meta"):
+                assert float((each[name] - raw[name]).std()) == pytest.approx(client + 1, rel=0.3)
+
+
 @pytest.mark.parametrize(
     ("model", "given", "said"),
     [
@@ -375,8 +440,10 @@ class TooFew(Net):
         (of_parts, {}, "is a BaseHeadModel, which passes on one input"),
         (Other, {}, "its forward(image, ids) does not take the inputs {ids: int64 4,"),
         (TooFew, {}, f"does not take inputs of {LAYOUT}: "),
-        (Net, {"standardize": "client"}, f"for dataset, whose samples have several inputs, {LAYOUT}"),
-        (Net, {"feature_skew": "noise=1"}, "must be none for dataset, whose samples have several inputs"),
+        (Whole, {"data": WHOLE, "standardize": "client"}, "none for dataset, of whose inputs (int16 4, bool 4) none"),
+        (Whole, {"data": WHOLE, "feature_skew": "noise=1"}, "none of the inputs (int16 4, bool 4) holds floats"),
+        (Whole, {"data": NUMBERS, "feature_skew": "rotation=2"}, "only square images can be rotated"),
+        (Net, {"data": [GAPS, GAPS]}, 'x, input meta holds a value that is not finite (NaN or infinity); impute = "me'),
         (Net, {"augmentation": "flip-crop"}, "must be none for dataset, whose samples have several inputs"),
         (Net, {"augmentation": lambda x, rng: x}, "must be none for dataset, whose samples have several inputs"),
         (Net, {"normalize": "cifar-10"}, "must be half for dataset, which holds no images"),
@@ -483,6 +550,19 @@ class OfImages(Pair):
 
     def forward(self, image, **more):
         return super().forward(image, image[:, 0, 0, :3])
+
+
+def test_a_device_s_model_scales_each_input_as_its_client_did(tmp_path):
+    shifted = [({**x, "meta": 100 + 50 * x["meta"]}, y) for x, y in CLIENTS]
+    on_devices(tmp_path, shifted, Net, device_models="always", standardize="client")
+    place, (x, _) = next((tmp_path / "state").glob("*/client-00002")), shifted[2]
+    with as_setting("model", Net):
+        model, plain = fedpfl.load_model(place), fedpfl.load_model(place)
+    mean, deviation = (np.array(plain.about.pop(key), np.float32) for key in ("mean", "deviation"))
+    assert mean.shape == (1 + 3,) and mean[1:] == pytest.approx([150] * 3, rel=0.3), "one channel, three features"
+    scaled = {**x, "image": (x["image"] - mean[0]) / deviation[0], "meta": (x["meta"] - mean[1:]) / deviation[1:]}
+    np.testing.assert_allclose(model.predict(x), plain.predict(scaled), rtol=1e-4)
+    assert not np.allclose(model.predict(x), plain.predict(x), rtol=0.1)
 
 
 def on_devices(tmp_path, clients, model=Lenient, **given):

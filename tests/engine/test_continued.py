@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, LocalGrid, engine, federation, quick, run_federation
+from support import FEW_SAMPLES, LocalGrid, each_method, engine, federation, needed, quick, run_federation
 from typer.testing import CliRunner
 
 import fedpfl
@@ -14,6 +14,7 @@ from fedpfl.results.export import personal_models
 from fedpfl.results.new_clients import Simulation
 
 CLIENTS = 3
+KEEP_CLIENTS = {"clustered-fl", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedpac"}
 FIRST = {"num_server_rounds": 2, "threads": 1, **FEW_SAMPLES}
 
 
@@ -227,6 +228,20 @@ def test_a_method_that_keeps_arrays_of_each_client_has_the_same_clients(tmp_path
         with pytest.raises(ConfigError, match=rf"keeps arrays of each client on the server.*\({what}"):
             python_run(tmp_path, names, continue_from=first)
     python_run(tmp_path, ("ann", "ben", "cid"), continue_from=first)
+
+
+@pytest.mark.parametrize("method", each_method(also=["factorized-fl"]))
+def test_every_method_takes_a_new_client_or_says_why_not(tmp_path, method):
+    first = python_run(tmp_path, ("ann", "ben"), method=method, **needed(method), **quick(method))
+    if method in KEEP_CLIENTS:
+        with pytest.raises(
+            ConfigError, match=rf"method = '{method}': keeps arrays of each client on the server.*\(zoe"
+        ):
+            python_run(tmp_path, ("zoe", "ann", "ben"), continue_from=first)
+        return
+    second = python_run(tmp_path, ("zoe", "ann", "ben"), continue_from=first)
+    assert second._folder.metrics()[0]["clients"] == [0, 1, 2] and "failed" not in second._folder.metrics()[0]
+    assert second.clients.loc[(1, 0)]["name"] == "zoe" and 0 <= second.clients.loc[(1, 0)]["accuracy"] <= 1
 
 
 def test_private_runs_count_what_each_client_has_released_under_its_name(tmp_path):

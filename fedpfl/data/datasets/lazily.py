@@ -173,8 +173,8 @@ def samples_at(places: np.ndarray, read: Callable[[np.ndarray], torch.Tensor], l
 
 
 def require_unchanged(data: Dataset, settings: DataSettings) -> None:
-    """Refuse settings that need all of a client's inputs at once, or samples that are one input."""
-    why = f"samples have several inputs, {data.inputs}" if data.inputs else "samples are read one by one (Lazy)"
+    """Refuse settings that need all of a client's inputs at once."""
     for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
         if value != "none":
-            raise ConfigError(key, value, f"must be none for {data.name}, whose {why}")
+            allowed = f"must be none for {data.name}, whose samples are read one by one (Lazy): let its Dataset do it"
+            raise ConfigError(key, value, allowed)

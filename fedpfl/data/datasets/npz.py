@@ -216,6 +216,9 @@ def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
     return smallest_integers(x, vocabulary)
 
 
+_NOT_FINITE, _FILLED = "holds a value that is not finite (NaN or infinity)", '; impute = "mean" fills NaN'
+
+
 def samples_of(
     x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False, empty: bool = False, gaps: bool = False
 ) -> np.ndarray:
@@ -229,9 +232,12 @@ def samples_of(
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
         "with an array vocabulary, whole numbers n×length"
     )
-    if getattr(x, "inputs", None):
+    if inputs := getattr(x, "inputs", None):
         if vocabulary:
             raise DataError(f"{where} has several inputs: vocabulary is for a text alone")
+        for part, values in () if gaps else inputs.floats(x.view(np.ndarray)):
+            if np.isnan(values).any():
+                raise DataError(f"{where}, input {part.name} {_NOT_FINITE}{_FILLED}")
     elif vocabulary:
         x = _tokens(x, where, vocabulary)
     elif x.dtype == np.uint8 and x.ndim in (3, 4):
@@ -247,8 +253,7 @@ def samples_of(
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all() and not (gaps and not np.isinf(x).any()):
-            hint = "" if np.isinf(x).any() else '; impute = "mean" fills NaN'
-            raise DataError(f"{where} holds a value that is not finite (NaN or infinity){hint}")
+            raise DataError(f"{where} {_NOT_FINITE}{'' if np.isinf(x).any() else _FILLED}")
     else:
         raise DataError(f"{where} is {_show(x)}: {allowed}")
     if 0 in x.shape[empty:]:

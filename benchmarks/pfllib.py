@@ -47,6 +47,7 @@ PLACE = Path(__file__).parent.parent / "build" / "pfllib"
 SCRIPT = Path(__file__).parent / "peers" / "pfllib_run.py"
 # Its network follows from the name of the data set.
 NAMES = {"fashion-mnist": "FashionMNIST", "mnist": "MNIST", "cifar10": "Cifar10"}
+HEADS = ("PFLlib", "fedpfl", "difference")
 ALGORITHMS = {"local": "Local", "fedper": "FedPer", "fedrod": "FedROD", "ditto": "Ditto", "fedavg": "FedAvg"}
 DRAWS = 100_000
 
@@ -121,42 +122,40 @@ def measure(options: argparse.Namespace) -> None:
                     found = fedpfl(settings, folder / f"{method}-{seed}{suffix}.toml")
                 text = json.dumps({"accuracies": found, "seconds": round(time.monotonic() - begun, 1)})
                 file.write_text(text, encoding="utf-8")
-    print(outcome(work, folder, suffix, seeds, methods))
+    made = outcomes(folder, suffix, seeds, methods)
+    start = ", the same start" if suffix else ""
+    print(f"**{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds{start}**\n")
+    print(table(["method", *HEADS, "of each seed"], [row(method, of) for method, of in made.items()]))
+    if options.json:
+        options.json.write_text(json.dumps(made, indent=1), encoding="utf-8")
     print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED{suffix}.toml")
     print(f"PFLlib's options: {' '.join(work.options(methods[0]))}")
 
 
-def outcome(work: Work, folder: Path, suffix: str, seeds: Sequence[int], methods: Sequence[str]) -> str:
-    """Return the table: the best round of each method and seed by both, and the differences.
+def outcomes(
+    folder: Path, suffix: str, seeds: Sequence[int], methods: Sequence[str]
+) -> dict[str, dict[str, list[float]]]:
+    """Return the accuracy in percent of each method's best round by both programs, of each seed that both have run.
 
     ``suffix`` stands behind fedpfl's name in the files of its outcomes: empty, or for the same start.
     """
-    own, rows = f"fedpfl{suffix}", []
+    found: dict[str, dict[str, list[float]]] = {}
     for method in methods:
-        best: dict[str, list[float]] = {own: [], "pfllib": []}
-        seconds: dict[str, list[float]] = {own: [], "pfllib": []}
-        done = []
         for seed in seeds:
-            files = {program: folder / f"{program}-{method}-{seed}.json" for program in best}
-            if all(file.exists() for file in files.values()):
-                done.append(seed)
-                for program, file in files.items():
-                    record = json.loads(file.read_text(encoding="utf-8"))
-                    best[program].append(100 * max(record["accuracies"]))
-                    seconds[program].append(record["seconds"])
-        if not done:
-            rows.append([f"`{method}`", *["–"] * 6])
-            continue
-        gaps = [mine - theirs for mine, theirs in zip(best[own], best["pfllib"], strict=True)]
-        rows.append([
-            f"`{method}`", *(f"{statistics.fmean(best[p]):.2f}" for p in ("pfllib", own)),
-            f"{statistics.fmean(gaps):+.2f}", ", ".join(f"{gap:+.2f}" for gap in gaps), ", ".join(map(str, done)),
-            " / ".join(f"{statistics.fmean(seconds[p]):.0f}" for p in ("pfllib", own)),
-        ])  # fmt: skip
-    header = ["method", "PFLlib", "fedpfl", "difference", "of each seed", "seeds", "s a run, PFLlib / fedpfl"]
-    start = ", the same start" if suffix else ""
-    title = f"{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds{start}"
-    return f"**{title}**\n\n{table(header, rows)}"
+            files = [folder / f"{program}-{method}-{seed}.json" for program in ("pfllib", f"fedpfl{suffix}")]
+            if not all(file.exists() for file in files):
+                continue
+            theirs, ours = (100 * max(json.loads(file.read_text(encoding="utf-8"))["accuracies"]) for file in files)
+            of = found.setdefault(method, {head: [] for head in HEADS})
+            for head, value in zip(HEADS, (theirs, ours, ours - theirs), strict=True):
+                of[head].append(value)
+    return found
+
+
+def row(method: str, of: dict[str, list[float]]) -> list[str]:
+    """Return a method's row of the printed table: means over the seeds, and the difference of each seed."""
+    theirs, ours, gap = (statistics.fmean(of[head]) for head in HEADS)
+    return [f"`{method}`", f"{theirs:.2f}", f"{ours:.2f}", f"{gap:+.2f}", ", ".join(f"{g:+.2f}" for g in of[HEADS[2]])]
 
 
 # -- the clients -----------------------------------------------------------------------------------------------------
@@ -299,6 +298,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--pull", type=float, default=1.0, help="Ditto's λ (%(default)s)")
     parser.add_argument("--pfllib", default=SOURCE, help="its repository, or a folder that has it (%(default)s)")
     parser.add_argument("--commit", default=COMMIT, help="what is fetched (%(default)s)")
+    parser.add_argument("--json", type=Path, help="the JSON file of accuracies to write")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after that (no limit)")
     return parser
 

@@ -153,7 +153,8 @@ test-cluster: install ## Flower itself: a Ray cluster of two nodes, a SuperLink 
 
 # What meets Flower: messages and Grid, `flwr run .`, `fedpfl up`, bridge, worker and fork server, and its private names.
 FLOWER_TESTS := tests/test_flower_private.py tests/test_layering.py tests/flower tests/bench tests/cli/test_follow.py \
-	tests/client tests/deployment/test_faults.py tests/deployment/test_up.py tests/engine/test_federation.py tests/launch
+	tests/client tests/deployment/test_faults.py tests/deployment/test_up.py tests/engine/test_federation.py \
+	tests/engine/test_recorded_runs.py tests/launch
 LATEST := build/flower-latest
 
 # The newest flwr alone in a virtual environment of its own, which finds everything else in the other one.

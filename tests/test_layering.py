@@ -62,8 +62,8 @@ ROLES = {
 # What a device has: its packages, and what is a client's of the options.
 DEVICE_PARTS = {*DEVICE_PACKAGES, "options/*/model", "options/*/client"}
 # Lines that the core may have; modules and lines of fedpfl that a plain `fedpfl run` may import; files and lines that
-# the guide to a round of FedAvg names.
-CORE_LINES, PLAIN_RUN, GUIDE = 8_975, (120, 14_000), (22, 4_500)
+# the guide to a round of FedAvg names, and those with a function that runs in the round.
+CORE_LINES, PLAIN_RUN, GUIDE, ROUND = 8_975, (120, 14_000), (22, 4_500), (43, 7_650)
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 
 
@@ -119,22 +119,38 @@ def edges():
     return {module: others for module, others in found.items() if others}
 
 
+PLAIN = """
+import sys
+from fedpfl.cli import main
+from fedpfl.engine.rounds import RoundLoop
+
+def run_round(*given, real=RoundLoop.run_round):
+    sys.setprofile(lambda frame, event, _: event == "call" and passed.add(frame.f_code))
+    try:
+        return real(*given)
+    finally:
+        sys.setprofile(None)
+
+passed, RoundLoop.run_round = set(), run_round
+sys.argv = ["fedpfl", "run", "-q", "--workers", "0", *(word for pair in sys.argv[1:] for word in ("-c", pair))]
+try:
+    main()
+finally:
+    print(*(name for name in sys.modules if name.partition(".")[0] == "fedpfl"), file=sys.stderr)
+    print(*{code.co_filename for code in passed if code.co_name != "<module>"}, file=sys.stderr)
+"""
+
+
 def plain_run(folder):
-    """Return the modules of fedpfl that a run of FedAvg with its defaults imports, without a round's result."""
-    code = (
-        "import sys; from fedpfl.cli import main\n"
-        "given = [word for pair in sys.argv[1:] for word in ('-c', pair)]\n"
-        "sys.argv = ['fedpfl', 'run', '-q', '--workers', '0', *given]\n"
-        "try: main()\n"
-        "finally: print(*(name for name in sys.modules if name.partition('.')[0] == 'fedpfl'), file=sys.stderr)"
-    )
+    """Return the modules that a run of FedAvg with its defaults imports, and those whose functions its round passes."""
     places = [f'{key}="{folder}"' for key in ("output-dir", "state-dir")]
     given = ['method="fedavg"', "num-server-rounds=1", "local-epochs=1", *places]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
-        [sys.executable, "-c", code, *given], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PLAIN, *given], cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
-    return sorted({*done.stderr.split("\n")[-2].split()} & MODULES.keys())
+    loaded, files = ({*line.split()} for line in done.stderr.split("\n")[-3:-1])
+    return sorted(loaded & MODULES.keys()), [module for module, path in MODULES.items() if str(path) in files]
 
 
 def lines_of(modules):
@@ -166,9 +182,11 @@ def test_the_core_is_short_and_the_guide_to_a_round_shorter():
 
 
 def test_a_plain_run_imports_little(tmp_path):
-    loaded = plain_run(tmp_path)
+    loaded, passed = plain_run(tmp_path)
     assert "fedpfl.methods.fedavg" in loaded and "fedpfl.methods.fedfac" not in loaded
     assert (len(loaded), lines_of(loaded)) <= PLAIN_RUN and lines_of(loaded) <= PLAIN_RUN[1]
+    assert "fedpfl.rules.mean" in passed and "fedpfl.options.privacy" not in passed
+    assert len(passed) <= ROUND[0] and lines_of(passed) <= ROUND[1]
 
 
 def test_no_module_imports_itself_through_others():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import FEW_SAMPLES, STAND_FOR_ALL, LocalGrid, arrays, federation, quick, run_federation
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation
 from torch import nn
 from waiting import wait_until
 
@@ -28,7 +28,6 @@ from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Request, Wait, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader, Reply
 from fedpfl.flower.messages import to_content
-from fedpfl.methods import methods
 from fedpfl.rules import averages
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
@@ -83,17 +82,6 @@ def train(monkeypatch):
         monkeypatch.setitem(HANDLERS, "train", handler)
 
     return before
-
-
-@pytest.mark.parametrize("method", methods())
-def test_any_number_of_workers_and_flower_s_messages_in_any_order_give_the_same_bits(tmp_path, small_groups, method):
-    given = {"method": method, **quick(method)}
-    values = settings(tmp_path, "flower", **given)
-    over_flower = run_federation(LocalGrid(CLIENTS, values, shuffle=True), values)
-    expected = result(over_flower), in_bytes(arrays(over_flower, tmp_path / "flower"))
-    for workers in (0, 1, 2, 5) if method in STAND_FOR_ALL else (0, 2):
-        found = run(tmp_path, str(workers), workers, **given)
-        assert (result(found), in_bytes(arrays(found, tmp_path / str(workers)))) == expected
 
 
 def test_workers_that_start_from_nothing_give_the_same_bits(tmp_path, undisturbed):

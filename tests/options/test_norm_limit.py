@@ -31,7 +31,7 @@ EXTRAS = Extras(
 def limit_of(start=(0, 0, 0, 0), factor=4.0, layout=None, extras=EXTRAS, **privacy):
     """Return a limit, and a rule with five clients that starts from a vector."""
     made = rule(Mean, start, [5] * 5, layout)
-    return NormLimit(factor, extras, PrivacySettings(**privacy), "float32"), made
+    return NormLimit(factor, extras, PrivacySettings(**privacy) if privacy else None, "float32"), made
 
 
 def play(limit, made, number, vectors, **arrays):
@@ -144,7 +144,7 @@ def test_each_client_s_own_start_counts():
     federation = Federation(tuple(Client(i, 5, 5) for i in range(2)), Layout.of([("head.w", (2,)), ("base.w", (2,))]))
     made = HeadCombination(federation, np.zeros(4, np.float32), in_head=lambda name: name.startswith("head"))
     made.heads[1] = 1e6
-    limit = NormLimit(4.0, Extras(), PrivacySettings(), "float32")
+    limit = NormLimit(4.0, Extras(), None, "float32")
     assert play(limit, made, 1, {0: [1e6, 1e6, 0, 0], 1: [1e6, 1e6, 0, 1]}).keys() == {0}
 
 

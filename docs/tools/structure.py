@@ -58,8 +58,9 @@ def main() -> None:
     print(f"imports of the core that are not of the core: {sum(map(len, edges().values()))}")
     print(f"files of the guide to a round: {len(guide())}, {lines_of(guide()):,} lines")
     with tempfile.TemporaryDirectory() as folder:
-        loaded = plain_run(Path(folder))
+        loaded, passed = plain_run(Path(folder))
     print(f"a plain run imports: {len(loaded)} modules, {lines_of(loaded):,} lines")
+    print(f"functions that its round passes: in {len(passed)} modules, {lines_of(passed):,} lines")
     print(f"settings: {len(all_settings())}")
     print(f"upward arrows: {upward}")
     print(f"attributes and hooks of Method: {len(hooks)}")

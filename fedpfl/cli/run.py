@@ -94,11 +94,11 @@ def run_command(
 
 def live_page(plan: Plan, account: Account | None = None) -> AbstractContextManager[None]:
     """Return a context in which a live page of a run, and of the testbed of an account, is served."""
-    from ..study.live.page_server import LivePage, beside, listen
+    from ..study.live.page_server import LivePage, listen, served_in_background
 
     page = LivePage(plan.folder.path.parent, listen(), account=account)
     typer.echo(f"live page: {page.address(plan.folder.path.name)}", err=True)
-    return beside(page)
+    return served_in_background(page)
 
 
 def execute(

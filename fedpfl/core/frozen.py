@@ -12,7 +12,6 @@ import copy
 from typing import Iterator
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 # The attribute of a module that lists which of its own arrays are frozen, and of a model that holds their hash.
 NAMES, HASH = "frozen_names", "frozen_hash"
@@ -38,8 +37,3 @@ def copy_trained(module: nn.Module) -> nn.Module:
 def has_frozen(module: nn.Module) -> bool:
     """Return whether any of a layer's own arrays is frozen, so that no method may put another layer in its place."""
     return bool(getattr(module, NAMES, ()))
-
-
-def has_frozen_statistics(module: nn.Module) -> bool:
-    """Return whether a module is a BatchNorm with frozen running statistics, which it uses in training, too."""
-    return isinstance(module, _BatchNorm) and "running_mean" in getattr(module, NAMES, ())

@@ -63,8 +63,8 @@ class Option:
 
     # `config` is a Config of fedpfl/setup/, which is above.
     def wanted(self, config: Any) -> bool:
-        """Return whether a run needs the option's parts."""
-        raise NotImplementedError
+        """Return whether a run needs the option's parts: by default if any of its settings is not at its default."""
+        return bool(self.settings != self.Settings())
 
     def check(self, config: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with those of other parts."""

@@ -63,11 +63,14 @@ class Recorder(Listener):
     """Appends each round to ``metrics.jsonl``, writes the checkpoint, and ends a run that no longer improves."""
 
     def __init__(self, folder: RunFolder, patience: int, by: str) -> None:
-        self.folder, self._patience, self._read_before = folder, Patience(patience, by), not patience
+        self.folder, self._read_before = folder, False
+        self._patience = Patience(patience, by) if patience else None
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Record the round."""
         done.line = self.folder.record(done, state)
+        if self._patience is None:
+            return False
         # A resumed run has rounds before this one.
         for line in [done.line] if self._read_before else self.folder.metrics():
             self._patience.add(line)

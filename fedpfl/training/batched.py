@@ -33,9 +33,8 @@ from ..core.sharing import UNUSED_BUFFER, Given
 from .adaptive import TorchOptimizer
 from .augment import find as find_augmentation
 from .augment import flip_crop
-from .device import step_precision
 from .further_losses import class_weights, weighing_with
-from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, summed
+from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, step_precision, summed
 from .merge import CannotStack, Merged
 from .optim import SGD, clip
 from .phase import Batch, Phase, loss_of

@@ -1,9 +1,6 @@
-"""Where and in which number type a client computes: what the machine must have for it, and how a step runs in it."""
+"""Where and in which number type a client computes: what the machine must have for it."""
 
 from __future__ import annotations
-
-from contextlib import nullcontext
-from typing import Any, ContextManager
 
 import torch
 
@@ -30,14 +27,3 @@ def require_device(settings: TrainingSettings) -> None:
         raise ConfigError("precision", "bf16", f"the GPU {name} cannot compute with bfloat16; use float32")
     # PyTorch's default is TF32 in convolutions and float32 in other products.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = settings.precision != "float32"
-
-
-def step_precision(settings: TrainingSettings) -> ContextManager[Any]:
-    """Return what surrounds the forward pass of each training step; it may be entered any number of times.
-
-    Nothing for float32 and tf32, autocast for bf16. Autocast does not keep a weight's copy in bfloat16 for a second use
-    in a step: a method may move the weights between two forward passes (Per-FedAvg), and the copy would be out of date.
-    """
-    if settings.precision != "bf16":
-        return nullcontext()
-    return torch.autocast(settings.device, dtype=torch.bfloat16, cache_enabled=False)

@@ -8,19 +8,19 @@ read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, cast
+from typing import Any, Callable, ContextManager, Iterator, Mapping, NamedTuple, Sequence, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import UnusedParameter
-from ..core.frozen import has_frozen_statistics
+from ..core.frozen import NAMES
 from ..core.option import part
 from ..core.pixels import HALF
 from ..core.samples import Samples
-from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS, SEGMENTATION
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
@@ -113,6 +113,17 @@ def run_phase(
     return summed(losses, trained_on) / sum(trained_on)
 
 
+def step_precision(settings: TrainingSettings) -> ContextManager[Any]:
+    """Return what surrounds the forward pass of each training step; it may be entered any number of times.
+
+    Nothing for float32 and tf32, autocast for bf16. Autocast does not keep a weight's copy in bfloat16 for a second use
+    in a step: a method may move the weights between two forward passes (Per-FedAvg), and the copy would be out of date.
+    """
+    if settings.precision != "bf16":
+        return nullcontext()
+    return torch.autocast(settings.device, dtype=torch.bfloat16, cache_enabled=False)
+
+
 def gradients(loss: Tensor, model: nn.Module, params: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradient of a loss at parameters of a model: 0 at those on which it does not depend, if not at all."""
     depends = loss.requires_grad
@@ -130,7 +141,7 @@ def set_training(model: nn.Module, modules: Sequence[nn.Module]) -> None:
     if not all(module.training for module in modules):
         model.train()
     for module in modules:
-        if has_frozen_statistics(module):
+        if _has_frozen_statistics(module):
             module.eval()
 
 
@@ -287,11 +298,16 @@ def _only_training(parameters: Sequence[tuple[str, nn.Parameter]], names: set[st
             p.requires_grad_(not p.requires_grad)
 
 
+def _has_frozen_statistics(module: nn.Module) -> bool:
+    """Return whether a module is a BatchNorm with frozen running statistics, which it uses in training, too."""
+    return isinstance(module, _BatchNorm) and "running_mean" in getattr(module, NAMES, ())
+
+
 @contextmanager
-def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
+def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[_BatchNorm]]:
     """Yield the BatchNorm layers; with ``move`` false their running statistics do not change."""
-    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and not has_frozen_statistics(m)]
-    before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
+    norms = [m for m in modules if isinstance(m, _BatchNorm) and not _has_frozen_statistics(m)]
+    before: list[tuple[_BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
     if not move:
         for m in norms:
             m.momentum = 0.0  # running ← 1·running + 0·batch, exactly
@@ -304,10 +320,10 @@ def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.
 
 def needs_several(module: nn.Module) -> bool:
     """Return whether a module is a BatchNorm without running statistics, which has no output for one sample."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
+    return isinstance(module, _BatchNorm) and module.running_mean is None
 
 
-def set_mode(norms: list[nn.modules.batchnorm._BatchNorm], training: bool) -> None:
+def set_mode(norms: list[_BatchNorm], training: bool) -> None:
     """Set BatchNorm layers to training or test mode."""
     for m in norms:
         m.training = training

@@ -32,7 +32,7 @@ from .columns import (  # fmt: skip
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
-from .places import PARTS, with_validation
+from .places import PARTS, of_parts
 from .torch_samples import is_samples, read_samples, shared_states
 from .windows import windows_of
 
@@ -403,15 +403,13 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
     counts = [[len(arrays[at]) for arrays in columns] for at in range(0, len(joined), 2)]
     owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
-    xs, ys = joined[::2], joined[1::2]
-    validation = with_validation(xs, ys, owners)
-    x_test, y_test, client_test = (xs[1], ys[1], owners[1]) if len(suffixes) > 1 else (None, None, None)
     _require_no_classes(name, joined[1], settings)
     vocabulary = _tokens().find(settings.tokenizer).vocabulary if settings.tokenizer else 0
-    return Dataset(
-        name, xs[0], ys[0], x_test, y_test, owners[0], client_test, settings.num_classes,
-        tuple(listed(settings.class_names)), vocabulary, split="given" if len(suffixes) > 1 else "",
-        client_names=tuple(client.name for client in clients), remarks=tuple(said), validation=validation,
+    return of_parts(
+        name, joined[::2], joined[1::2], owners, num_classes=settings.num_classes,
+        class_names=tuple(listed(settings.class_names)), vocabulary=vocabulary,
+        split="given" if len(suffixes) > 1 else "", client_names=tuple(client.name for client in clients),
+        remarks=tuple(said),
         feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else (),
     )  # fmt: skip
 

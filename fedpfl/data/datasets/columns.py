@@ -23,7 +23,7 @@ from ...core.option import part as imported
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
 from .categories import SIGN, TIMES, as_features, categories, moment, with_words
-from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, opened, part_of, with_validation
+from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, of_parts, opened, part_of
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
@@ -610,14 +610,12 @@ def to_dataset(
         rows = _rows_of_parts(parts[0], settings)
         xs, numbers = [xs[0][mine] for mine in rows], [numbers[0][mine] for mine in rows]
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
-    validation = with_validation(xs, numbers, owners)
-    x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
     if counting := _counting(parts[0]):
         shown = f"column {counting[0]!r} counts the rows, and is a feature"
         remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")
-    return Dataset(
-        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, vocabulary=vocabulary,
-        client_names=client_names, feature_names=parts[0].features, remarks=remarks, validation=validation,
+    return of_parts(
+        name, xs, numbers, owners, class_names=names, vocabulary=vocabulary, client_names=client_names,
+        feature_names=parts[0].features, remarks=remarks,
     )  # fmt: skip
 
 

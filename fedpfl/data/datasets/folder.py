@@ -19,7 +19,7 @@ from ..dataset import Dataset
 from ..reading import data_dir, own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import ChosenParts, chosen_parts, is_part, need, opened, with_validation
+from .places import ChosenParts, chosen_parts, is_part, need, of_parts, opened
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
@@ -70,14 +70,9 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True, held: int =
     labels = np.array([number[name] for part in files.values() for name, of in part.items() for _ in of], np.int64)
     ends = np.cumsum([0, *(len(of) for of in paths.values())])
     xs, ys = ([of[start:end] for start, end in zip(ends, ends[1:])] for of in (pixels, labels))
-    validation = with_validation(xs, ys)
-    x_test, y_test = (xs[1], ys[1]) if tests else (None, None)
     counts = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
     left = (f"files that are no images are left out: {counts}",) if others else ()
-    return Dataset(
-        root.name, xs[0], ys[0], x_test, y_test, class_names=tuple(classes),
-        remarks=(*chosen.remarks, *left), validation=validation,
-    )  # fmt: skip
+    return of_parts(root.name, xs, ys, class_names=tuple(classes), remarks=(*chosen.remarks, *left))
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -19,7 +19,7 @@ from ..npy import UNREADABLE, header
 from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import with_validation
+from .places import of_parts
 
 try:
     from lzma import LZMAError
@@ -33,14 +33,9 @@ GAPS = 2
 
 
 def read_npz(
-    path: Path,
-    name: str = "",
-    num_classes: int | None = None,
-    alone: bool = False,
-    targets: bool = False,
-    gaps: bool = False,
-    tokenizer: str = "",
-) -> Dataset:
+    path: Path, name: str = "", num_classes: int | None = None, alone: bool = False, targets: bool = False,
+    gaps: bool = False, tokenizer: str = "",
+) -> Dataset:  # fmt: skip
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with which there may be
@@ -98,12 +93,10 @@ def read_npz(
                 at = int(y.argmax())
                 raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
-    validation = with_validation(xs, ys, owners)
-    x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
-    return Dataset(
-        name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, class_names=class_names,
+    return of_parts(
+        name or path.stem, xs, ys, owners, class_names=class_names,
         num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
-        validation=validation, remarks=tuple(said),
+        remarks=tuple(said),
         feature_names=imported("fedpfl.data.datasets.tokens:feature_names")(tokenizer) if tokenizer else (),
     )  # fmt: skip
 

@@ -7,13 +7,14 @@ import contextvars
 import importlib
 import re
 from pathlib import Path
-from typing import IO, Any, Iterable, Iterator, NamedTuple
+from typing import IO, Any, Iterable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
 from ...core.errors import DamagedFile, DataError
 from ...core.files import open_regular, read_regular
 from ...core.names import in_short
+from ..dataset import Dataset
 
 # Size of a file of JSON, which takes several times as much memory.
 MAX_JSON = 2**31
@@ -102,17 +103,20 @@ def content_of(path: Path, most: int) -> bytes:
         raise DataError(f"{path}: cannot be read: {error.more}") from None
 
 
-def with_validation(*columns: list[Any]) -> np.ndarray | None:
-    """Lay the third part of a data set, for validation, behind the first one, for training, in each of its columns.
+def of_parts(
+    name: str, xs: Sequence[Any], ys: Sequence[Any], owners: Sequence[np.ndarray | None] = (), **more: Any
+) -> Dataset:
+    """Return a data set whose parts are for training, perhaps for tests, and with these perhaps for validation.
 
-    Returns which of the samples are for validation; None, where there is no third part.
+    ``more`` is what else it has.
     """
-    if len(columns[0]) < 3:
-        return None
-    sizes = len(columns[0][0]), len(columns[0][2])
-    for column in columns:
-        last = column.pop()
-        if (last is None) != (column[0] is None):
-            raise DataError("of the parts for training and for validation only one names the owners of its samples")
-        column[0] = None if last is None else np.concatenate([column[0], last])
-    return np.repeat([False, True], sizes)
+    columns, held = [[*xs], [*ys], [*owners] or [None] * len(xs)], None
+    if len(xs) > 2:
+        held = np.repeat([False, True], (len(xs[0]), len(xs[2])))
+        for column in columns:
+            last = column.pop()
+            if (last is None) != (column[0] is None):
+                raise DataError("of the parts for training and for validation only one names the owners of its samples")
+            column[0] = None if last is None else np.concatenate([column[0], last])
+    (x, y, own), (x_test, y_test, own_test) = [*zip(*columns), (None, None, None)][:2]
+    return Dataset(name, x, y, x_test, y_test, own, own_test, validation=held, **more)

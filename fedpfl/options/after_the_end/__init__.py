@@ -38,10 +38,6 @@ class PersonaliseOption(Option):
         "train": "fedpfl.options.after_the_end.client:answer",
     }
 
-    def wanted(self, config: Any) -> bool:
-        """Return whether the run is over."""
-        return self.settings.on  # type: ignore[no-any-return]
-
     def check(self, config: Any) -> None:
         """Refuse a run that is not over."""
         if self.settings.on and not config.run.resume:
@@ -89,10 +85,6 @@ class MissedOption(Option):
     title = "Missed tests"
     Settings = MissedSettings
     parts = {"afterwards": "fedpfl.options.after_the_end.server:wait_for_missed"}
-
-    def wanted(self, config: Any) -> bool:
-        """Return whether there is a wait."""
-        return self.settings.missed_timeout > 0  # type: ignore[no-any-return]
 
     def check(self, config: Any) -> None:
         """Refuse to wait for tests that there are none of."""

@@ -33,10 +33,6 @@ class ClientSettingsOption(Option):
         "listener": "fedpfl.options.client_settings.server:own_weights",
     }
 
-    def wanted(self, config: Any) -> bool:
-        """Return whether a client has any."""
-        return bool(self.settings.client_settings)
-
     def check(self, config: Any) -> None:
         """Refuse what one client cannot have."""
         if self.wanted(config):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ...core.option import Option
 from ...core.settings import setting
@@ -29,7 +28,3 @@ class DiagnosticsOption(Option):
         "client": "fedpfl.options.diagnostics.client:Movement",
         "listener": "fedpfl.options.diagnostics.server:diagnostics",
     }
-
-    def wanted(self, config: Any) -> bool:
-        """Return whether it is on."""
-        return self.settings.diagnostics  # type: ignore[no-any-return]

@@ -32,10 +32,6 @@ class EvaluateGlobalOption(Option):
         "listener": "fedpfl.options.evaluate_global.server:mean_model",
     }
 
-    def wanted(self, config: Any) -> bool:
-        """Return whether it is on; nothing travels where the method has a global model."""
-        return self.settings.evaluate_global  # type: ignore[no-any-return]
-
     def check(self, config: Any) -> None:
         """Refuse clients with different models, which have no mean."""
         if self.settings.evaluate_global and config.run.client_models:
@@ -59,7 +55,3 @@ class EvaluateTrainedOption(Option):
     title = "Trained models"
     Settings = EvaluateTrainedSettings
     parts = {"client": "fedpfl.options.evaluate_global.client:Trained"}
-
-    def wanted(self, config: Any) -> bool:
-        """Return whether it is on."""
-        return self.settings.evaluate_trained  # type: ignore[no-any-return]

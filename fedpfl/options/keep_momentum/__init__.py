@@ -28,10 +28,6 @@ class KeepMomentumOption(Option):
     of_arrays = True
     parts = {"client": "fedpfl.options.keep_momentum.client:KeptMomentum"}
 
-    def wanted(self, config: Any) -> bool:
-        """Return whether it is on."""
-        return self.settings.keep_momentum  # type: ignore[no-any-return]
-
     def check(self, config: Any) -> None:
         """Refuse optimisers without momentum."""
         if self.settings.keep_momentum and not (config.training.optimizer == "sgd" and config.training.momentum):

@@ -33,10 +33,6 @@ class ListenersOption(Option):
     Settings = ListenersSettings
     parts = {"follower": "fedpfl.options.listeners.server:named_listeners"}
 
-    def wanted(self, config: Any) -> bool:
-        """Return whether any is named."""
-        return bool(self.settings.names)
-
     def check(self, config: Any) -> None:
         """Refuse what names no code."""
         for text in self.settings.names:

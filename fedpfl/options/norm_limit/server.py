@@ -46,7 +46,7 @@ class NormLimit(Listener):
     norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise.
     """
 
-    def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings, wire_dtype: str) -> None:
+    def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings | None, wire_dtype: str) -> None:
         self.factor, self.extras, self.privacy, self.wire_dtype = factor, extras, privacy, wire_dtype
         self._medians: dict[str, list[float]] = {}
         self._accepted: dict[str, list[float]] = {}
@@ -72,7 +72,7 @@ class NormLimit(Listener):
         """Refuse what is too long, and negative variances."""
         self._measured = self._check(rule, client)(shared, self._start)
         for name, array in reply.arrays.items():
-            if name in self.extras.unchecked() or self.privacy.on:
+            if name in self.extras.unchecked() or self.privacy:
                 like = self.extras.is_like_shared(name)  # gradients, control variates
                 least = self._like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
                 norm = distance(array.reshape(-1))
@@ -136,7 +136,7 @@ class NormLimit(Listener):
             return LARGEST
         usual = max(least, SPREAD * median(self._medians.get(name, [0.0])))
         noise = 0.0
-        if self.privacy.on:
+        if self.privacy:
             # The clipped update, and six deviations more than the mean of the noise's norm.
             noise = self.privacy.dp_clip_norm + self.privacy.deviation * (size**0.5 + 6)
         return min(LARGEST, self.factor * usual + noise)
@@ -149,5 +149,5 @@ def norm_limit(server: Server) -> NormLimit:
 
 def limit_of(config: Config, extras: Extras) -> NormLimit:
     """Return the limit that the settings say, for the shared arrays and these others."""
-    factor = config.of(NormLimitSettings).update_norm_limit
-    return NormLimit(factor, extras, config.of(PrivacySettings), config.run.wire_dtype)
+    factor, privacy = config.of(NormLimitSettings).update_norm_limit, config.of(PrivacySettings)
+    return NormLimit(factor, extras, privacy if privacy.on else None, config.run.wire_dtype)

@@ -70,10 +70,6 @@ class ParticipationOption(Option):
         "plan": "fedpfl.options.participation.available:check",
     }
 
-    def wanted(self, config: Any) -> bool:
-        """Return whether anything is not at its default."""
-        return self.settings != ParticipationSettings()  # type: ignore[no-any-return]
-
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name settings that change nothing in a simulation."""
         who, found = self.settings, []

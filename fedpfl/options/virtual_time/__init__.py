@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ...core.option import Option
 from ...core.settings import setting
@@ -29,7 +28,3 @@ class VirtualTimeOption(Option):
         "plan": "fedpfl.options.virtual_time.devices:read_bench",
         "attendance": "fedpfl.options.virtual_time.server:TimedParticipation",
     }
-
-    def wanted(self, config: Any) -> bool:
-        """Return whether devices are described."""
-        return bool(self.settings.devices_model)

@@ -21,7 +21,7 @@ from .devices import KEY, Device, DevicesModel, back_online
 # Microseconds.
 SECOND, HOUR = 1_000_000, 3_600_000_000
 # Names of the clock's arrays among a run's state.
-NOW, BUSY, LAST, MODEL = CLOCK_STATE = ("clock_now", "clock_busy", "clock_last", "clock_model")
+NOW, BUSY, LAST, MODEL = ("clock_now", "clock_busy", "clock_last", "clock_model")
 
 # From when on a device can receive, compute and send for another client.
 Free = tuple[int, int, int]

@@ -4,7 +4,7 @@ The page itself holds nothing. Every answer with content needs the token, which 
 browsers do not send; the page sends it in a header, which no page of another origin can do. Names in ``Host`` are
 refused unless they are known, so that no other name can be made to point here.
 
-It runs in a separate process next to a run (``beside``): it takes nothing from the run but reads its files.
+It runs in a separate process next to a run (``served_in_background``), of which it reads the files and takes nothing.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Timely(H11Protocol):
 
 
 @contextmanager
-def beside(page: LivePage) -> Iterator[None]:
+def served_in_background(page: LivePage) -> Iterator[None]:
     """Serve a page from a separate process, which ends with this block, or with this process if that is killed."""
     # Not forked: a run's process has threads, and memory that only its clients' workers need.
     process = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(page,), daemon=True)
@@ -216,7 +216,7 @@ class LiveBoard:
         with self._lock:
             self._board.receive(message)
 
-    def told(self) -> dict[str, Any]:
+    def payload(self) -> dict[str, Any]:
         """Return what the page shows of the bench."""
         with self._lock:
             devices, log = self._board.devices(), list(self._board.log)
@@ -242,7 +242,7 @@ def application(page: LivePage, board: LiveBoard | None = None) -> Guard:
         return JSONResponse(read_run(page.runs, asked.get("name", ""), asked.get("since", "")))
 
     def bench(request: Request) -> Response:
-        return JSONResponse(board.told() if board is not None else {"devices": [], "log": []})
+        return JSONResponse(board.payload() if board is not None else {"devices": [], "log": []})
 
     routes = [Route(path, file) for path in FILES]
     routes += [Route(f"/api/{endpoint.__name__}", endpoint) for endpoint in (runs, run, bench)]

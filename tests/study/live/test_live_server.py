@@ -25,7 +25,7 @@ from fedpfl.bench.mqtt.status import Board
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.study.live import page_server
-from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, beside, listen
+from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, listen, served_in_background
 
 
 def client(page, **headers):
@@ -136,7 +136,7 @@ def test_a_bench_is_told_without_what_devices_made_up(monkeypatch):
     now[0] = 1060.0
     board.receive(Message(topics.node_presence("nano-2"), b'{"state": "offline"}'))
     now[0] = 1100.0
-    told = board.told()
+    told = board.payload()
     first, second = told["devices"]
     assert first == {"name": "nano-1", "state": "online", "temperature": 51.2, "memory": 900, "power": 2500,
                      "heard": 100.0, "silent": True}  # fmt: skip
@@ -152,7 +152,10 @@ def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
     page = LivePage(tmp_path, listen(port=0))
     where, port = page.address("one"), page.listening.getsockname()[1]
     assert where == f"http://127.0.0.1:{port}/#token={page.token}&run=one"
-    with beside(page), httpx.Client(headers={"Authorization": f"Bearer {page.token}"}, timeout=HANG_SECONDS) as web:
+    with (
+        served_in_background(page),
+        httpx.Client(headers={"Authorization": f"Bearer {page.token}"}, timeout=HANG_SECONDS) as web,
+    ):
         assert web.get(f"http://127.0.0.1:{port}/api/run?name=one").json()["rounds"] == [1]
     assert not connects(port)
 
@@ -169,7 +172,7 @@ def test_a_browser_that_looks_on_sees_how_the_run_has_ended(tmp_path):
                 seen.append(web.get("/api/run?name=one").json()["state"])
                 time.sleep(0.05)
 
-    with beside(page):
+    with served_in_background(page):
         looking = InThread(look)
         wait_until(lambda: "stopped" in seen)
         (folder / "summary.md").touch()
@@ -196,10 +199,10 @@ def connects(port):
 BESIDE = """
 import sys, time
 from pathlib import Path
-from fedpfl.study.live.page_server import LivePage, beside, listen
+from fedpfl.study.live.page_server import LivePage, listen, served_in_background
 page = LivePage(Path(sys.argv[1]), listen(port=0))
 port = page.listening.getsockname()[1]
-with beside(page):
+with served_in_background(page):
     print(port, flush=True)
     time.sleep(600)
 """

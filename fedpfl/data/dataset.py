@@ -91,6 +91,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if any(isinstance(x, (tuple, dict)) for x in (self.x_train, self.x_test)):
             imported("fedpfl.data.packing:pack")(self)
+        if hasattr(self.x_train, "columns"):
+            imported("fedpfl.data.datasets.columns:align")(self)
         self._set("inputs", getattr(self.x_train, "inputs", None) or self.inputs)
         for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
             if getattr(self, field) is not None:

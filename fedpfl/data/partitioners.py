@@ -283,6 +283,7 @@ def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     if settings.partitioner not in ("iid", "natural", "dirichlet-sizes"):
         has = "masks" if data.has_masks else "numbers as targets"
         allowed = f"divides by classes, but {data.name} has {has}: use iid, natural or dirichlet-sizes"
+        allowed += "" if settings.targets or data.has_masks else "; labels of classes are whole numbers or names"
         raise ConfigError("partitioner", settings.partitioner, allowed)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())

@@ -381,6 +381,44 @@ def test_rows_of_x_and_y_are_those_of_their_indexes(order):
     np.testing.assert_array_equal(read((x.to_numpy(), y)).y_train, Y[:8][order])
 
 
+def of_columns(names="abcd"):
+    """Return a DataFrame X, each of whose columns holds a number of its own, and labels."""
+    pandas = pytest.importorskip("pandas")
+    x = pandas.DataFrame(np.arange(4.0) * 100 + np.zeros((20, 1)), columns=[*"abcd"])
+    return x[[*names]], pandas.Series(np.arange(20) % 2)
+
+
+PAIRS = {
+    "list": lambda one, two: [one, two],
+    "dict": lambda one, two: {"ann": one, "ben": two},
+    "training and test": lambda one, two: (one, two),
+    "four": lambda one, two: (*one, *two),
+    "four of clients": lambda one, two: [(*one, *two), (*two, *one)],
+    "x_train": lambda one, two: {"x_train": one[0], "y_train": one[1], "x_test": two[0], "y_test": two[1]},
+    "train": lambda one, two: {"train": {"x": one[0], "y": one[1]}, "test": {"x": two[0], "y": two[1]}},
+    "Dataset": lambda one, two: lambda: Dataset("data", *one, *two),
+}
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("order", ["dcba", "bacd"])
+def test_columns_of_x_are_joined_by_name(kind, order):
+    found = read(PAIRS[kind](of_columns(), of_columns(order)))
+    assert sorted(found.feature_names) == [*"abcd"]
+    numbers = ["abcd".index(name) * 100 for name in found.feature_names]
+    for x in (found.x_train, found.x_test):
+        if x is not None:
+            np.testing.assert_array_equal(x, np.tile(numbers, (len(x), 1)))
+    with pytest.raises(DataError, match=r"its columns are not those of .*; (missing|extra)"):
+        read(PAIRS[kind](of_columns(), (of_columns()[0].rename(columns={"b": "e"}), of_columns()[1])))
+
+
+def test_columns_of_x_with_numbers_alone_go_by_place():
+    x, y = of_columns()
+    found = read([(x.set_axis(range(4), axis=1), y), (x.to_numpy(), y)])
+    assert found.feature_names == () and (found.x_train == x.to_numpy()[0]).all()
+
+
 def test_what_the_index_of_a_frame_is_called_counts_as_a_column():
     people = frame(range(N)).assign(client=["ann", "ben"] * (N // 2), no=range(N))
     wanted = read(people.drop(columns="no"))

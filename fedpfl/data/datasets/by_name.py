@@ -21,7 +21,9 @@ from .categories import with_words
 from .columns import (  # fmt: skip
     FileSamples,
     common_order,
+    is_frame,
     listed,
+    names_in_frame,
     places,
     read_frame,
     require_ignored,
@@ -257,19 +259,19 @@ def _is_part(thing: Any) -> bool:
         return named.keys() == set(PAIR) and _is_pair([named["x"], named["y"]])
     if isinstance(thing, (list, tuple)):
         return len(thing) == len(PAIR) and _is_pair(thing)
-    return _is_frame(thing) or _is_table(thing) or is_samples(thing)
+    return is_frame(thing) or _is_table(thing) or is_samples(thing)
 
 
 def _is_pair(thing: Sequence[Any]) -> bool:
     """Return whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
     x, y = thing
-    if are_several(x) and _is_array(y) and not _is_frame(y):
+    if are_several(x) and _is_array(y) and not is_frame(y):
         if frames := [
-            str(key) for key, one in (x.items() if isinstance(x, Mapping) else enumerate(x)) if _is_frame(one)
+            str(key) for key, one in (x.items() if isinstance(x, Mapping) else enumerate(x)) if is_frame(one)
         ]:
             raise DataError(f"input {frames[0]} of x is a DataFrame: inputs go by place; give its .to_numpy()")
         return True
-    if _is_frame(x) and _is_frame(y):
+    if is_frame(x) and is_frame(y):
         if {*x.columns} == {*y.columns}:
             return False
         if len(y.columns) == 1 and len(x) == len(y):
@@ -281,7 +283,7 @@ def _is_pair(thing: Sequence[Any]) -> bool:
         )
     if isinstance(y, list) and any(hasattr(label, "__len__") and not isinstance(label, str) for label in y[:1]):
         return False
-    return _is_array(x) and _is_array(y) and not _is_frame(y)
+    return _is_array(x) and _is_array(y) and not is_frame(y)
 
 
 def _is_array(thing: Any) -> bool:
@@ -292,11 +294,6 @@ def _is_array(thing: Any) -> bool:
         if isinstance(thing, (bool, int, float, str)):
             return True
     return not is_samples(thing) and (hasattr(thing, "__array__") or hasattr(thing, "toarray"))
-
-
-def _is_frame(thing: object) -> bool:
-    """Return whether an object is a pandas DataFrame, or one that works like it, without importing pandas."""
-    return any(kind.__name__ == "DataFrame" for kind in type(thing).__mro__) and hasattr(thing, "iloc")
 
 
 def _is_table(thing: object) -> bool:
@@ -313,7 +310,7 @@ def _joined(
 ) -> Dataset:
     """Lay what clients have end to end; not ``owned``: it is one data set; not ``named``: clients have only numbers."""
     sets = [part for client in clients for part in client[2:] if part is not None]
-    for kind, read in ((_is_frame, _of_frames), (_is_table, _of_tables)):
+    for kind, read in ((is_frame, _of_frames), (_is_table, _of_tables)):
         if all(map(kind, sets)):
             found = read(name, clients, settings, owned)
             return found if clients[0].test is None else replace(found, split="given")
@@ -378,6 +375,7 @@ def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned:
 
 def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
     said: dict[str, None] = {}
+    clients, feature_names = _aligned(clients)
     suffixes = (
         ("",) if clients[0].test is None else ("_train", "_test", *(["_val"] if clients[0].val is not None else []))
     )
@@ -410,8 +408,32 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
         class_names=tuple(listed(settings.class_names)), vocabulary=vocabulary,
         split="given" if len(suffixes) > 1 else "", client_names=tuple(client.name for client in clients),
         remarks=tuple(said),
-        feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else (),
+        feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else feature_names,
     )  # fmt: skip
+
+
+def _aligned(clients: list[_Client]) -> tuple[list[_Client], tuple[str, ...]]:
+    """Return clients whose DataFrames x have their columns in one order, by name, and the names if all have these."""
+    parts = [(at, word, part) for at, client in enumerate(clients) for word in PARTS
+             if (part := getattr(client, word)) is not None]  # fmt: skip
+    found = [(at, word, pair) for at, word, part in parts if (pair := _pair_of(part)) and names_in_frame(pair[0])]
+    if not found:
+        return clients, ()
+    first, wanted = common_order([names_in_frame(x) for _, _, (x, _) in found])
+    clients = [*clients]
+    for at, word, (x, y) in found:
+        places_now = places(names_in_frame(x), wanted, clients[at].where, clients[found[first][0]].where)
+        moved: Any = x.iloc[:, places_now], y
+        clients[at] = clients[at]._replace(**{word: moved})
+    return clients, wanted if len(found) == len(parts) else ()
+
+
+def _pair_of(part: Any) -> tuple[Any, Any] | None:
+    """Return x and y of what is a pair of them."""
+    if isinstance(part, Mapping):
+        named = {str(key).lower(): value for key, value in part.items()}
+        part = tuple(named.get(word) for word in PAIR)
+    return (part[0], part[1]) if isinstance(part, (tuple, list)) and len(part) == len(PAIR) else None
 
 
 def _require_no_classes(name: str, y: np.ndarray, settings: DataSettings) -> None:

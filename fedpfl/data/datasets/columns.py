@@ -12,7 +12,7 @@ import re
 from array import array
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence, cast
 
 import numpy as np
 
@@ -162,6 +162,27 @@ def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: ob
         raise DataError(f"{where}: its columns are not those of {whose}; {differ}")
     place = _place(names, where)
     return [place[name] for name in wanted]
+
+
+def is_frame(thing: object) -> bool:
+    """Return whether an object is a pandas DataFrame, or one that works like it, without importing pandas."""
+    return any(kind.__name__ == "DataFrame" for kind in type(thing).__mro__) and hasattr(thing, "iloc")
+
+
+def names_in_frame(x: Any) -> list[str]:
+    """Return the names of a DataFrame's columns; nothing of other objects, and where columns have numbers alone."""
+    names = [*x.columns] if is_frame(x) else []
+    return [*map(str, names)] if any(isinstance(name, str) for name in names) else []
+
+
+def align(data: Dataset) -> None:
+    """Bring the DataFrames x of a data set into one order of columns, in place, before it is checked."""
+    names = names_in_frame(data.x_train)
+    if names and names_in_frame(data.x_test):
+        at = places(names_in_frame(data.x_test), names, f"{data.name}: x_test", "x_train")
+        object.__setattr__(data, "x_test", cast(Any, data.x_test).iloc[:, at])
+    if names and not data.feature_names:
+        object.__setattr__(data, "feature_names", tuple(names))
 
 
 def common_order(orders: Sequence[Sequence[str]]) -> tuple[int, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import sys
 from bdb import BdbQuit
 from itertools import islice
 from operator import getitem
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -193,6 +193,9 @@ class _Reading:
         found = list(self._each(sampler, max(MAX_ENDLESS, 10 * length)))
         for generator, state in kept:
             generator.set_state(state)
+        repeated = _repeated(found)
+        if repeated:
+            self._said[f"draws that repeat a sample, maybe in training and in test: {repeated}; give a test set"] = None
         return found
 
     def _each(self, things: Any, limit: int = MAX_ENDLESS) -> Iterator[Any]:
@@ -259,6 +262,14 @@ class _Reading:
                 raise DataError(
                     f"{self._where}: {word} of sample {number} is {now.dtype}, and of sample 0 {before.dtype}"
                 )
+
+
+def _repeated(draws: list[Any]) -> int:
+    """Return how many of a sampler's draws, or of those in its batches, are of a sample that was drawn before."""
+    plain = [draw.tolist() if hasattr(draw, "tolist") else draw for draw in draws]
+    places = [place for draw in plain for place in (draw if isinstance(draw, list) else [draw])]
+    known = [place for place in places if isinstance(place, Hashable)]
+    return len(known) - len(set(known))
 
 
 def _are_lists(places: list[Any]) -> bool:

@@ -87,7 +87,7 @@ class FedBABU(MethodStrategy):
     ) -> None: ...
 
 class FedBN(MethodStrategy):
-    """Share all but BatchNorm's parameters and running statistics b_i."""
+    """Share all but BatchNorm's parameters and running statistics."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., **settings: Any,

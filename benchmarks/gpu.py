@@ -49,7 +49,7 @@ from fedpfl.setup.objects import as_setting
 NEEDS = {
     "torch": "PyTorch 2.1 or newer, with CUDA for --device cuda", "numpy": "NumPy", "safetensors": "safetensors",
     "pfl": "pfl-research (optional), with dp-accounting, multiprocess, dill, prv-accountant, dm-tree and immutabledict",
-    "fluke": "fluke-fl (optional), with all that it asks for",
+    "fluke": "fluke-fl (optional), with cerberus, diskcache, omegaconf and antlr4-python3-runtime",
 }  # fmt: skip
 PARTS = ("works", "methods", "growth", "prices")
 # Those that can be imported by this name take part, each with a script in benchmarks/peers.
@@ -57,8 +57,8 @@ PEERS = {"pfl-research": ("pfl", "pfl_run.py"), "fluke": ("fluke", "fluke_run.py
 PEER_SECONDS = 60.0
 # Seeds of a method on the CPU: how much its accuracy differs between them bounds what a GPU may change.
 SEEDS = 3
-# Rounds before those that count.
-WARM_UP = 1
+# Rounds before those that count, and after them: the last one ends with tests.
+WARM_UP, LAST = 1, 1
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Work:
         return self.epochs * -(-self.samples // self.batch)
 
 
-HEAVY = Work("heavy: fedavg-cnn", "fedavg-cnn", (1, 28, 28), 20, 4, 2850, 50, 5, 20, 2)
-LIGHT = Work("light: mlp", "mlp", (1, 28, 28), 1000, 1000, 57, 13, 1, 20, 2)
-RESNET = Work("resnet8", "resnet8", (3, 32, 32), 100, 20, 500, 20, 5, 50, 2)
+HEAVY = Work("heavy: fedavg-cnn", "fedavg-cnn", (1, 28, 28), 20, 4, 2850, 50, 5, 20, 3)
+LIGHT = Work("light: mlp", "mlp", (1, 28, 28), 1000, 1000, 57, 13, 1, 20, 3)
+RESNET = Work("resnet8", "resnet8", (3, 32, 32), 100, 20, 500, 20, 5, 50, 3)
 
 
 def works(small: bool) -> list[Work]:
@@ -196,7 +196,7 @@ def settings_of(work: Work, options: argparse.Namespace, **more: Any) -> dict[st
     """Return fedpfl's settings for a work."""
     return {
         "method": "fedavg", "model": work.model, "fraction-train": work.chosen / work.clients, "seed": options.seed,
-        "num-server-rounds": work.rounds + WARM_UP, "evaluate-every": 0, "local-epochs": work.epochs,
+        "num-server-rounds": WARM_UP + work.rounds + LAST, "evaluate-every": 0, "local-epochs": work.epochs,
         "batch-size": work.batch, "optimizer": "sgd", "learning-rate": 0.01, "momentum": 0.0, "weight-decay": 0.0,
         "device": options.device, "precision": "tf32" if options.device == "cuda" else "float32", **more,
     }  # fmt: skip
@@ -423,7 +423,7 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
     def ours(**more: Any) -> Callable[[], dict[str, Any]]:
         def run() -> dict[str, Any]:
             found = fedpfl_rounds(settings_of(work, options, **more), data)
-            return told(found["seconds"][WARM_UP:], alone=found["alone"])
+            return told(found["seconds"][WARM_UP:-LAST], alone=found["alone"])
 
         return run
 
@@ -469,7 +469,7 @@ def idle(work: Work, data: Sequence[Any], options: argparse.Namespace) -> dict[s
                 profiler.__exit__(None, None, None)
             return False
 
-    values = {**settings_of(work, options), "num-server-rounds": WARM_UP + 2}
+    values = {**settings_of(work, options), "num-server-rounds": WARM_UP + 2 + LAST}
     seconds = fedpfl_rounds(values, data, Watch())["seconds"][WARM_UP]
     on_card = [one for one in profiler.events() if one.device_type == DeviceType.CUDA and not one.is_user_annotation]
     busy = covered([(one.time_range.start, one.time_range.end) for one in on_card]) / 1e6
@@ -503,7 +503,7 @@ def measure_growth(options: argparse.Namespace, record: Record) -> None:
             def run(work: Work = work) -> dict[str, Any]:
                 values = settings_of(work, options, **{"clients-at-once": work.clients})
                 seconds = fedpfl_rounds(values, federation(work, options.seed))["seconds"]
-                middle = statistics.median(seconds[WARM_UP:])
+                middle = statistics.median(seconds[WARM_UP:-LAST])
                 return {
                     "clients": work.clients, "seconds": middle, "clients/s": work.clients / middle,
                     "samples/s": work.clients * work.samples * work.epochs / middle, "peak GiB": peak(),

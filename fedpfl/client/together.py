@@ -269,8 +269,9 @@ class Together:
         except RAISED as error:  # one client's: the others continue
             return error
         finally:
-            turns.reset()
-            if client.later is not None and not client.is_loaded:
+            if client.is_loaded:
+                turns.reset()
+            elif client.later is not None:
                 # It refers to the round that refers to it: the client's arrays would stay until a collection.
                 client.later.wait_for(_is_over)
 

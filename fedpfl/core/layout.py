@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Callable, Mapping, Sequence, Tuple
+from functools import cached_property, lru_cache
+from typing import Any, Callable, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -210,8 +210,14 @@ def rounded(flat: np.ndarray, dtype: str) -> np.ndarray:
     return decode(encode(flat, dtype))
 
 
+@lru_cache(maxsize=64)
+def _name(dtype: Any) -> str:
+    """Return a number type's name, which NumPy takes longer to make than a small vector to read."""
+    return str(dtype.name)
+
+
 def decode(received: np.ndarray) -> np.ndarray:
     """Return a received vector as float32; one that is not of floats raises ``LayoutError``."""
-    if received.ndim != 1 or received.dtype.name not in DTYPES:
+    if received.ndim != 1 or _name(received.dtype) not in DTYPES:
         raise LayoutError(f"a {received.ndim}-dimensional {received.dtype} array arrived, expected a float vector")
     return np.ascontiguousarray(received, dtype=np.float32)

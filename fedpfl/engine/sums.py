@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +18,6 @@ from .listener import Listener, SumCheck
 from .replies import Expected
 from .rounds import RoundLoop, require_layout
 from .transport import TRAIN, Request, count_bytes
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@runtime_checkable
-class ChecksRows(Protocol):
-    """A check that looks at many vectors at once."""
-
-    def of_rows(self, rows: Tensor, start: Tensor) -> Sequence[Mapping[str, float] | LayoutError]:
-        """Return what a call would return or raise for each row, computed where the rows are."""
 
 
 class Counted(NamedTuple):
@@ -47,7 +36,10 @@ class Counted(NamedTuple):
 
 
 class GroupSum(NamedTuple):
-    """The answer of a group: its replies in client order, and the sum of their vectors times their weights."""
+    """The answer of a group, or of all groups of a round: its replies in client order, and the sum of the groups' sums.
+
+    A group's sum is that of its vectors times their weights.
+    """
 
     replies: list[Counted]
     total: np.ndarray
@@ -79,44 +71,6 @@ class Adder:
             return counted._replace(refused=printable(str(error)))
         total.add(vector, self.weights[client.id])
         return counted._replace(found=found)
-
-    def add_rows(
-        self, replies: Sequence[tuple[Client, Payload]], rows: Tensor, start: Tensor
-    ) -> tuple[list[Counted], np.ndarray]:  # fmt: skip
-        """Do what :meth:`add` does for replies whose vectors are ``rows``, where these are; return their sum, too.
-
-        The sum has the bits of :meth:`add`. Norms differ in their last digits.
-        """
-        seen = [_rows_seen(check, rows, start) for check in self.checks]
-        products = rows.double()
-        total = products.new_zeros(rows.shape[1])
-        counted = []
-        for (client, reply), product, *found in zip(replies, products, *seen, strict=True):
-            examined = self.expected.examine(TRAIN, client, reply.metrics)
-            one = Counted(client.id, reply.metrics, count_bytes(reply), examined, None)
-            wrong = [of_one for of_one in found if isinstance(of_one, LayoutError)]
-            if not examined[0] and wrong:
-                one = one._replace(refused=printable(str(wrong[0])))
-            elif not examined[0]:
-                # Two steps: a GPU would round their fusion differently.
-                total.add_(product.mul_(self.weights[client.id]))
-                one = one._replace(found=tuple(of_one for of_one in found if not isinstance(of_one, LayoutError)))
-            counted.append(one)
-        return counted, total.cpu().numpy()
-
-
-def _rows_seen(check: SumCheck, rows: Tensor, start: Tensor) -> Sequence[Mapping[str, float] | LayoutError]:
-    """Return what a check returns or raises for each row; it is called with each if it has no way for all."""
-    if isinstance(check, ChecksRows):
-        return check.of_rows(rows, start)
-    found: list[Mapping[str, float] | LayoutError] = []
-    first = start.cpu().numpy()
-    for row in rows.cpu().numpy():
-        try:
-            found.append(check(row, first))
-        except LayoutError as error:
-            found.append(error)
-    return found
 
 
 def of_groups(

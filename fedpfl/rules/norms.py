@@ -85,7 +85,7 @@ class NormCheck:
         negative = {name: (rows[:, place] < 0).any(1).tolist() for name, place in self.variances.items()}
         norms = {}
         for name, places in self.places.items():
-            squares = sum((rows[:, at] - start[at]).double().square().sum(1) for at in places)
+            squares = sum((rows[:, at] - start[at]).double().square_().sum(1) for at in places)
             norms[name] = cast("Tensor", squares).sqrt().tolist()
         found: list[dict[str, float] | LayoutError] = []
         for row in range(len(rows)):

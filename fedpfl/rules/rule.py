@@ -269,9 +269,9 @@ class Rule(ABC):
         Parameters
         ----------
         clients : sequence of Client
-            Those of one group that answered, in client order; called in the order of groups.
+            Those of one group that answered, in client order; called in the order of groups, or once for all groups.
         total : ndarray of float64, shape (layout.size,)
-            The sum, made by :class:`RunningMean`.
+            The sum, as :class:`RunningMean` makes it of a group, or the sum of the groups' sums.
         """
         raise NotImplementedError  # who returns a factor by `weight_in_sum` has it, as `Mean` does
 

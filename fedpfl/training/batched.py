@@ -441,14 +441,16 @@ class _Run:
         found = losses.cpu()
         if self.merged.padded and not bool(torch.isfinite(found).all()):
             raise CannotStack("a phase uses all rows of a tensor with a row for each sample")
-        means = {}
+        means, of_each = {}, found.tolist()
+        rows = zip(*(array.unbind() for array in self.stacked.values()))
+        arrays = [dict(zip(self.stacked, of_one)) for of_one in rows]
         moves = bool(self.settings.optimizer == "sgd" and self.settings.momentum and self.phase.learning_rate != 0)
         for at, (member, sizes) in enumerate(zip(self.members, self.sizes)):
-            member.given, member.arrays = None, {name: array[at] for name, array in self.stacked.items()}
+            member.given, member.arrays = None, arrays[at]
             self.merged.write_back(at, self.changed)
             if moves and member.velocity is not None and self.velocity:
                 member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
-            means[id(member)] = summed(list(found[at, : len(sizes)]), sizes) / sum(sizes)
+            means[id(member)] = summed(of_each[at][: len(sizes)], sizes) / sum(sizes)
         return [means.get(id(member), 0.0) for member in self.all_members]
 
 

@@ -110,7 +110,7 @@ def run_phase(
                 if lone:
                     set_mode(norms, True)
     trained_on = [size for of_epoch in epochs for size in of_epoch]
-    return summed(losses, trained_on) / sum(trained_on)
+    return summed(torch.stack(losses).tolist(), trained_on) / sum(trained_on)
 
 
 def step_precision(settings: TrainingSettings) -> ContextManager[Any]:
@@ -280,9 +280,9 @@ def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generato
         yield Batch(inputs, labels, positions)
 
 
-def summed(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
+def summed(losses: Sequence[float], sizes: Sequence[int]) -> float:
     """Return the sum of the batches' mean losses times their sizes, added up in float32 one after the other."""
-    summands = np.array(torch.stack(list(losses)).tolist(), np.float32) * np.array(sizes, np.float32)
+    summands = np.array(losses, np.float32) * np.array(sizes, np.float32)
     return float(np.add.accumulate(summands)[-1])
 
 

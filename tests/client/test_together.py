@@ -14,9 +14,10 @@ from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together, _are_finite
 from fedpfl.core.stored import read_arrays
+from fedpfl.engine import at_once
+from fedpfl.engine.at_once import RowSum
 from fedpfl.engine.pool import WorkerPool
 from fedpfl.engine.simulation_transport import SimulationTransport, default_workers
-from fedpfl.engine.sums import Adder
 from fedpfl.engine.transport import TRAIN
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.rules import averages
@@ -192,16 +193,19 @@ def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, e
 
 
 # With arrays of its own, split inside arrays, with phases that run client by client, and whose rule needs each reply.
+# With room for the vectors of all groups or of one.
+@pytest.mark.parametrize("room", [at_once.ROOM, 1])
 @pytest.mark.parametrize("method", ["fedavg", "feddecomp", "fedsplit", "per-fedavg", "fedas"])
-def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tmp_path, monkeypatch, method):
+def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tmp_path, monkeypatch, method, room):
     monkeypatch.setattr(averages, "MIN_GROUPS", 2)
-    groups, add_rows = [], Adder.add_rows
+    monkeypatch.setattr(at_once, "ROOM", room)
+    groups, add = [], RowSum.add
 
-    def counting(adder, replies, *others):
-        groups.append([client.id for client, _ in replies])
-        return add_rows(adder, replies, *others)
+    def counting(total, of_groups, rows):
+        groups.extend([client.id for client, _ in group] for group in of_groups)
+        return add(total, of_groups, rows)
 
-    monkeypatch.setattr(Adder, "add_rows", counting)
+    monkeypatch.setattr(RowSum, "add", counting)
     given = {"method": method, **needed(method), **FEW_SAMPLES}
     arrays, lines, *_ = run(tmp_path, "here", 3, **given)
     only_sums = method != "fedas"

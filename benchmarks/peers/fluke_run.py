@@ -51,13 +51,15 @@ class AllClients(Evaluator):
     def evaluate(self, round: int, model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Count the correct predictions."""
         begun = time.perf_counter()
-        model.eval()
+        device = next(model.parameters()).device
+        model.eval().to(self._clients[0][0].device)  # the server's rests on the CPU
         correct, loss_sum = 0, 0.0
         for samples in self._clients:
             for x, y in batches(samples):
                 logits = model(x)
                 correct += int((logits.argmax(1) == y).sum())
                 loss_sum += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
+        model.to(device)
         self.accuracy = correct / sum(len(y) for _, y in self._clients)
         self.seconds = time.perf_counter() - begun
         return {"accuracy": self.accuracy}

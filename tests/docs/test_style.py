@@ -53,7 +53,7 @@ WORDS = {
     ".": 360,
     "contributing": 2_350,
     "devices": 7_100,
-    "how-to": 21_900,
+    "how-to": 22_000,
     "learn": 4_000,
     "methods": 12_500,
     "reference": 7_500,

@@ -149,8 +149,6 @@ def test_the_page_on_data_says_the_memory_that_was_measured():
 
 # By page: the sections whose tables were measured before there were records, and why they stay.
 BY_HAND = {
-    "results/pfllib-fashion-mnist.md": {"Five methods in both programs": "needs its program"},
-    "results/feddecomp.md": {"FedDecomp's table 1 at the paper's size": "four runs, each hours long"},
     "results/performance.md": dict.fromkeys(
         ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),

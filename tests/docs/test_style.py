@@ -57,7 +57,7 @@ WORDS = {
     "learn": 4_000,
     "methods": 12_500,
     "reference": 7_500,
-    "results": 12_100,
+    "results": 12_150,
     "tutorial": 2_200,
 }
 # What a setting or an option is begins with its noun.

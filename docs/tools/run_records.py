@@ -397,6 +397,16 @@ def measured(records: Path, words: Sequence[str]) -> str:
 
 
 @table
+def works(records: Path, words: Sequence[str]) -> str:
+    """Return the seconds a round of each work of ``benchmarks/gpu.py``, a row for each way to do it: ``RECORD``."""
+    parts = one(f"figures/{words[0]}", records)["values"]["parts"]
+    found, ways = (list(dict.fromkeys(part.split(" | ")[at] for part in parts)) for at in (0, 1))
+    rows = [[way, *(f"{parts[f'{work} | {way}']['median']:.3f}" for work in found)] for way in ways if way != "idle"]
+    idle = ["the card is idle", *(f"{100 * parts[f'{work} | idle']['idle share']:.0f} %" for work in found)]
+    return markdown(["", *found], [*rows, idle])
+
+
+@table
 def programs(records: Path, words: Sequence[str]) -> str:
     """Return another program's accuracies and a column's records after as many rounds: ``EXPERIMENT COLUMN RECORD``."""
     name, column, script = words

@@ -53,11 +53,11 @@ WORDS = {
     ".": 360,
     "contributing": 2_350,
     "devices": 7_100,
-    "how-to": 22_000,
+    "how-to": 21_900,
     "learn": 4_000,
     "methods": 12_500,
     "reference": 7_500,
-    "results": 12_150,
+    "results": 12_100,
     "tutorial": 2_200,
 }
 # What a setting or an option is begins with its noun.

@@ -307,31 +307,43 @@ def published(records: Path, words: Sequence[str]) -> str:
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
     found = {of["row"]: of for of in read(name, records) if of["column"] == column}
     counts = {row: of for row, of in found.items() if of["rounds"] >= MIN_ROUNDS}
-    rows, pairs = [], {}
+    rows, pairs, order = [], {}, {}
+    equal = min((of["rounds"] for of in counts.values()), default=0)
     for row in (row for row in experiment.rows if row in counts):
         theirs, of = values[row][place], counts[row]
         best = of["best"]["weighted"]
         if theirs:
             pairs[row] = float(str(theirs).split()[0]), best
+            order[row] = pairs[row][0], _best_until(of["curves"], equal)
         apart = f"{best - pairs[row][0]:+.2f}" if theirs else ""
         rows.append([row, str(theirs or "–"), f"{best:.2f}", apart, str(of["rounds"])])
-    missing = f" Not run: {', '.join(row for row in experiment.rows if row not in counts)}."
-    head = ["", "published", "here", "difference", "rounds"]
-    return f"{markdown(head, rows)}\n\n{agreement(pairs)}{missing if len(rows) < len(experiment.rows) else ''}"
+    missing = ", ".join(row for row in experiment.rows if row not in counts)
+    text = agreement(pairs, order, equal) + (f" Not run: {missing}." if missing else "")
+    return f"{markdown(['', 'published', 'here', 'difference', 'rounds'], rows)}\n\n{text}"
 
 
-def agreement(pairs: Mapping[str, tuple[float, float]]) -> str:
-    """Return how many rows are within the goal, and whether the order is the published one."""
+def _best_until(curves: Mapping[str, Sequence[float]], last: int) -> float:
+    """Return the best accuracy of the tests up to a round."""
+    pairs = zip(curves["round"], curves["weighted"], strict=True)
+    return max(accuracy for at, accuracy in pairs if at <= last)
+
+
+Pairs = Mapping[str, tuple[float, float]]
+
+
+def agreement(pairs: Pairs, order: Pairs, rounds: int) -> str:
+    """Return how many rows are within the goal, and Kendall's τ of the orders after equally many rounds."""
     if len(pairs) < 2:
         return "Too few rows have run to be compared."
     from scipy.stats import kendalltau
 
-    theirs, ours = zip(*pairs.values(), strict=True)
+    theirs, ours = zip(*order.values(), strict=True)
     near = [row for row, (a, b) in pairs.items() if abs(a - b) <= (1.5 if row in ONE_MODEL else 0.5)]
     far = ", ".join(row for row in pairs if row not in near)
     text = (
         f"Within 0.5 points of the published value (1.5 for one model for all): {len(near)} of the {len(pairs)} rows "
-        f"that have run. Kendall's τ of the two orders is {kendalltau(theirs, ours).statistic:.2f}."
+        f"that have run. Kendall's τ of the two orders, here after {rounds} rounds each, is "
+        f"{kendalltau(theirs, ours).statistic:.2f}."
     )
     return text + (f" Not within: {far}." if far else "")
 

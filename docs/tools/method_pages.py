@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REST = "Others"
 # For whoever opens a page to edit it.
-MADE = "<!-- by docs/tools/method_pages.py -->"
+MADE = "<!-- docs/tools/method_pages.py -->"
 OVERVIEW = """\
 # Methods
 
@@ -68,8 +68,6 @@ With `tune-epochs` clients fine-tune a copy before evaluation (FedAvg+, FedProx+
 way. [`server-optimizer`](../reference/configuration.md#servers-step) makes FedAvgM, FedAdam and FedYogi of a mean,
 [`robust-aggregation`](../how-to/robustness.md#robust-aggregation) limits malicious (Byzantine) clients, and in a
 [Flower app](../how-to/from-a-flower-app.md) each method is a `fedpfl.strategies` class.
-
-To cite a method: [references.bib](references.bib) has all papers in BibTeX.
 
 ## Symbols
 
@@ -153,7 +151,7 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
     lines += ["", notes, "", cost_line(name)]
     if texts:
         like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
-        lines += ["", "## Use it", "", f"**If:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
+        lines += ["", "## Use", "", f"**If:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
         lines += ["", f"**Tuning:** {texts['tune']}", "", f"**Compare with** {like}."]
     lines += ["", "## Settings", "", "```sh", f"fedpfl run -c '{command_of(method)}'", "```", ""]
     lines += settings_lines(method)
@@ -161,7 +159,7 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
     if about:
         _, _, _, followed = citation(method)
         followed = f"the paper, {followed}" if followed[:1].islower() else followed
-        lines += ["", "## Differences from the paper", "", f"Follows {followed}", "", about.partition("\n\n")[2]]
+        lines += ["", "## Differences", "", f"Follows {followed}", "", about.partition("\n\n")[2]]
     text = re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 

@@ -318,7 +318,8 @@ def published(records: Path, words: Sequence[str]) -> str:
         apart = f"{best - pairs[row][0]:+.2f}" if theirs else ""
         rows.append([row, str(theirs or "–"), f"{best:.2f}", apart, str(of["rounds"])])
     missing = ", ".join(row for row in experiment.rows if row not in counts)
-    text = agreement(pairs, order, equal) + (f" Not run, or for fewer than {MIN_ROUNDS} rounds: {missing}." if missing else "")
+    text = agreement(pairs, order, equal)
+    text += f" Not run, or for fewer than {MIN_ROUNDS} rounds: {missing}." if missing else ""
     return f"{markdown(['', 'published', 'here', 'difference', 'rounds'], rows)}\n\n{text}"
 
 

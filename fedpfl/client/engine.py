@@ -252,7 +252,7 @@ class Engine:
         for option in self.parts:
             metrics.update(option.test(local, samples))
         if adaptation:
-            self.run_phases(adaptation, local, "adaptation")
+            self.run_phases(adaptation, local, "adaptation", factor=1.0)
             self.model.eval()
         score = self.score(personalised, local, samples)
         metrics.update(metrics_of("personalised", score))
@@ -268,10 +268,10 @@ class Engine:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         return Payload(metrics=metrics)
 
-    def adapted(self, local: LocalRound, factor: float | None = None, method: Method | None = None) -> Forward:
-        """Adapt the loaded model to a test; return the forward pass with which the client predicts."""
+    def adapted(self, local: LocalRound, method: Method | None = None) -> Forward:
+        """Adapt the loaded model to a test, at the unscheduled rate; return the forward pass that predicts."""
         method = method or self.config.method
-        self.run_phases(method.adaptation(local), local, "adaptation", factor)
+        self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
         self.model.eval()
         personalised: Forward = method.personalised(self.model)
         return personalised

@@ -3,8 +3,8 @@
 Wu, Liu, Niu, Zhu, Tang: Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through
 Cautiously Aggressive Collaboration, ICCV 2023, Section 3 and Algorithm 1.
 
-The server finds the masks M_i, in the paper the clients. As in the authors' code they mark only what moved. An absent
-client counts with its last model.
+The server finds the masks M_i, in the paper the clients. Tests are after the mean; the authors' program also tests
+before it. As in the authors' code they mark only what moved. An absent client counts with its last model.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized
 Algorithm 1.
 
 A round's class means are shuffled; the authors' program takes them client by client, and its head keeps its initial
-values, because its optimiser belongs to a client's model.
+values, because its optimiser belongs to a client's model. It tests the client's own head.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML
 2021, Algorithm 1.
+
+There the base takes one step in a round; here it trains for ``local-epochs``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.
 
-The server's batches have B class means. The authors' program predicts by the nearest prototype, and sends prototypes of
-classes that no client has had.
+The server's batches have B class means. The authors' program predicts by the nearest prototype, sends prototypes of
+classes that no client has had, and ran with λ 10 (``fedproto-pull``).
 """
 
 from __future__ import annotations

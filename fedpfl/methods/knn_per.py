@@ -2,6 +2,9 @@
 
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022, Section 3 and
 Algorithm 1.
+
+The paper chooses λ for each client on held-out samples (``knn-per-tune``). The authors'
+kernel has the squared distance divided by the number of features.
 """
 
 from __future__ import annotations

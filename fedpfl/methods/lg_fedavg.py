@@ -2,6 +2,8 @@
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning with
 Local and Global Representations, 2020, Algorithm 1, without its optional adversarial and self-supervised losses.
+
+The authors' program starts from a model that FedAvg trained; here ``initial-weights`` gives one.
 """
 
 from __future__ import annotations

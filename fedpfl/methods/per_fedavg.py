@@ -30,7 +30,7 @@ class PerFedAvg(Method):
         for each batch, from w: w_i ← w_i − β·∇F_i(w_i), F_i(w) = f_i(w − α·∇f_i(w))
         send w_i
     server: w ← plain mean(w_i)
-    predict: w − α·∇f_i(w)
+    predict: w − α·∇f_i(w)        # of one batch
     """
 
     name = "per-fedavg"

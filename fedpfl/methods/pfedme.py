@@ -1,10 +1,11 @@
 """pFedMe: clients have models near the global one, which follows the gradient of their Moreau envelopes.
 
-T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1, which
-calls v_i θ.
+T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1, which calls
+v_i θ.
 
 As in the authors' code v_i starts a round from w and continues from batch to batch. A batch is one of the paper's R
-local rounds. The step η has the run's ``momentum`` and ``weight-decay``, in the paper none.
+local rounds. Only the clients that were asked train; in Algorithm 1 all do. The step η has the run's ``momentum`` and
+``weight-decay``, in the paper none.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ from fedpfl.core.errors import ConfigError
 
 from .registry import BaseHeadModel, NoHead
 
+# The name of a shortcut's convolution, which is not counted: ResNet-18 has 18 layers without them (He et al., 2016).
+PROJECTION = "downsample"
+
 
 class Parts(NamedTuple):
     """A model in two parts that share its layers: ``head(base(x))`` is ``model(x)``."""

@@ -110,7 +110,7 @@ class Simulation:
 
     def correct(self, local: LocalRound) -> float:
         """Count a client's correct predictions (or what the loss counts) with its model as it stands."""
-        personalised = self.engine.adapted(local, factor=1.0)
+        personalised = self.engine.adapted(local)
         return self.engine.score(personalised, local, self.engine.test_samples(local.client)).correct
 
 

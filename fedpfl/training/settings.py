@@ -99,8 +99,8 @@ class TrainingSettings:
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(
         "constant",
-        "Schedule of the learning rates over the rounds. exponential: times learning-rate-decay every round. "
-        "cosine: half a cosine that would reach 0 after the last round.",
+        "Schedule of the learning rates over the rounds; tests adapt models at the full rate. exponential: times "
+        "learning-rate-decay every round. cosine: half a cosine that would reach 0 after the last round.",
         choices=("constant", "exponential", "cosine"),
     )
     learning_rate_decay: float = setting(0.99, "Decay factor of the schedule exponential.", above=0, maximum=1)

@@ -113,7 +113,7 @@ def test_a_symbol_is_in_the_table_or_explained_on_the_page(method):
 def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
     text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
     assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))?; ", text, re.MULTILINE)
-    assert ("[BibTeX](references.bib)" in text) == ("## Differences from the paper" in text) == (method.name != "local")
+    assert ("[BibTeX](references.bib)" in text) == ("## Differences" in text) == (method.name != "local")
     for key in keys(method.Settings, method.name):
         assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
     (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)

@@ -173,6 +173,14 @@ def test_the_size_of_resnet9_is_the_paper_s():
     assert model.state_dict()["base.conv8.v"].numel() == 65_536
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [("resnet8", "base.layer3.0.conv2.v"), ("resnet18", "base.layer4.1.conv2.v")]
+)
+def test_clients_are_compared_by_the_last_convolution_and_not_by_a_shortcut(name, expected):
+    model = factorize(models.build(name, (3, 32, 32), 10), 5e-4, True, generator())
+    assert penultimate_v(model.state_dict()) == expected
+
+
 def test_a_model_without_a_layer_to_compare_by_is_refused():
     with pytest.raises(ConfigError, match="must have a convolution or a linear layer before its classifier"):
         penultimate_v(["head.u", "head.v", "head.mu"])

@@ -36,21 +36,21 @@ def test_without_tau_epochs_it_is_fedavg_with_uniform_weights_to_the_bit(tmp_pat
 
 
 @pytest.mark.parametrize("init", ["paper", "code"])
-def test_without_sigma_epochs_sigma_never_changes(tmp_path, init):
+def test_without_sigma_epochs_nothing_of_sigma_changes_but_the_running_statistics(tmp_path, init):
     settings = {**TAU_ONLY, **FEW_SAMPLES}
     run = simulate(tmp_path, 2, feddecomp_init=init, num_server_rounds=2, learning_rate=0.02, **settings)
-    first = _initial(tmp_path, 2, feddecomp_init=init, **settings)
-    assert same(shared(run), first)
-
-
-def test_running_statistics_follow_the_authors_code_on_request(tmp_path):
-    settings = {**TAU_ONLY, **FEW_SAMPLES}
-    run = simulate(
-        tmp_path, 2, feddecomp_lora_moves_statistics=True, num_server_rounds=1, learning_rate=0.02, **settings
-    )
-    first, last = _initial(tmp_path, 2, **settings), shared(run)
+    first, last = _initial(tmp_path, 2, feddecomp_init=init, **settings), shared(run)
     moved = {name for name in first if not np.array_equal(first[name], last[name])}
     assert moved == {name for name in first if name.endswith(("running_mean", "running_var"))}
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_running_statistics_follow_the_authors_code_on_request(tmp_path, moves):
+    values = federation(tmp_path, method="feddecomp", local_epochs=5, feddecomp_lora_moves_statistics=moves)
+    method = Config.parse(values).method
+    tau, sigma = method.schedule(None)
+    assert tau.move_statistics == moves
+    assert sigma.move_statistics
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(2, 1), (3, 1), (4, 2), (5, 2), (10, 4), (20, 8)])

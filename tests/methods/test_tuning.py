@@ -60,6 +60,15 @@ def test_a_method_with_an_adaptation_of_its_own_keeps_it_and_says_so(tmp_path, m
     assert words not in plain.task()["remarks"]
 
 
+def test_a_model_adapts_at_the_unscheduled_rate(tmp_path):
+    """A schedule that ends near 0 would otherwise leave the models of the last rounds as they are."""
+    settings = {**QUICK, "method": "fedavg", "tune_epochs": 3, "num_server_rounds": 2}
+    run = simulate(tmp_path, 2, learning_rate_schedule="exponential", learning_rate_decay=1e-4, **settings)
+    first, last = (line["global"]["loss"] - line["personalised"]["loss"] for line in run.metrics())
+    assert first > 0
+    assert last > first / 2
+
+
 def test_no_other_method_says_so():
     assert {name for name in methods() if adapts_itself(methods().get(name))} == set(OWN)
 

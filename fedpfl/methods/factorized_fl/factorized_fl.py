@@ -5,8 +5,8 @@ Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kerne
 
 Biases, γ and β of BatchNorm are averaged with u; the running statistics stay. Clients below τ are left out, but for the
 ``factorized-fl-min-aggregate`` nearest; with the paper's score of 0 they would weigh exp(0). The authors' program has
-10, so up to ten clients are never left out, and ε = 1 makes their weights nearly equal. Other differences from the
-program are settings or stand in configs/factorized-fl-cifar10.toml.
+10, so up to ten clients are never left out, and ε = 1 makes their weights nearly equal. Other differences are
+in ``configs/factorized-fl-cifar10.toml``.
 """
 
 from __future__ import annotations

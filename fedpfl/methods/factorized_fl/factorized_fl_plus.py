@@ -2,6 +2,8 @@
 
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 5.1 and Algorithm 2.
+
+The means of µ travel without entries below λ, too.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ class FactorizedFLPlus(FactorizedFL):
     """Share u, v and the sparse µ of each weight with similar clients.
 
     as α, but
-    client i: send u_i, v_i and the entries of µ_i that are not 0
+    client i: send u_i, v_i and the entries of µ_i from λ on
     server: (u_i, v_i, µ_i) ← Σ_{j ∈ S_i} ω_ij·(u_j, v_j, µ_j)
     """
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...core.errors import ConfigError
 from ...layers.replace import conv_arguments, layers_of, replace_layers, require_plain, weight_name
+from ...models.parts import PROJECTION
 
 
 class _Factorized(nn.Module):
@@ -132,8 +133,12 @@ def is_mu(name: str) -> bool:
 
 
 def penultimate_v(names: Iterable[str]) -> str:
-    """Return the name of the last v before the classifier, ``head``, of the names of a state dict in order."""
+    """Return the name of the last v before the classifier, ``head``, of the names of a state dict in order.
+
+    That of a shortcut, which stands beside the last convolution, is none.
+    """
     found = [name for name in names if is_v(name) and not name.startswith("head.")]
+    found = [name for name in found if PROJECTION not in name.split(".")]
     if not found:
         allowed = "must have a convolution or a linear layer before its classifier"
         raise ConfigError("model", "with a classifier alone", allowed)

@@ -7,9 +7,10 @@ Convolutions and linear layers have a τ; with self-attention only its projectio
 ``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: frozen, a shared and
 a personal adapter.
 
-With ``feddecomp-init = "code"``, the default, A is Kaiming uniform, τ is divided by the rank, and the inner size is
-larger than in Equations 3 and 4: half of ``resnet8``'s layers can have a τ of full rank. ``reverse`` and ``all-shared``
-average B and A separately.
+With ``feddecomp-init = "code"``, the default, A is Kaiming uniform, τ is divided by the rank, and the inner size of
+convolutions is larger than in Equation 4: half of ``resnet8``'s layers can have a τ of full rank. In linear
+layers it is Equation 3's. ``reverse`` and ``all-shared`` average B and A
+separately; ``reverse`` trains the shared τ first.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class FedDecomp(Method):
         return given if given >= 0 else max(1, round(SHARE_OF_TAU * epochs))
 
     def build(self, model: nn.Module) -> nn.Module:
-        """Add τ = B·A to every convolution and linear layer (Equations 2 to 5).
+        """Add τ = B·A to every convolution and linear layer (Equations 2 to 4).
 
         In a model with self-attention only to its projections and to the classifier (Appendix B); where a model has
         adapters, a personal one next to each.
@@ -112,15 +113,17 @@ class FedDecomp(Method):
         if self.settings.variant in TOGETHER or self._one_epoch:
             return [Phase(train=everything, epochs=epochs)]
         tau, sigma = is_tau, excluding(is_tau)
-        lora_epochs = epochs if self.settings.variant == "tau-only" else self.lora_epochs
+        alone = self.settings.variant == "tau-only"
+        lora_epochs = epochs if alone else self.lora_epochs
+        # If σ never trains, no other phase would move BatchNorm's statistics from 0 and 1.
         return [
-            Phase(train=tau, epochs=lora_epochs, move_statistics=self.settings.lora_moves_statistics),
+            Phase(train=tau, epochs=lora_epochs, move_statistics=alone or self.settings.lora_moves_statistics),
             Phase(train=sigma, epochs=epochs - lora_epochs, during=frozen_tau),
         ]
 
     @property
     def aggregation(self) -> Aggregation:
-        """σ ← the plain mean (Equation 8)."""
+        """σ ← the plain mean (Equation 7)."""
         return Aggregation(Mean, {"weights": "uniform", "absent": self.settings.absent_clients})
 
     def global_model(self, model: nn.Module) -> Forward | None:

@@ -7,10 +7,9 @@ from typing import Union
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-Layer = Union[nn.Conv1d, nn.Conv2d, nn.Linear]
+from ...models.parts import PROJECTION
 
-# A residual network's projections are not counted: ResNet-18 has its 18 layers without them (He et al., 2016, table 1).
-PROJECTION = "downsample"
+Layer = Union[nn.Conv1d, nn.Conv2d, nn.Linear]
 
 
 def numbered_layers(model: nn.Module) -> dict[str, Layer]:

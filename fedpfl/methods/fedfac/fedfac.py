@@ -4,10 +4,10 @@ Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization
 Section 4, Algorithms 1 (static) and 2 (dynamic).
 
 The paper analyses before round 1, after a local training that it discards; here round 1 trains everything, and its
-analysis makes the first split. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag, nothing would change.
-The authors' program and ``configs/`` have ``fedfac-factor = "eigenvector"``: squared entries of the
-first eigenvectors, unscaled and not iterated. Masked values (``fedfac-mask``) are drawn in every round and train; the
-paper leaves this open.
+analysis makes the first split. The server's step size η_g is 1. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag,
+nothing would change. The authors' program and ``configs/`` have ``fedfac-factor = "eigenvector"``: squared entries of
+the first eigenvectors, unscaled and not iterated. Masked values (``fedfac-mask``) are drawn in every round and train;
+the paper leaves this open.
 """
 
 from __future__ import annotations

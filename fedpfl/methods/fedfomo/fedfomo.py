@@ -4,8 +4,8 @@ Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First
 Section 3.
 
 As in the authors' code, the compared w_i is what the client began its last training with, and what it trained is a
-candidate as well, and the share of models drawn at random falls from 0.3 to 0. The authors' server also offers models
-of whole groups.
+candidate as well: if none is better, the client returns to what it began with. Also as there, the share of models
+drawn at random falls from 0.3 to 0. The authors' server also offers models of whole groups, and adds up negative ω.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class FedFomo(Method):
         train w_i on f_i
         send w_i, ω
     server: picks the next models for client i by its ω
+    predict: w_i as trained
     """
 
     name = "fedfomo"

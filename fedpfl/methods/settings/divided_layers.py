@@ -31,7 +31,8 @@ class FedDecompSettings:
     variant: str = setting(
         "alternating",
         "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared, σ personal. tau-only: σ stays "
-        "as initialised. Table 4's controls train both together and share both (all-shared) or neither (all-local).",
+        "as initialised, but for running statistics. Table 4's controls train both together and share both "
+        "(all-shared) or neither (all-local).",
         choices=("alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"),
     )
     absent_clients: str = setting(

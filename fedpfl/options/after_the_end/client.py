@@ -49,7 +49,7 @@ def personalise(engine: Engine, client: int, message: Payload, mode: str) -> Pay
         method.conclude(local)
     require_finite(local, [sharing.get_shared(), *sharing.get_personal().values()])
     seconds = time.perf_counter() - started
-    personalised = engine.adapted(local, factor=1.0)
+    personalised = engine.adapted(local)
     score = engine.score(personalised, local, engine.test_samples(client))
     for part in engine.parts:
         part.tested(state, local, personalised, score, None)

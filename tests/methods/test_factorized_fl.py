@@ -16,7 +16,7 @@ from fedpfl.core.samples import Samples
 from fedpfl.data.federation import federated_data
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.factorized_fl import FactorizedFL, FactorizedFLPlus
-from fedpfl.methods.factorized_fl.layers import is_mu, is_v
+from fedpfl.methods.factorized_fl.layers import is_mu
 from fedpfl.results.export import export_personal
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -63,7 +63,7 @@ def test_of_alpha_only_u_and_one_v_leave_the_client(tmp_path):
     for client, arrays in replies(log, 1).items():
         stored = personal(folder, client)
         assert set(arrays) == {"shared", "compared"}
-        last = [name for name in stored if is_v(name) and not name.startswith("head.")][-1]
+        last = "base.layer3.0.conv2.v"
         assert np.array_equal(arrays["compared"], stored[last].reshape(-1))
         assert arrays["shared"].size == sharing.layout.size
         sent = b"".join(array.tobytes() for array in arrays.values())

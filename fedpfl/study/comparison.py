@@ -24,7 +24,7 @@ from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
 from .analysis.repetitions import other_threads
-from .analysis.significance import interval, metric_of, significance
+from .analysis.significance import has_validation, interval, metric_of, significance
 from .description import Experiment
 from .measured import Measured, in_words
 from .store import NOT_IDENTIFYING, PlannedRun, Store
@@ -220,7 +220,11 @@ def _metric(measured: Measured) -> str:
 
 
 def _validated(measured: Measured) -> bool:
-    return all(run.settings["validation-fraction"] for run in measured.planned())
+    """Return whether every run has validation scores, by which its round is chosen; data may bring samples for them."""
+    runs = [folder for column in measured.at.columns for folder in measured.finished(column)]
+    if not runs:
+        return all(run.settings["validation-fraction"] for run in measured.planned())
+    return has_validation(runs)
 
 
 def _remarks(measured: Measured) -> Iterator[str]:

@@ -125,7 +125,7 @@ def _chance(measured: Measured, column: str, best_first: Sequence[str], baseline
     found = {row: accuracies_of(runs) for row in best_first if (runs := measured.finished(column, row))}
     kinds = {row: accuracies for row, accuracies in found.items() if accuracies}
     bases = dict.fromkeys([next(iter(kinds), ""), baseline])
-    yield from (against(kinds, base) for base in bases if base in kinds and len(kinds) > 1)
+    yield from (against(kinds, base, base == baseline) for base in bases if base in kinds and len(kinds) > 1)
 
 
 def _difference(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:

@@ -23,16 +23,27 @@ from .repetitions import RunGroup, grouped, require
 LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.
 MAX_KINDS = 12
+# Of a pair whose mean and ranks disagree: a few clients with large differences make the mean.
+MIXED = "mean and ranks disagree"
 
-# The accuracies in percent, or another metric, of one kind of runs, by client (by seed and client, where seeds have
-# other clients). Where lower is better they are negative.
+
+class OfSeed(NamedTuple):
+    """A client in the run of a seed; where all seeds have the same clients, its mean over the seeds counts once."""
+
+    client: object
+    seed: int
+
+
+# The accuracies in percent, or another metric, of one kind of runs, by client; where seeds have other clients, by seed
+# and client. Where lower is better they are negative.
 Accuracies = Mapping[object, float]
 
 
 class Pair(NamedTuple):
     """Two kinds of runs: the mean difference in points, over how many clients, and how likely chance makes one.
 
-    For ``better`` clients the first kind is better; for ``equal`` ones there is no difference.
+    For ``better`` clients the first kind is better; for ``equal`` ones there is no difference. ``mixed``: the first has
+    the higher mean, the second the higher ranks.
     """
 
     first: str
@@ -43,11 +54,12 @@ class Pair(NamedTuple):
     equal: int
     p: float
     corrected: float
+    mixed: bool = False
 
     @property
     def is_significant(self) -> bool:
-        """Whether p is below the level after Holm's correction."""
-        return self.corrected < LEVEL
+        """Whether p is below the level after Holm's correction, and mean and ranks say the same."""
+        return self.corrected < LEVEL and not self.mixed
 
 
 @analysis(
@@ -56,23 +68,25 @@ class Pair(NamedTuple):
 def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Compare each kind of runs with each other one, client by client, by the metric ``choose-by``.
 
-    A client's value is that of the round with the best validation score, or without these of the last test. Clients
-    for which the metric is not defined do not count.
+    A client's value is that of the round with the best validation score, or of the last test unless all runs have such
+    scores. Clients for which the metric is not defined do not count.
     If seeds have other clients, a client counts once for each seed; otherwise its mean over the seeds counts once.
+    Seeds that one kind lacks do not count.
     """
-    by_data: dict[object, list[RunGroup]] = {}
+    by_data: dict[tuple[object, str | None], list[RunGroup]] = {}
     for group in grouped(runs):
-        by_data.setdefault(_data(group), []).append(group)
+        by_data.setdefault((_data(group), group.runs[0].column), []).append(group)
     result = Result()
-    by = metric_of(run.config() for run in runs)
+    by, validated = metric_of(run.config() for run in runs), has_validation(runs)
     for groups in by_data.values():
-        named = {group.runs[0].row or group.label: accuracies_of(group.runs, by) for group in groups}
+        named = {group.runs[0].row or group.label: accuracies_of(group.runs, by, validated) for group in groups}
         if pairs := compared({label: found for label, found in named.items() if found}):
             where = groups[0].runs[0].column
             title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
             result.tables.append(_table(pairs, title, len(named) > MAX_KINDS, by))
     require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
-    if len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by)):
+    data_sets = len({data for data, _ in by_data})  # two columns with the same data are not two
+    if data_sets == len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by, validated)):
         result.tables.append(ranks)
     return result
 
@@ -83,19 +97,28 @@ def metric_of(settings: Iterable[Mapping[str, Any]]) -> str:
     return ACCURACY if len(asked) > 1 or asked == {LOSS} else asked.pop()
 
 
-def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY) -> Accuracies:
-    """Return the accuracies of runs that differ in their seed alone, or another metric, by client."""
-    found: dict[object, list[float]] = {}
+def has_validation(runs: Sequence[RunFolder]) -> bool:
+    """Return whether each run has validation scores, by which its round is chosen."""
+    return all(run.history().best_validated() for run in runs)
+
+
+def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool = True) -> Accuracies:
+    """Return the accuracies of runs that differ in their seed alone, or another metric, by client and seed.
+
+    They are of the last test if no round is to be chosen by ``validated`` scores, or none can be.
+    """
+    found: dict[object, float] = {}
     factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by) else 1)
     for run in runs:
         history = run.history()
-        line = history.best_validated()
+        line = history.best_validated() if validated else None
         each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
-        of_seed = None if has_same_clients(run) else division(run, run.described()["clients"])
-        for client, accuracy in each.items():
-            key = client if of_seed is None else (of_seed, client)
-            found.setdefault(key, []).append(factor * accuracy)
-    return {client: statistics.fmean(values) for client, values in found.items()}
+        if has_same_clients(run):
+            found |= {OfSeed(client, run.config()["seed"]): factor * accuracy for client, accuracy in each.items()}
+        else:
+            of_seed = division(run, run.described()["clients"])
+            found |= {(of_seed, client): factor * accuracy for client, accuracy in each.items()}
+    return found
 
 
 def _data(group: RunGroup) -> object:
@@ -104,30 +127,49 @@ def _data(group: RunGroup) -> object:
     return (clients, *settings)
 
 
-def compared(kinds: Mapping[str, Accuracies], base: str = "") -> list[Pair]:
-    """Compare kinds of runs over the clients that both have, in each pair the better one first.
+def compared(kinds: Mapping[str, Accuracies], base: str = "", in_advance: bool = True) -> list[Pair]:
+    """Compare kinds of runs over the clients and seeds that both have, in each pair the better one first.
 
-    With ``base`` each other kind is compared with that one alone. ``Pair`` has p without and with Holm's correction.
+    With ``base`` each other kind is compared with that one alone, and of very many only the best one with the others.
+    ``Pair`` has p without and with Holm's correction, for all pairs unless ``base`` was named ``in_advance``.
     """
     order = sorted(kinds, key=lambda kind: -statistics.fmean(kinds[kind].values()))
-    if len(order) > MAX_KINDS:
-        base = base or order[0]
-    chosen = [pair for pair in combinations(order, 2) if not base or base in pair]
+    if not base and len(order) > MAX_KINDS:
+        base, in_advance = order[0], False
     found = []
-    for first, second in chosen:
-        both = kinds[first].keys() & kinds[second].keys()
-        differences = [kinds[first][client] - kinds[second][client] for client in sorted(both, key=str)]
-        if differences:
+    for first, second in combinations(order, 2):
+        if in_advance and base and base not in (first, second):
+            continue
+        if differences := _differences(kinds[first], kinds[second]):
             found.append((first, second, differences, wilcoxon(differences)))
     corrected = holm([p for *_, p in found])
-    return [
-        Pair(first, second, statistics.fmean(of), len(of), sum(d > 0 for d in of), of.count(0.0), p, adjusted)
-        for (first, second, of, p), adjusted in zip(found, corrected, strict=True)
-    ]
+    pairs = [_pair(*of, adjusted) for of, adjusted in zip(found, corrected, strict=True)]
+    return [pair for pair in pairs if not base or base in pair[:2]]
+
+
+def _differences(first: Accuracies, second: Accuracies) -> list[float]:
+    """Return each client's difference, of the mean over the seeds that both have where these have the same clients."""
+    found: dict[object, list[float]] = {}
+    for key in sorted(first.keys() & second.keys(), key=str):
+        found.setdefault(key.client if isinstance(key, OfSeed) else key, []).append(first[key] - second[key])
+    return [statistics.fmean(of) for of in found.values()]
+
+
+def _pair(first: str, second: str, differences: Sequence[float], p: float, corrected: float) -> Pair:
+    """Return a pair with the one first that has the higher mean."""
+    from scipy.stats import rankdata
+
+    mean = statistics.fmean(differences)
+    if mean < 0:
+        return _pair(second, first, [-difference for difference in differences], p, corrected)
+    ranks = rankdata([abs(difference) for difference in differences])
+    mixed = sum(math.copysign(rank, of) for rank, of in zip(ranks, differences, strict=True) if of) < 0
+    better, equal = sum(of > 0 for of in differences), sum(of == 0 for of in differences)
+    return Pair(first, second, mean, len(differences), better, equal, p, corrected, mixed)
 
 
 def wilcoxon(differences: Sequence[float]) -> float:
-    """Return the two-sided p of Wilcoxon's signed-rank test; 1 if no difference is other than 0."""
+    """Return the two-sided p of Wilcoxon's signed-rank test, 1 if all differences are 0; those of 0 are left out."""
     from scipy.stats import wilcoxon as test
 
     # Beyond the last bits: 0.3 − 0.2 and 0.2 − 0.1 are one rank.
@@ -165,7 +207,10 @@ def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
     for pair in pairs:
         if pair.is_significant:
             sure.setdefault(pair.first, []).append(pair.second)
-    open_pairs = [f"{pair.first} and {pair.second}" for pair in pairs if not pair.is_significant]
+    open_pairs = [
+        f"{pair.first} and {pair.second}{f' ({MIXED})' if pair.mixed and pair.corrected < LEVEL else ''}"
+        for pair in pairs if not pair.is_significant
+    ]  # fmt: skip
     above = "; ".join(f"{first} is {above_word} than {_listed(others)}" for first, others in sure.items())
     words = f"Statistically significant (p < {LEVEL} after Holm's correction): {above}." if above else (
         f"No difference is statistically significant (p < {LEVEL} after Holm's correction)."
@@ -179,9 +224,12 @@ def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
     return f"{words} Not significant: {'; '.join(open_pairs)}." if above and open_pairs else words
 
 
-def against(kinds: Mapping[str, Accuracies], base: str) -> str:
-    """Return in a sentence which kinds of runs differ significantly from one of them."""
-    pairs = compared(kinds, base)
+def against(kinds: Mapping[str, Accuracies], base: str, in_advance: bool = True) -> str:
+    """Return in a sentence which kinds of runs differ significantly from one of them.
+
+    If that was not named ``in_advance``, p is corrected for the pairs of all kinds.
+    """
+    pairs = compared(kinds, base, in_advance)
     sure = [pair for pair in pairs if pair.is_significant]
     higher = [pair.first for pair in sure if pair.second == base]
     lower = [pair.second for pair in sure if pair.first == base]
@@ -205,17 +253,17 @@ def _table(pairs: Sequence[Pair], title: str, best_alone: bool, by: str) -> Tabl
     ]  # fmt: skip
     columns = [better, worse, f"mean difference{points}", "clients", f"of them {better}", "equal", "p", "p, Holm",
                "significant"]  # fmt: skip
-    rest = " Only the best one is compared with the others." if best_alone else ""
+    rest = " Only the best one is compared with the others; p is corrected for all pairs." if best_alone else ""
     note = f"{conclusion(pairs, by)}{rest} Wilcoxon's signed-rank test over the clients."
     digits = 2 if points else 4
     return Table(title, columns, rows, digits, note=note, optional=("equal", f"of them {better}", "p", "clients"))
 
 
-def _ranks(data_sets: Sequence[Sequence[RunGroup]], by: str) -> Table | None:
+def _ranks(data_sets: Sequence[Sequence[RunGroup]], by: str, validated: bool) -> Table | None:
     """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
     means = [
         {group.runs[0].row or group.method: statistics.fmean(found.values())
-         for group in groups if (found := accuracies_of(group.runs, by))} for groups in data_sets
+         for group in groups if (found := accuracies_of(group.runs, by, validated))} for groups in data_sets
     ]  # fmt: skip
     # A method that has several kinds of runs on one data set has no rank of its own.
     if any(len(of) < len(groups) for of, groups in zip(means, data_sets, strict=True)):

@@ -12,6 +12,7 @@ from scipy import stats
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis import ANALYSES, NotRecorded
 from fedpfl.study.analysis.significance import (
+    OfSeed,
     Pair,
     accuracies_of,
     against,
@@ -56,6 +57,48 @@ def test_pairs_are_of_the_clients_that_both_have():
     assert pair.is_significant
     many = compared({str(kind): {client: kind + client % 3 for client in range(6)} for kind in range(13)})
     assert len(many) == 12 and {pair.first for pair in many} == {"12"}
+
+
+def test_a_mean_that_few_clients_make_is_not_called_higher():
+    """Wilcoxon's test is of ranks: here 29 of 30 clients are better with b, and a has the higher mean."""
+    kinds = {"a": {at: 50.0 + 50 * (at == 0) for at in range(30)}, "b": {at: 51.0 - (at == 0) for at in range(30)}}
+    (pair,) = compared(kinds)
+    assert (pair.first, pair.better, pair.mixed, pair.is_significant) == ("a", 1, True, False)
+    assert pair.difference > 0
+    assert pair.corrected < 0.05
+    assert conclusion([pair]).endswith("correction).")
+    sure = Pair("a", "c", 1.0, 30, 30, 0, 0.01, 0.01)
+    assert conclusion([pair, sure]).endswith("Not significant: a and b (mean and ranks disagree).")
+
+
+@pytest.mark.parametrize("same_clients", [True, False])
+def test_seeds_that_one_kind_lacks_do_not_count(same_clients):
+    def values(seed, base):
+        return {OfSeed(at, seed) if same_clients else (seed, at): base + at / 10 for at in range(9)}
+
+    kinds = {"a": {**values(1, 50), **values(2, 90), **values(3, 90)}, "b": values(1, 60)}
+    (pair,) = compared(kinds)
+    assert (pair.first, pair.second, pair.clients, pair.better) == ("b", "a", 9, 9)
+    assert pair.difference == pytest.approx(10)
+
+
+def test_the_best_of_many_was_not_named_in_advance():
+    kinds = {str(kind): {client: kind + client % 3 for client in range(6)} for kind in range(4)}
+    named, found = compared(kinds, "3"), compared(kinds, "3", in_advance=False)
+    assert [pair[:7] for pair in named] == [pair[:7] for pair in found]
+    assert [pair.corrected for pair in named] == pytest.approx([3 * 2 / 2**6] * 3)
+    assert [pair.corrected for pair in found] == pytest.approx([6 * 2 / 2**6] * 3)
+
+
+def test_columns_on_the_same_data_stay_apart(make_run, tested):
+    runs = [
+        RunFolder(make_run(method, [tested(*[accuracy] * 9)], local_epochs=epochs).path, method, f"E {epochs}")
+        for epochs, of in ((1, {"local": 0.5, "fedper": 0.6}), (5, {"local": 0.9, "fedper": 0.5}))
+        for method, accuracy in of.items()
+    ]
+    first, second = ANALYSES["significance"].make(runs).tables
+    assert first.title.endswith("E 1") and first.rows[0][:3] == ["fedper", "local", pytest.approx(10)]
+    assert second.title.endswith("E 5") and second.rows[0][:3] == ["local", "fedper", pytest.approx(40)]
 
 
 def test_a_sentence_says_what_is_sure_and_what_is_not():

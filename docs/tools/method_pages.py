@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from run_records import LEADERBOARD, against_local, leaderboard, one
+from run_records import LEADERBOARD, against_local, leaderboard, one, ranks
 from torch import nn
 
 from fedpfl.core.files import write_atomically
@@ -397,12 +397,13 @@ def _measured(name: str) -> list[str]:
         return []
     found, verdicts = [], dict[str, list[str]]()
     for data, (mean, *_) in measured()[name].items():
-        rows = [row[0] for row in leaderboard()[data]["table"][1:]]
+        ranked = ranks(leaderboard()[data]["table"])
         label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
         few = (
             re.match(rf"Only (\d+ seeds?): .*{re.escape(label)}[;.]", said) for said in leaderboard()[data]["remarks"]
         )
-        place = ", ".join([ordinal(rows.index(label) + 1), *(match[1] for match in few if match)])
+        rank = 1 + sum(of < ranked[label] for of in ranked.values())
+        place = ", ".join([ordinal(rank), *(match[1] for match in few if match)])
         found.append(f"{short(data) if found else LINKED.format(short(data))} **{mean}** ({place})")
         kind = against_local(leaderboard()[data]["remarks"]).get(label)
         if kind:

@@ -451,6 +451,15 @@ def rounds(records: Path, words: Sequence[str]) -> str:
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
 
 
+def ranks(table: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return the rank of each row of a column of the leaderboard; rows with the same accuracies share one."""
+    rows = table[1:]
+    alike = [row[1:ACCURACIES] for row in rows]
+    return {row[0]: fmean(at for at, of in enumerate(alike, 1) if of == row[1:ACCURACIES]) for row in rows}
+
+
+# After the method: mean, difference to Local, and worst tenth.
+ACCURACIES = 4
 # Columns of the leaderboard that nobody needs: times of a busy machine, and each row's learning rate.
 NOT_SHOWN = ("s", "chosen")
 MARKS = {"higher": " ▲", "lower": " ▼"}
@@ -465,8 +474,8 @@ def ranking(records: Path, words: Sequence[str]) -> str:
     for column, of in found.items():
         for label, mean, *_ in of["table"][1:]:
             means.setdefault(label, {})[column] = mean
-    ranks = {column: [row[0] for row in of["table"][1:]] for column, of in found.items()}
-    mean_rank = {label: fmean(ranks[column].index(label) + 1 for column in of) for label, of in means.items()}
+    places = {column: ranks(of["table"]) for column, of in found.items()}
+    mean_rank = {label: fmean(places[column][label] for column in of) for label, of in means.items()}
     against = {column: against_local(of["remarks"]) for column, of in found.items()}
     head, *rows = list(found.values())[-1]["table"]
     sent = {row[0]: float(_mean(row[head.index("MB")])) for row in rows}

@@ -113,14 +113,17 @@ def summary(folder: RunFolder) -> str:
                      f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
     mean_model = bool(history.curve("bytes_evaluation_only"))
     tested = "the mean of the clients' whole models" if mean_model else "the shared model"
+    regression = values["loss"] == "mse"  # R² of several clients' samples is no mean of theirs
+    weighted = ": the\nmean of R² over the clients, weighted by their test samples"
+    on = weighted if regression else " on the\nunion of all test samples"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return (
         f"# {folder.path.name}\n\n"
         f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
         f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
         f"| | |\n|---|---|\n{table}\n\n"
-        f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested} on the\n"
-        "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
+        f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested}{on}. "
+        "All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
 
 

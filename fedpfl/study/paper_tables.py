@@ -287,6 +287,10 @@ def _curves(measured: Measured, name: str) -> Table:
         history = of_clients(measured.store.folder(run).history(), measured.cells[row, column].clients)
         for of, value in history.curve(number).items():
             points.setdefault(of, []).append(float(value))
+    for points in found.values():  # only the rounds that all seeds have: some may have ended early
+        most = max(map(len, points.values()), default=0)
+        for of in [of for of, values in points.items() if len(values) < most]:
+            del points[of]
     rounds = sorted({of for points in found.values() for of in points})
     step = -(-len(rounds) // CURVE_ROUNDS) or 1
     shown = [of for at, of in enumerate(rounds) if at % step == 0 or at == len(rounds) - 1]

@@ -160,12 +160,14 @@ def _f1_micro(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
 
 
 def _one_against_rest(of_class: Callable[[Tensor, Tensor], float]) -> Measure:
-    """Return the mean over the classes of which there are samples and samples of others."""
+    """Return the mean over the classes of which there are samples and samples of others; of two, that of the second."""
 
     def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         cases = _cases(outputs, y, loss)
         both = cases.truth.any(0) & ~cases.truth.all(0)
         places = both.nonzero().flatten().tolist()
+        if loss == CROSS_ENTROPY and cases.truth.shape[1] == 2:
+            places = places[1:]
         if not places:
             return UNDEFINED
         return math.fsum(of_class(cases.scores[:, at], cases.truth[:, at]) for at in places) / len(places), 1

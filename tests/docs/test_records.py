@@ -331,6 +331,18 @@ def test_the_leaderboard(tmp_path):
     assert drawn.index("FedAvg</text>") < drawn.index("Local</text>")
 
 
+def test_methods_with_the_same_accuracies_share_a_rank():
+    head = ["", "mean", "over Local", "worst tenth", "MB"]
+    table = [
+        head,
+        ["a", "9", "1", "5", "1"],
+        ["b", "8", "0", "4", "1"],
+        ["c", "8", "0", "4", "2"],
+        ["d", "8", "0", "3", "1"],
+    ]
+    assert records.ranks(table) == {"a": 1, "b": 2.5, "c": 2.5, "d": 4}
+
+
 def test_a_long_table_is_a_file_next_to_its_page(tmp_path, monkeypatch):
     for name in ("records", "results"):
         (tmp_path / name).mkdir()

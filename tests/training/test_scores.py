@@ -55,11 +55,12 @@ def test_the_five_best_are_sklearn_s():
     assert of("top-5-accuracy", outputs, y, CROSS_ENTROPY) == pytest.approx(expected)
 
 
-def test_of_two_classes_auroc_is_that_of_one_score():
+def test_of_two_classes_the_second_is_the_positive_one():
     rng = np.random.default_rng(1)
-    outputs, y = torch.from_numpy(rng.normal(size=(40, 2))).float(), torch.from_numpy(rng.integers(0, 2, 40))
-    one = sklearn.roc_auc_score(y.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy())
-    assert of("auroc", outputs, y, CROSS_ENTROPY) == pytest.approx(one)
+    outputs, y = torch.from_numpy(rng.normal(size=(40, 2))).float(), torch.from_numpy(rng.random(40) < 0.1).long()
+    given = y.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy()
+    assert of("auroc", outputs, y, CROSS_ENTROPY) == pytest.approx(sklearn.roc_auc_score(*given))
+    assert of("average-precision", outputs, y, CROSS_ENTROPY) == pytest.approx(sklearn.average_precision_score(*given))
 
 
 def test_metrics_of_labels_are_sklearn_s():

@@ -28,7 +28,7 @@ def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     for group in grouped(runs):
         values: dict[int, list[float]] = {}
         for run in group.runs:
-            for rounds, accuracy in by_rounds(run.history()).items():
+            for rounds, accuracy in by_rounds(run.history(), run.config()["test-at"] == "start").items():
                 values.setdefault(rounds, []).append(100 * accuracy)
         if values:
             found[group.label] = values
@@ -45,15 +45,21 @@ def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [Lines(TITLE, "rounds in which the client has trained", "accuracy in percent", series)])
 
 
-def by_rounds(history: History) -> Mapping[int, float]:
-    """Return the mean accuracy, by the lowest number of trainings of those that count together."""
+def by_rounds(history: History, before_training: bool = False) -> Mapping[int, float]:
+    """Return the mean accuracy, by the lowest number of trainings of those that count together.
+
+    The tests of a round are after its training, or before it.
+    """
     trained: Counter[str] = Counter()
     found: dict[int, list[float]] = {}
     tests = history.tests()
     for line in history.lines:
-        trained.update(map(str, line["clients"]))
+        if not before_training:
+            trained.update(map(str, line["clients"]))
         for client, accuracy in tests.get(line["round"], {}).items():
             found.setdefault(lowest(trained[client]), []).append(accuracy)
+        if before_training:
+            trained.update(map(str, line["clients"]))
     return {start: fmean(found[start]) for start in sorted(found)}
 
 

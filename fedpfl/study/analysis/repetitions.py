@@ -62,13 +62,13 @@ class RunGroup:
         return self.spread(lambda history: None if (value := share(history)) is None else 100 * value)
 
     def mean_curve(self, number: str) -> tuple[list[int], list[float]]:
-        """Return (rounds, means over the runs that recorded it) of a number of :class:`History`."""
-        values: dict[int, list[float]] = {}
-        for run in self.runs:
-            for of, value in run.history().curve(number).items():
-                values.setdefault(of, []).append(value)
-        rounds = sorted(values)
-        return rounds, [statistics.fmean(values[of]) for of in rounds]
+        """Return (rounds, means over the runs) of a number of :class:`History`, over the rounds that all runs have.
+
+        Runs without the number do not count.
+        """
+        curves = [curve for run in self.runs if (curve := run.history().curve(number))]
+        rounds = sorted(set.intersection(*map(set, curves))) if curves else []
+        return rounds, [statistics.fmean(curve[of] for curve in curves) for of in rounds]
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:

@@ -215,7 +215,8 @@ def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
 def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float) -> Curve:
     """Return the personalised accuracy over a number of the runs that grows with the rounds."""
     rounds, means, stds = _mean(group, "personalised.accuracy", 100)
-    return [statistics.fmean(total[n] / unit for total in totals) for n in rounds], means, stds
+    # A run that has not been tested yet may lack a round.
+    return [statistics.fmean(total[n] / unit for total in totals if n in total) for n in rounds], means, stds
 
 
 # xs and means of a group and, for several runs, standard deviations.

@@ -199,6 +199,13 @@ def test_accuracy_by_how_often_a_client_has_trained(make_run, tested):
     assert result.figures[0].series["local"] == ([0, 1], [20, 60])
 
 
+def test_tests_at_a_round_s_start_are_before_its_training(make_run, tested):
+    lines = [tested(0.2, 0.6) | {"clients": [1]}, tested(0.4, 0.8) | {"clients": [0, 1]}]
+    result = ANALYSES["participation"].make([make_run("fedreg", lines, clients=2, test_at="start")])
+    # Round 1 tests what nobody has trained; in round 2 only client 1 has.
+    assert result.figures[0].series["fedreg"] == ([0, 1], [pytest.approx(40), 80])
+
+
 @pytest.mark.parametrize(
     ("rounds", "together"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (5, 5), (8, 5), (9, 9), (16, 9)]
 )

@@ -241,6 +241,13 @@ def _remarks(measured: Measured) -> Iterator[str]:
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."
+    # A failed client is in no mean of its round's test, and may have been one of the worst.
+    failing = [
+        f"{row}{column and f' on {column}'}" for row, column in measured.cells
+        if any(line.get("failed") for folder in measured.finished(column, row) for line in folder.history().lines)
+    ]  # fmt: skip
+    if failing:
+        yield f"In some rounds clients failed and were not tested: {'; '.join(failing)} (`fedpfl report` lists them)."
     ends = []
     for (row, column), choice in measured.chosen.items():
         for key, value in choice.items():

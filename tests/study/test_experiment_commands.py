@@ -168,6 +168,17 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert f"{one} (finished)" in fedpfl("show", one).stdout
 
 
+def test_a_comparison_says_that_clients_were_missing_in_tests(fake: Fake, tmp_path: Path) -> None:
+    """What a failed client lacks is in no mean, which may be higher without it."""
+    command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1", "--seeds", 1, "-q"]
+    assert "clients failed" not in fedpfl(*command).stdout
+    (metrics,) = (tmp_path / ".fedpfl/experiments/runs").glob("fedper-*/metrics.jsonl")
+    line = json.loads(metrics.read_text())
+    metrics.write_text(json.dumps({**line, "failed": {"3": "its loss is no number"}}) + "\n")
+    said = "In some rounds clients failed and were not tested: fedper (`fedpfl report` lists them)."
+    assert said in " ".join(fedpfl(*command).stdout.split())
+
+
 def test_a_comparison_s_tables_are_shown_in_every_format(fake: Fake, tmp_path: Path) -> None:
     assert (
         fedpfl("compare", "fedavg", "fedper", "--seeds", 1, "-q", "--name", "both", "--output-dir", "mine").exit_code

@@ -67,6 +67,15 @@ def test_words_for_a_gap_are_gaps(tmp_path: Path, gap: str) -> None:
     np.testing.assert_array_equal(data.x_train, np.float32([[1, 2], [np.nan, np.nan], [3, 4]]))
 
 
+def test_a_word_with_an_underscore_is_no_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "x,label\n1,1_0\n2,2_1\n")
+    data = load(settings(data=str(path)))
+    assert data.class_names == ("1_0", "2_1") and data.y_train.tolist() == [0, 1]
+    write(path, "x,label\n1,0\n1_0,1\n")
+    with pytest.raises(DataError, match="line 3, column 'x': '1_0' is not a number"):
+        load(settings(data=str(path)))
+
+
 def test_a_column_that_counts_the_rows_is_told(tmp_path: Path) -> None:
     def remarks(numbers: list[float], **given: str) -> tuple[str, ...]:
         rows = [f"{number},{at % 3},{at % 7},{at % 2}" for at, number in enumerate(numbers)]

@@ -22,7 +22,7 @@ from ...core.names import MAX_NAMED, difference, in_short
 from ...core.option import part as imported
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .categories import SIGN, TIMES, as_features, categories, moment, with_words
+from .categories import SIGN, TIMES, as_features, as_number, categories, form_of, moment, with_words
 from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, of_parts, opened, part_of
 
 SUFFIXES = (".csv", ".parquet")
@@ -335,7 +335,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
         if len(cells) != len(names):
             raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
         try:
-            values.extend([float(cells[at] if cells[at].strip() else empty) for at in roles.features])
+            values.extend([as_number(cells[at] if cells[at].strip() else empty) for at in roles.features])
         except ValueError:
             said = ["" if _is_gap(cells[at]) else cells[at].strip() for at in roles.features]
             said = [str(TRUTH.get(word.lower(), word or empty)) for word in said]
@@ -396,7 +396,7 @@ def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], s
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        as_number(cell)
     except ValueError:
         return False
     return True
@@ -550,10 +550,24 @@ def _in_time(samples: FileSamples) -> FileSamples:
 
 
 def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray) -> None:
+    """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
     if wrong := [place for place, is_time in enumerate(are_times) if not is_time]:
         where = f"{samples.path}, {samples.row} {of.first[wrong[0]]}"
         shown = repr(of.names[wrong[0]][:40])
-        raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
+        year = "; a year has no month and hour" if of.names[wrong[0]].isdecimal() else ""
+        raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00){year}")
+    _require_one_form(samples, of, lambda word: "a number" if _is_number(word) else "ISO 8601")
+
+
+def _require_one_form(samples: FileSamples, of: Words, form_of_word: Callable[[str], str]) -> None:
+    first = ""
+    for name, row in zip(of.names, of.first):
+        first = first or name
+        if name and (form := form_of_word(name)) != (before := form_of_word(first)):
+            raise DataError(
+                f"{samples.path}, {samples.row} {row}: {name[:40]!r} is {form}, and {first[:40]!r} is {before}: times "
+                "of a column must all be numbers (seconds since 1970), or all ISO 8601 (2026-01-31 08:00)"
+            )
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
@@ -568,6 +582,7 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     for of, one in columns:
         if one.sign == TIMES:
             _require_times(samples, of, [not word or moment(word) is not None for word in of.names])
+            _require_one_form(samples, of, form_of)
     wide = len(samples.features) + sum(len(one.features) for one in known)
     if len(samples.x) * wide > MAX_VALUES:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
@@ -577,9 +592,9 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
 
 
 def _seconds(word: str) -> float:
-    """Return a time as a number: what it is, or the seconds since 1970; NaN of what is none."""
+    """Return a time as a number: what it is, such as seconds since 1970, or these of ISO 8601; NaN of what is none."""
     try:
-        return float(word)
+        return as_number(word)
     except ValueError:
         return found.timestamp() if (found := moment(word)) else float("nan")
 

@@ -338,6 +338,21 @@ def test_each_entry_of_a_folder_is_a_client(tmp_path: Path) -> None:
     assert data.y_train[:14].tolist() == [0] * 12 + [1, 0], "classes are those of all clients"
 
 
+def test_entries_of_one_client_are_refused_and_folders_keep_their_names(tmp_path: Path) -> None:
+    table = "a,label\n" + "1,no\n2,yes\n" * 4
+    for name in ("site-1.5", "site-1.6"):
+        write(tmp_path / name / "train.csv", table)
+        write(tmp_path / name / "test.csv", table)
+    assert load(settings(dataset="clients", data=str(tmp_path))).client_names == ("site-1.5", "site-1.6")
+    write(tmp_path / "site-1.5.csv", table)
+    with pytest.raises(DataError, match=r"site-1\.5\.csv: is of client 'site-1\.5', as site"):
+        load(settings(dataset="clients", data=str(tmp_path)))
+    for name in ("ann.csv", "ann.CSV"):
+        write(tmp_path / "b" / name, table)
+    with pytest.raises(DataError, match=r"ann\.csv: is of client 'ann', as ann\.CSV"):
+        load(settings(dataset="clients", data=str(tmp_path / "b")))
+
+
 def test_what_partition_exports_is_a_folder_of_clients(tmp_path: Path) -> None:
     data = FederatedData(DataSettings(dataset="digits"), 3, seed=1)
     for client in range(3):

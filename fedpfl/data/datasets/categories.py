@@ -156,7 +156,8 @@ def number_names(data: Dataset) -> None:
     words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels.values()]
     found, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
     names = data.class_names
-    if all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
+    # As in tables: digits that are names of classes go by these.
+    if not {*names} & {*found.tolist()} and all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
         numbers = found.astype(np.int64)
     else:
         names = names or tuple(found.tolist())

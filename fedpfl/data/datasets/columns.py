@@ -238,12 +238,8 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
         words[SIGN + one.column] = place[one.column]
     others = {*words.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
     features = [at for at in range(len(names)) if at not in others]
-    person = next((names[at] for at in features if _PERSON.fullmatch(names[at])), None)
-    if "client" not in words and settings.client_column and person is not None:
-        raise DataError(
-            f'{path}: column {person!r} seems to name the owner of each row: client-column = "{person}" makes each '
-            f'owner a client, ignore-columns leaves the column out, and client-column = "" uses it as a feature'
-        )
+    if "client" not in words:
+        require_no_person(path, (names[at] for at in features), settings)
     if settings.tokenizer:
         if windows or settings.category_columns or len(features) != 1:
             here = in_short([names[at] for at in features]) or "none"
@@ -255,6 +251,19 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     elif not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
     return Roles(features, words)
+
+
+def require_no_person(where: object, names: Iterable[str], settings: DataSettings, alone: bool = False) -> None:
+    """Refuse features that say whom a row belongs to; ``alone``: they are a DataFrame next to labels, with no roles."""
+    person = next((name for name in names if name == settings.client_column or _PERSON.fullmatch(name)), None)
+    if settings.client_column and person is not None:
+        ways = f'client-column = "{person}" makes each owner a client, ignore-columns leaves the column out'
+        if alone:
+            ways = f"one DataFrame with a column {settings.label_column!r} can have such a column; leave it out of x"
+        raise DataError(
+            f'{where}: column {person!r} seems to name the owner of each row: {ways}, and client-column = "" uses it '
+            "as a feature"
+        )
 
 
 def label_roles(count: int) -> list[str]:

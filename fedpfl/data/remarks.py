@@ -11,6 +11,8 @@ from .settings import DataSettings
 MAX_NAMED = 10
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
+# uint8 images of 0 or 1, or of 17 grey levels, are darker than this; photographs are not.
+DARK = 32
 # Squared errors of larger targets need another learning rate than the default.
 LARGE_TARGET = 10.0
 
@@ -47,6 +49,10 @@ def remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str
         if data.x_train.ndim == 4:
             what, how = "pixels", "divide them by 255, or give images of uint8"
         said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
+    if data.is_image and isinstance(data.x_train, np.ndarray) and (brightest := int(data.x_train.max())) < DARK:
+        said.append(
+            f"{data.name}: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
+        )
     if settings.targets and data.has_targets and (largest := float(np.abs(data.y_train).max())) > LARGE_TARGET:
         said.append(
             f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "

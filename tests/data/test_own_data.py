@@ -111,6 +111,11 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         (",a,label\n0,2,3\n", "a.csv: column 1 has no name; pandas writes its index so: to_csv(…, index=False)"),
         ("a,label\n1,0\nNA,1\n", "a.csv, line 3, column 'a': is empty; impute = "),
         ('a,label\n1,0\n"1,5",1\n', "a.csv, line 3, column 'a': '1,5' is not a number: decimals are written with a"),
+        (
+            'a,label\n1,0\n"1,000,000.5",1\n',
+            "a.csv, line 3, column 'a': '1,000,000.5' is not a number: decimals are written "
+            "with a point, and thousands without a comma",
+        ),
         ("a,b\n1,2\n", "a.csv: no column 'label' (label-column); it has a, b"),
         ("label,client\n0,1\n", "a.csv: no column of numbers besides label, client"),
         ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
@@ -319,6 +324,14 @@ def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
         'standardize = "client" brings them to one scale'
     )
     assert len(FederatedData(DataSettings(**given), 2, seed=1).remarks) == 1
+
+
+@pytest.mark.parametrize(("brightest", "told"), [(1, True), (16, True), (31, True), (32, False), (255, False)])
+def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool) -> None:
+    np.savez(tmp_path / "a.npz", x=np.full((40, 4, 4), brightest, np.uint8), y=np.arange(40) % 2)
+    said = FederatedData(DataSettings(dataset="npz", data=str(tmp_path / "a.npz"), partitioner="iid"), 2, 1).remarks
+    words = f"a: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
+    assert said == [words] * told
 
 
 # -- a folder with an entry for each client, and what a device holds ---------------------------------------------------

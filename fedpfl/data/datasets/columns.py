@@ -374,8 +374,8 @@ def _complain_of_numbers(
     texts = [place for place in at if not _is_gap(cells[place]) and not _is_number(cells[place])]
     bad = texts[0] if texts else next(place for place in at if _is_gap(cells[place]))
     what = 'is empty; impute = "mean" fills empty cells'
-    if texts and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cells[bad]):
-        what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point"
+    if texts and re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[bad]):
+        what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point, and thousands without a comma"
     elif texts:
         use = "category-columns makes features of words, and tokenizer numbers of a text"
         if moment(cells[bad].strip()):

@@ -334,6 +334,18 @@ def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool)
     assert said == [words] * told
 
 
+@pytest.mark.parametrize(
+    ("start", "step", "told"),
+    [(1_770_000_000, 1, True), (1_770_000_000, 3600, False), (0, 1, False), (2**24, 5, False)],
+)
+def test_large_numbers_that_become_alike_are_remarked_on(tmp_path: Path, start: int, step: int, told: bool) -> None:
+    rows = "".join(f"{i % 7},{start + step * (i * 7 % 1000)},{i % 2}\n" for i in range(1000))
+    given = settings(data=str(write(tmp_path / "a.csv", "b,at,label\n" + rows)), standardize="client")
+    said = FederatedData(given, 2, 1).remarks
+    words = "a: feature 'at' is 1770000000 … 1770001024, where float32 has steps of 128: smaller differences are lost"
+    assert [remark for remark in said if "float32" in remark] == [f"{words}; subtract a number before"] * told
+
+
 # -- a folder with an entry for each client, and what a device holds ---------------------------------------------------
 
 

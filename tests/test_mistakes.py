@@ -203,7 +203,7 @@ DATA = {
     "returns a ndarray; it must return a fedpfl.Dataset, a pandas DataFrame": lambda: np.zeros((4, 3)),
     "y_train has 39 labels for 40 samples": lambda: clients(change=lambda x, y: (x, y[:-1])),
     "y_train[0] is -1: labels must be 0": lambda: clients(change=lambda x, y: (x, y - 1)),
-    "has numbers as targets; use mse or multi-label": lambda: clients(change=lambda x, y: (x, np.eye(2)[y])),
+    "use mse or multi-label; of classes y is whole, y.ast": lambda: clients(change=lambda x, y: (x, np.eye(2)[y])),
     "x_train holds a value that is not finite": lambda: clients(change=lambda x, y: (x * np.nan, y)),
     "x_train is <U32 40×3: must be": lambda: clients(change=lambda x, y: (x.astype(str), y)),
     "client 0 has 0 training samples, min-samples is 10": lambda: clients(n=0),

@@ -451,7 +451,8 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     if (config.training.kind.classes, config.training.labels == MASKS) != (not data.has_targets, data.has_masks):
         has, hint = "classes", "targets are an array y of floats, n or n×k, and masks of whole numbers, n×H×W"
         if data.has_targets:
-            has, hint = "numbers as targets", "use mse or multi-label"
+            has = "numbers as targets"
+            hint = "use mse or multi-label; of classes y is whole, y.astype(int), or of one-hot rows y.argmax(1)"
         if data.has_masks:
             has, hint = "masks", f"use {MASKS}"
         raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")

@@ -11,6 +11,10 @@ from .settings import DataSettings
 MAX_NAMED = 10
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
+# uint8 images of 0 or 1, or of 17 grey levels, are darker than this; photographs are not.
+DARK = 32
+# A feature with fewer different values than this, because float32 has no more there, has lost what it said.
+FEW_STEPS = 100
 # Squared errors of larger targets need another learning rate than the default.
 LARGE_TARGET = 10.0
 
@@ -41,15 +45,40 @@ def remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
     numbers = not data.is_image and isinstance(data.x_train, np.ndarray) and not data.inputs
-    numbers = numbers and not data.vocabulary and settings.standardize == "none"
-    if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
+    numbers = numbers and not data.vocabulary
+    said += _coarse(data) if numbers else []
+    if (
+        numbers
+        and settings.standardize == "none"
+        and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE
+    ):
         what, how = "features", 'standardize = "client" brings them to one scale'
         if data.x_train.ndim == 4:
             what, how = "pixels", "divide them by 255, or give images of uint8"
         said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
+    if data.is_image and isinstance(data.x_train, np.ndarray) and (brightest := int(data.x_train.max())) < DARK:
+        said.append(
+            f"{data.name}: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
+        )
     if settings.targets and data.has_targets and (largest := float(np.abs(data.y_train).max())) > LARGE_TARGET:
         said.append(
             f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "
             "smaller learning-rate"
         )
     return said
+
+
+def _coarse(data: Dataset) -> list[str]:
+    """Return a line for the first feature of large numbers, such as seconds since 1970, that float32 makes alike."""
+    columns = np.moveaxis(data.x_train, 1, 0).reshape(data.x_train.shape[1], -1)
+    low, high = np.fmin.reduce(columns, axis=1), np.fmax.reduce(columns, axis=1)
+    steps = np.spacing(np.fmax(np.abs(low), np.abs(high)))
+    found = np.flatnonzero((steps > 1) & (high - low < FEW_STEPS * steps))
+    if not len(found):
+        return []
+    at, names = int(found[0]), data.feature_names
+    shown = repr(names[at]) if at < len(names) else f"{at} (counted from 0)"
+    return [
+        f"{data.name}: feature {shown} is {low[at]:.0f} … {high[at]:.0f}, where float32 has steps of {steps[at]:.0f}: "
+        "smaller differences are lost; subtract a number before"
+    ]

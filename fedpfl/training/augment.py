@@ -62,8 +62,22 @@ def require_grey_or_colour(name: str, channels: int) -> None:
         raise ConfigError("augmentation", name, f"is for grey and colour images; these have {channels} channels")
 
 
-def transformed(x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, normalize: str) -> Tensor:
-    """Change each image by itself by a transform of torchvision; ``x`` is as :func:`scale` made it."""
+def require_pixels(key: str, name: str, x: Tensor, normalize: str) -> None:
+    """Refuse values that no pixel has: as uint8, which torchvision's transforms take, they would wrap around."""
+    low, high = (float(value) for value in brightness(x, normalize).mul_(255).round_().aminmax())
+    if not 0 <= low <= high <= 255:
+        values = f"{float(x.min()):.4g} … {float(x.max()):.4g}"
+        raise ConfigError(key, name, f"is for pixels, uint8 or floats of −1 … 1; these are {values}: use none")
+
+
+def transformed(
+    x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, normalize: str, key: str, name: str
+) -> Tensor:
+    """Change each image by itself by a transform of torchvision; ``x`` is as :func:`scale` made it.
+
+    ``ConfigError`` of the setting ``key``, whose value is ``name``, for what are no such images.
+    """
+    require_pixels(key, name, x, normalize)
     # The pixels that the data were made from: some transforms take no others.
     pixels = pixels_of(x, normalize)
     # torchvision draws from torch's global generator, and once for all images of a batch.
@@ -75,7 +89,8 @@ def transformed(x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, nor
 def _by_torchvision(name: str, v2: Any, normalize: str, x: Tensor, rng: np.random.Generator) -> Tensor:
     channels, height, width = x.shape[1:]
     require_grey_or_colour(name, channels)
-    return transformed(x, _BY_TORCHVISION[name](v2, (height, width)), int(rng.integers(2**63 - 1)), normalize)
+    transform, seed = _BY_TORCHVISION[name](v2, (height, width)), int(rng.integers(2**63 - 1))
+    return transformed(x, transform, seed, normalize, "augmentation", name)
 
 
 def _own(name: str) -> Augmentation:

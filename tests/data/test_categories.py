@@ -107,17 +107,48 @@ def test_times_are_features_when_they_are_asked_for_and_may_order_the_rows_too(t
 
 
 def test_devices_and_models_make_the_same_numbers_of_times_and_gaps_are_filled(tmp_path):
-    lines = [f"{at},1.5,{row % 2}" for row, at in enumerate([*TIMES, "", "951782400"])]
+    lines = [f"{at},1.5,{row % 2}" for row, at in enumerate([*TIMES, "", "2000-02-29"])]
     (tmp_path / "a.csv").write_text("at,speed,label\n" + "\n".join(lines) + "\n")
     given_ = DataSettings(dataset="table", category_columns="at@days|hour|weekday", impute="mean", min_samples=2)
     alone = own_data(given_, str(tmp_path / "a.csv"), 0, 1)
     rows = np.concatenate([alone.train(0).x.numpy(), alone.test(0).x.numpy()])
     assert len(rows) == 5 and np.isfinite(rows).all()
-    assert sorted(rows[:, 1].round(2).tolist())[:2] == [0.0, 59.0], "29 February 2000 is day 59, in seconds since 1970"
+    assert sorted(rows[:, 1].round(2).tolist())[:2] == [0.0, 59.0], "29 February 2000 is day 59"
     names = ["speed", "at@days", "at@hour", "at@weekday"]
     (tmp_path / "b.csv").write_text("speed,at\n" + "\n".join(f"1.5,{at}" for at in TIMES) + "\n")
     read = read_for_model(tmp_path / "b.csv", {"input-shape": [4], "vocabulary": 0, "feature-names": names}, ())
     assert np.allclose(read, [[1.5, *of] for of in OF_TIMES], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("cells", [("951782400", "951868800.5"), ("20000229", "20000301.0"), ("2000-02-29", "")])
+def test_seconds_and_days_without_hyphens_are_times(tmp_path, cells):
+    (tmp_path / "a.csv").write_text("at,label\n" + "".join(f"{cell},{row}\n" for row, cell in enumerate(cells)))
+    about = {"dataset": "table", "impute": "mean", "category_columns": "at@days|hour|month"}
+    found = load(DataSettings(data=str(tmp_path / "a.csv"), **about)).x_train
+    assert np.allclose(found, [[59, 0, 2], [60, 0, 3] if cells[1] else [np.nan] * 3], atol=1e-3, equal_nan=True)
+    (tmp_path / "b.csv").write_text(f"at\n{cells[0]}\n")
+    model = {"input-shape": [3], "vocabulary": 0, "feature-names": ["at@days", "at@hour", "at@month"]}
+    assert read_for_model(tmp_path / "b.csv", model, ()).tolist() == [[59, 0, 2]]
+    (tmp_path / "b.csv").write_text("at\n2019\n")
+    with pytest.raises(DataError, match="line 2: '2019' is no time"):
+        read_for_model(tmp_path / "b.csv", model, ())
+
+
+@pytest.mark.parametrize("cells", [("20260103", "2026-01-01"), ("2026-01-01", "1767225600"), ("2019", "2019-01-01")])
+@pytest.mark.parametrize("given_", [{"time_column": "at"}, {"category_columns": "at@days"}])
+def test_numbers_and_dates_in_one_column_of_times_are_refused(tmp_path, cells, given_):
+    (tmp_path / "a.csv").write_text("at,x,label\n" + "".join(f"{cell},1,{row}\n" for row, cell in enumerate(cells)))
+    with pytest.raises(DataError, match=f"{cells[1]}.* is .*, and '{cells[0]}' is .* must all be numbers|is no time"):
+        load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), **given_))
+
+
+@pytest.mark.parametrize(
+    "cells", ["3 1 2", "1000 1 20", "20260103 20251231 20260101", "2019 2017 2018", "9e9 1.5e9 2e9"]
+)
+def test_numbers_order_rows_by_their_value(tmp_path, cells):
+    (tmp_path / "a.csv").write_text("at,x,label\n" + "".join(f"{at},{at},0\n{at},{at},1\n" for at in cells.split()))
+    found = load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at")).x_train[::2, 0]
+    assert found.tolist() == sorted(np.float32(cell) for cell in cells.split())
 
 
 @pytest.mark.parametrize("form", ["csv", "frame", "huggingface"])
@@ -156,6 +187,8 @@ def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp
         ("a,label\nx|y,0\n", {"category_columns": "a"}, DataError, r"'x\|y' has a , or \|"),
         ("a,b,label\n,1,0\n", {"category_columns": "a=x"}, DataError, "line 2, column 'a': is empty"),
         ("a,b,label\nx,1,0\n", {"category_columns": "a@days"}, DataError, "line 2: 'x' is no time"),
+        ("a,label\n2019,0\n", {"category_columns": "a@days"}, DataError, "'2019' is no time.*; a year has no month"),
+        ("a,label\n20260110,0\n20269910,1\n", {"category_columns": "a@days"}, DataError, "is a number, and"),
         ("a,b,label\n,1,0\n", {"category_columns": "a@days"}, DataError, "line 2, column 'a': is empty"),
         ("a,b,label\nx,1,0\n", {"category_columns": "a@years"}, ConfigError, r"some of days\|hour\|weekday\|month"),
         ("a,label\n2026-01-31,0\n", {}, DataError, r"is not a number.*a@days\|hour.*time-column orders"),

@@ -235,6 +235,29 @@ def test_damaged_items_are_one_line(item, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("mode", "kept"), [("P", "RGB"), ("CMYK", "RGB"), ("LA", "RGB"), ("RGBA", "RGB"), ("1", "L")])
+def test_images_of_pillow_are_read_as_those_of_a_folder(mode, kept, lazy):
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(1).integers(256, size=(6, 8, 8, 3), dtype=np.uint8)
+    images = [image.fromarray(one).convert(mode) for one in pixels]
+    source = [(one, at % 2) for at, one in enumerate(images)]
+    found = read(Lazy(Part(source, range(6))) if lazy else Part(source, range(6)))
+    assert found.is_image and found.input_shape == (len(kept) if kept == "RGB" else 1, 8, 8)
+    for place, one in enumerate(images):
+        now = found.x_train.read(place) if lazy else found.x_train[place]
+        np.testing.assert_array_equal(now.squeeze(), np.asarray(one.convert(kept)))
+
+
+def test_images_of_pillow_that_do_not_fit_are_one_line():
+    image = pytest.importorskip("PIL.Image")
+    one = image.fromarray(np.zeros((8, 8), np.uint8))
+    with pytest.raises(DataError, match=r"x of sample 1 has the shape \(8, 8, 3\).*grey and colour images need"):
+        read(Part([(one, 0), (one.convert("RGB"), 1)], range(2)))
+    with pytest.raises(DataError, match="x of sample 0: only images of 8 bits a channel can be read, not mode I"):
+        read(Part([(one.convert("I"), 0)], range(1)))
+
+
 def test_lengths_that_are_none_are_one_line():
     with pytest.raises(DataError, match="data: has no samples"):
         read(Items(lambda at: (X[at], 0), 0))
@@ -418,6 +441,32 @@ def test_columns_of_x_are_joined_by_name(kind, order):
         read(PAIRS[kind](of_columns(), (of_columns()[0].rename(columns={"b": "e"}), of_columns()[1])))
 
 
+@pytest.mark.parametrize("name", ["client", "patient_id"])
+@pytest.mark.parametrize("kind", [kind for kind in PAIRS if kind != "Dataset"])
+def test_an_owner_among_the_columns_of_x_is_asked_about(kind, name):
+    x, y = of_columns()
+    source = PAIRS[kind](*[(x.rename(columns={"b": name}), y)] * 2)
+    with pytest.raises(DataError, match=f"column '{name}' seems to name the owner of each row: .*leave it out of x"):
+        read(source)
+    assert name in read(source, client_column="").feature_names
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"client_train": Y.astype(float)}, "client_train is float64: must be whole numbers from 0"),
+        ({"client_train": Y, "client_names": ("ann",)}, "client_train has owner 1, and client_names 1 names"),
+        (
+            {"client_train": Y * 0, "client_names": ("ann",), "x_test": X, "y_test": Y, "client_test": Y},
+            "client_test has",
+        ),
+    ],
+)
+def test_owners_that_do_not_fit_their_names_are_one_line(more, words):
+    with pytest.raises(DataError, match=f"mine: {words}"):
+        read(Dataset("mine", X, Y, **more))
+
+
 def test_columns_of_x_with_numbers_alone_go_by_place():
     x, y = of_columns()
     found = read([(x.set_axis(range(4), axis=1), y), (x.to_numpy(), y)])
@@ -523,6 +572,19 @@ def test_labels_may_be_names(form):
         assert read(FORMS[form](words), class_names="sit, stand, lie").y_train.tolist() == (2 * Y).tolist()
         with pytest.raises(DataError, match="the label 'lie' is none of the classes sit, stand"):
             read(FORMS[form](words), class_names="sit, stand")
+
+
+@pytest.mark.parametrize("names", ["1 2 3", "2 1 0", "0 1 2"])
+def test_digits_that_are_names_of_classes_go_by_name(names, tmp_path):
+    names, labels = tuple(names.split()), np.array(["1", "2"])[Y]
+    np.savez(tmp_path / "a.npz", x=X, y=labels, classes=names)
+    for found in (
+        Dataset("mine", X, labels, class_names=names), read((X, labels), class_names=",".join(names)),
+        read_npz(tmp_path / "a.npz"),
+    ):  # fmt: skip
+        assert found.class_names == names and [names[place] for place in found.y_train] == labels.tolist()
+    with pytest.raises(DataError, match="mine: the label '1' is none of the classes 2, 3"):
+        Dataset("mine", X, labels, class_names=("2", "3"))
 
 
 def test_names_are_labels_in_files_too(tmp_path):

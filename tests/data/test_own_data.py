@@ -67,6 +67,15 @@ def test_words_for_a_gap_are_gaps(tmp_path: Path, gap: str) -> None:
     np.testing.assert_array_equal(data.x_train, np.float32([[1, 2], [np.nan, np.nan], [3, 4]]))
 
 
+def test_a_word_with_an_underscore_is_no_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "x,label\n1,1_0\n2,2_1\n")
+    data = load(settings(data=str(path)))
+    assert data.class_names == ("1_0", "2_1") and data.y_train.tolist() == [0, 1]
+    write(path, "x,label\n1,0\n1_0,1\n")
+    with pytest.raises(DataError, match="line 3, column 'x': '1_0' is not a number"):
+        load(settings(data=str(path)))
+
+
 def test_a_column_that_counts_the_rows_is_told(tmp_path: Path) -> None:
     def remarks(numbers: list[float], **given: str) -> tuple[str, ...]:
         rows = [f"{number},{at % 3},{at % 7},{at % 2}" for at, number in enumerate(numbers)]
@@ -102,6 +111,11 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         (",a,label\n0,2,3\n", "a.csv: column 1 has no name; pandas writes its index so: to_csv(…, index=False)"),
         ("a,label\n1,0\nNA,1\n", "a.csv, line 3, column 'a': is empty; impute = "),
         ('a,label\n1,0\n"1,5",1\n', "a.csv, line 3, column 'a': '1,5' is not a number: decimals are written with a"),
+        (
+            'a,label\n1,0\n"1,000,000.5",1\n',
+            "a.csv, line 3, column 'a': '1,000,000.5' is not a number: decimals are written "
+            "with a point, and thousands without a comma",
+        ),
         ("a,b\n1,2\n", "a.csv: no column 'label' (label-column); it has a, b"),
         ("label,client\n0,1\n", "a.csv: no column of numbers besides label, client"),
         ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
@@ -312,6 +326,26 @@ def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
     assert len(FederatedData(DataSettings(**given), 2, seed=1).remarks) == 1
 
 
+@pytest.mark.parametrize(("brightest", "told"), [(1, True), (16, True), (31, True), (32, False), (255, False)])
+def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool) -> None:
+    np.savez(tmp_path / "a.npz", x=np.full((40, 4, 4), brightest, np.uint8), y=np.arange(40) % 2)
+    said = FederatedData(DataSettings(dataset="npz", data=str(tmp_path / "a.npz"), partitioner="iid"), 2, 1).remarks
+    words = f"a: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
+    assert said == [words] * told
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "told"),
+    [(1_770_000_000, 1, True), (1_770_000_000, 3600, False), (0, 1, False), (2**24, 5, False)],
+)
+def test_large_numbers_that_become_alike_are_remarked_on(tmp_path: Path, start: int, step: int, told: bool) -> None:
+    rows = "".join(f"{i % 7},{start + step * (i * 7 % 1000)},{i % 2}\n" for i in range(1000))
+    given = settings(data=str(write(tmp_path / "a.csv", "b,at,label\n" + rows)), standardize="client")
+    said = FederatedData(given, 2, 1).remarks
+    words = "a: feature 'at' is 1770000000 … 1770001024, where float32 has steps of 128: smaller differences are lost"
+    assert [remark for remark in said if "float32" in remark] == [f"{words}; subtract a number before"] * told
+
+
 # -- a folder with an entry for each client, and what a device holds ---------------------------------------------------
 
 
@@ -327,6 +361,21 @@ def test_each_entry_of_a_folder_is_a_client(tmp_path: Path) -> None:
     assert data.class_names == ("no", "yes") and data.client_train.tolist() == [0] * 12 + [1] * 12 + [2] * 12
     assert data.x_train[::12, 0].tolist() == [1, 2, 10], "client-2 stands before client-10"
     assert data.y_train[:14].tolist() == [0] * 12 + [1, 0], "classes are those of all clients"
+
+
+def test_entries_of_one_client_are_refused_and_folders_keep_their_names(tmp_path: Path) -> None:
+    table = "a,label\n" + "1,no\n2,yes\n" * 4
+    for name in ("site-1.5", "site-1.6"):
+        write(tmp_path / name / "train.csv", table)
+        write(tmp_path / name / "test.csv", table)
+    assert load(settings(dataset="clients", data=str(tmp_path))).client_names == ("site-1.5", "site-1.6")
+    write(tmp_path / "site-1.5.csv", table)
+    with pytest.raises(DataError, match=r"site-1\.5\.csv: is of client 'site-1\.5', as site"):
+        load(settings(dataset="clients", data=str(tmp_path)))
+    for name in ("ann.csv", "ann.CSV"):
+        write(tmp_path / "b" / name, table)
+    with pytest.raises(DataError, match=r"ann\.csv: is of client 'ann', as ann\.CSV"):
+        load(settings(dataset="clients", data=str(tmp_path / "b")))
 
 
 def test_what_partition_exports_is_a_folder_of_clients(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
 from fedpfl.engine.simulation_transport import SimulationTransport
+from fedpfl.methods.fedreg.rebalance import augmented
 from fedpfl.options import own_code
 from fedpfl.setup.config import Config
 from fedpfl.training.adaptive import AdamW
@@ -183,6 +184,20 @@ def test_transforms_of_torchvision_change_image_by_image(name, made, channels, n
     assert torch.equal(found, expected) and not torch.equal(found, scale(pixels, normalize))
     with pytest.raises(ConfigError, match=f"'{name}': is for grey and colour images; these have 2 channels"):
         find(name)(torch.zeros(1, 2, 8, 8), np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("name", ["randaugment", "flip-rotate"])
+def test_values_that_no_pixel_has_do_not_wrap_around(name):
+    pytest.importorskip("torchvision.transforms.v2")
+    x = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
+    assert find(name)(x, np.random.default_rng(3)).shape == x.shape
+    for beyond in (1.5, -1.1):
+        with pytest.raises(
+            ConfigError, match=f"augmentation = '{name}': is for pixels.*these are .*{beyond}.*use none"
+        ):
+            find(name)(torch.cat([x, torch.full_like(x, beyond)]), np.random.default_rng(3))
+    with pytest.raises(ConfigError, match="fedreg-augmentation = 'simple': is for pixels"):
+        augmented(x * 2, "simple", 1, "half")
 
 
 def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError
-from ...data.datasets.categories import OTHER, SIGN, TIMES, Category, as_features, moment
+from ...data.datasets.categories import OTHER, SIGN, TIMES, Category, as_features, as_number, moment
 from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
@@ -96,7 +96,7 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
 def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
     if features[0][len(name)] == TIMES:
         if cell.strip() and not moment(cell.strip()):
-            return [cell]  # which is no number, and said to be none
+            raise ValueError(f"{cell.strip()[:40]!r} is no time")
         parts = tuple(feature[len(name) + 1 :] for feature in features)
         return [*map(str, as_features([cell.strip()], Category(name, parts, TIMES))[0])]
     chosen = f"{name}{SIGN}{cell.strip()}"
@@ -148,11 +148,11 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
     for line, cells in lines:
         if len(cells) != len(given):
             raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(given)}")
-        if words:
-            cells = [text for name, cell in zip(given, cells)
-                     for text in (_of_word(cell, name, words[name]) if name in words else [cell])]  # fmt: skip
         try:
-            rows.append(np.array([float(cells[at]) for at in used], np.float32))
+            if words:
+                cells = [text for name, cell in zip(given, cells)
+                         for text in (_of_word(cell, name, words[name]) if name in words else [cell])]  # fmt: skip
+            rows.append(np.array([as_number(cells[at]) for at in used], np.float32))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
     return samples_of(np.reshape(rows, (len(rows), len(used))), str(path)).reshape(len(rows), *shape)

@@ -27,6 +27,7 @@ from .columns import (  # fmt: skip
     places,
     read_frame,
     require_ignored,
+    require_no_person,
     to_dataset,
     with_index,
     words_of_frames,
@@ -457,6 +458,7 @@ def _arrays_of(
         raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
                         "(x, y), or a DataFrame")  # fmt: skip
     _require_one_order(part[0], part[1], where)
+    require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, alone=True)
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
     x = with_inputs(part[0], len(y) if y.ndim else 0)
     x = packed(x, of_x) if are_several(x) else array(x, of_x)
@@ -509,7 +511,15 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
         found[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets)
         owners = getattr(data, f"client_{part}")
         if owners is not None:
-            found[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
+            if owners.dtype.kind not in "iu":
+                allowed = "must be whole numbers from 0, the owner of each sample"
+                raise DataError(f"{data.name}: client_{part} is {owners.dtype}: {allowed}")
+            owners = found[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
+            if data.client_names and owners.max(initial=0) >= len(data.client_names):
+                raise DataError(
+                    f"{data.name}: client_{part} has owner {owners.max()}, and client_names {len(data.client_names)} "
+                    "names: must be one for each owner from 0"
+                )
     if found["x_train"].shape[1:] != found.get("x_test", found["x_train"]).shape[1:]:
         raise DataError(f"{data.name}: x_train and x_test must hold samples of one shape")
     _require_no_classes(data.name, found["y_train"], settings)

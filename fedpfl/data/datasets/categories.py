@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Callable, Iterable, NamedTuple
@@ -21,6 +22,8 @@ SIGN = "="
 # Stands before what is taken of a column of times, the same number for all clients: days since 2000, of which float32
 # keeps a minute and a half, and what the time reads as it is written.
 TIMES = "@"
+# A day as ISO 8601 has it without hyphens, or a year; pandas writes .0 behind them where others in a column are empty.
+_COMPACT = re.compile(r"([0-9]{8}|[0-9]{4})(?:\.0*)?")
 _ORIGIN = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _OF_TIME: dict[str, Callable[[datetime], float]] = {
     "days": lambda moment: (moment - _ORIGIN).total_seconds() / 86400,
@@ -99,17 +102,50 @@ def as_features(words: Iterable[str], category: Category) -> np.ndarray:
     return np.eye(len(category.features), dtype=np.float32)[[place.get(word, len(place)) for word in words]]
 
 
-def moment(word: str) -> datetime | None:
-    """Return the time that a word in ISO 8601 is, or a number of seconds since 1970; in UTC where no zone is said."""
+def as_number(cell: str) -> float:
+    """Return the number that a cell is; ``ValueError`` if it is none, such as 1_000, which Python's float takes."""
+    if "_" in cell:
+        raise ValueError(f"could not convert string to float: {cell[:40]!r}")
+    return float(cell)
+
+
+def form_of(word: str) -> str:
+    """Return in which form a time is written: as a day such as 20260131, as a number, or in ISO 8601."""
     try:
-        return datetime.fromtimestamp(float(word), timezone.utc)
+        as_number(word)
+    except ValueError:
+        return "ISO 8601"
+    found = _COMPACT.fullmatch(word)
+    return "a day" if found and len(found[1]) == 8 and _day(found[1]) else "a number"
+
+
+def _day(digits: str) -> datetime | None:
+    try:
+        return datetime(int(digits[:4]), int(digits[4:6]), int(digits[6:]), tzinfo=timezone.utc)
+    except ValueError:
+        return None
+
+
+def moment(word: str) -> datetime | None:
+    """Return the time that a word in ISO 8601 is, or a number of seconds since 1970; in UTC where no zone is said.
+
+    Eight digits that are a date, as 20260131, are this day. Four digits are None: a year has no month and hour, and as
+    seconds it would be in January 1970.
+    """
+    if found := _COMPACT.fullmatch(word):
+        if len(found[1]) == 4:
+            return None
+        if day := _day(found[1]):
+            return day
+    try:
+        return datetime.fromtimestamp(as_number(word), timezone.utc)
     except (ValueError, OverflowError, OSError):
         pass
     try:
-        found = datetime.fromisoformat(word.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(word.replace("Z", "+00:00"))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def number_names(data: Dataset) -> None:
@@ -120,7 +156,8 @@ def number_names(data: Dataset) -> None:
     words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels.values()]
     found, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
     names = data.class_names
-    if all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
+    # As in tables: digits that are names of classes go by these.
+    if not {*names} & {*found.tolist()} and all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
         numbers = found.astype(np.int64)
     else:
         names = names or tuple(found.tolist())

@@ -22,7 +22,7 @@ from ...core.names import MAX_NAMED, difference, in_short
 from ...core.option import part as imported
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .categories import SIGN, TIMES, as_features, categories, moment, with_words
+from .categories import SIGN, TIMES, as_features, as_number, categories, form_of, moment, with_words
 from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, of_parts, opened, part_of
 
 SUFFIXES = (".csv", ".parquet")
@@ -238,12 +238,8 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
         words[SIGN + one.column] = place[one.column]
     others = {*words.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
     features = [at for at in range(len(names)) if at not in others]
-    person = next((names[at] for at in features if _PERSON.fullmatch(names[at])), None)
-    if "client" not in words and settings.client_column and person is not None:
-        raise DataError(
-            f'{path}: column {person!r} seems to name the owner of each row: client-column = "{person}" makes each '
-            f'owner a client, ignore-columns leaves the column out, and client-column = "" uses it as a feature'
-        )
+    if "client" not in words:
+        require_no_person(path, (names[at] for at in features), settings)
     if settings.tokenizer:
         if windows or settings.category_columns or len(features) != 1:
             here = in_short([names[at] for at in features]) or "none"
@@ -255,6 +251,19 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     elif not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
     return Roles(features, words)
+
+
+def require_no_person(where: object, names: Iterable[str], settings: DataSettings, alone: bool = False) -> None:
+    """Refuse features that say whom a row belongs to; ``alone``: they are a DataFrame next to labels, with no roles."""
+    person = next((name for name in names if name == settings.client_column or _PERSON.fullmatch(name)), None)
+    if settings.client_column and person is not None:
+        ways = f'client-column = "{person}" makes each owner a client, ignore-columns leaves the column out'
+        if alone:
+            ways = f"one DataFrame with a column {settings.label_column!r} can have such a column; leave it out of x"
+        raise DataError(
+            f'{where}: column {person!r} seems to name the owner of each row: {ways}, and client-column = "" uses it '
+            "as a feature"
+        )
 
 
 def label_roles(count: int) -> list[str]:
@@ -335,7 +344,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
         if len(cells) != len(names):
             raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
         try:
-            values.extend([float(cells[at] if cells[at].strip() else empty) for at in roles.features])
+            values.extend([as_number(cells[at] if cells[at].strip() else empty) for at in roles.features])
         except ValueError:
             said = ["" if _is_gap(cells[at]) else cells[at].strip() for at in roles.features]
             said = [str(TRUTH.get(word.lower(), word or empty)) for word in said]
@@ -365,8 +374,8 @@ def _complain_of_numbers(
     texts = [place for place in at if not _is_gap(cells[place]) and not _is_number(cells[place])]
     bad = texts[0] if texts else next(place for place in at if _is_gap(cells[place]))
     what = 'is empty; impute = "mean" fills empty cells'
-    if texts and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cells[bad]):
-        what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point"
+    if texts and re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[bad]):
+        what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point, and thousands without a comma"
     elif texts:
         use = "category-columns makes features of words, and tokenizer numbers of a text"
         if moment(cells[bad].strip()):
@@ -396,7 +405,7 @@ def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], s
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        as_number(cell)
     except ValueError:
         return False
     return True
@@ -550,10 +559,24 @@ def _in_time(samples: FileSamples) -> FileSamples:
 
 
 def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray) -> None:
+    """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
     if wrong := [place for place, is_time in enumerate(are_times) if not is_time]:
         where = f"{samples.path}, {samples.row} {of.first[wrong[0]]}"
         shown = repr(of.names[wrong[0]][:40])
-        raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
+        year = "; a year has no month and hour" if of.names[wrong[0]].isdecimal() else ""
+        raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00){year}")
+    _require_one_form(samples, of, lambda word: "a number" if _is_number(word) else "ISO 8601")
+
+
+def _require_one_form(samples: FileSamples, of: Words, form_of_word: Callable[[str], str]) -> None:
+    first = ""
+    for name, row in zip(of.names, of.first):
+        first = first or name
+        if name and (form := form_of_word(name)) != (before := form_of_word(first)):
+            raise DataError(
+                f"{samples.path}, {samples.row} {row}: {name[:40]!r} is {form}, and {first[:40]!r} is {before}: times "
+                "of a column must all be numbers (seconds since 1970), or all ISO 8601 (2026-01-31 08:00)"
+            )
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
@@ -568,6 +591,7 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     for of, one in columns:
         if one.sign == TIMES:
             _require_times(samples, of, [not word or moment(word) is not None for word in of.names])
+            _require_one_form(samples, of, form_of)
     wide = len(samples.features) + sum(len(one.features) for one in known)
     if len(samples.x) * wide > MAX_VALUES:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
@@ -577,9 +601,9 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
 
 
 def _seconds(word: str) -> float:
-    """Return a time as a number: what it is, or the seconds since 1970; NaN of what is none."""
+    """Return a time as a number: what it is, such as seconds since 1970, or these of ISO 8601; NaN of what is none."""
     try:
-        return float(word)
+        return as_number(word)
     except ValueError:
         return found.timestamp() if (found := moment(word)) else float("nan")
 

@@ -138,7 +138,7 @@ def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX
 
     def read(place: int) -> np.ndarray:
         with opened_image(paths[place], str(paths[place]), why) as image:
-            one = _pixels(image, str(paths[place]), why, size)
+            one = pixels_of(image, str(paths[place]), why, size)
         return one if grey else coloured(one[None])[0]
 
     return Rows([(len(paths), read)], np.empty((h, w, 1 if grey else RGB), np.uint8))
@@ -167,7 +167,7 @@ def _require_size(size: tuple[int, int], first: tuple[int, int], where: str, who
         raise DataError(f"{where} is {w}×{h} pixels but {whose} is {w0}×{h0}: image-size resizes all to one size")
 
 
-def _pixels(image: Any, where: str, why: str, size: int) -> np.ndarray:
+def pixels_of(image: Any, where: str, why: str, size: int = 0) -> np.ndarray:
     """Decode an image to uint8 H×W×C, grey if it is."""
     _require_mode(image, where)
     whole = image.convert("L" if image.mode in _GREY else "RGB")
@@ -211,7 +211,7 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
                 raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
             if i:
                 _require_size((w, h), (pixels.shape[2], pixels.shape[1]), where, Path(first).name)
-            one = _pixels(image, where, why, size)
+            one = pixels_of(image, where, why, size)
         if i == 0:
             pixels, first = np.empty((count, *one.shape), np.uint8), where
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not

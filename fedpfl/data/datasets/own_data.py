@@ -86,8 +86,8 @@ def _holds_series(path: Path, settings: DataSettings) -> bool:
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
     """Read a folder with an entry for each client, and join what they hold; or a folder of PFLlib's or LEAF's.
 
-    An entry is whatever :func:`read_own` reads, and names the client, without its ending; those whose names start with
-    a dot are ignored. Errors name the entry.
+    An entry is whatever :func:`read_own` reads, and names the client, a file without its ending; those whose names
+    start with a dot are ignored. Errors name the entry.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
@@ -100,6 +100,11 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         if entry.is_file() and entry.suffix.lower() not in (*SUFFIXES, ".npz", ".json"):
             allowed = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are ignored"
             raise DataError(f"{entry}: is not a client's file, which {allowed}")
+    # A folder has no ending: site-1.5 is its name.
+    whose = [entry.name if entry.is_dir() else entry.stem for entry in entries]
+    if len({*whose}) < len(whose):
+        twin = next(at for at, name in enumerate(whose) if name in whose[:at])
+        raise DataError(f"{entries[twin]}: is of client {whose[twin]!r}, as {entries[whose.index(whose[twin])].name}")
     if settings.ignore_columns and all(map(holds_tables, entries)):
         require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
     tables = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
@@ -145,7 +150,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         len(names),
         names,
         first.vocabulary,
-        client_names=tuple(entry.stem for entry in entries),
+        client_names=tuple(whose),
         feature_names=first.feature_names,
         validation=np.concatenate(held) if held else None,
         inputs=first.inputs,

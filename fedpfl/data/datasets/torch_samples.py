@@ -17,7 +17,7 @@ from ...core.option import part
 from ..dataset import array
 from ..packing import are_several, packed, with_inputs
 from ..settings import DataSettings
-from .folder import MAX_BYTES
+from .folder import MAX_BYTES, pixels_of
 from .lazily import Lazy, Rows, has_places, torch_data
 from .npz import labels_of, samples_of
 
@@ -234,6 +234,8 @@ class _Reading:
             raise DataError(f"{self._where}: {what} is {gives}; it must be a pair (x, y), input and label")
         where, y = f"{self._where}: x of {what}", array(item[1], f"{self._where}: y of {what}")
         x, rows = item[0], rows and y.ndim > 0
+        if _is_image(x):  # of a palette an array would hold the places of colours, not these
+            x = self._asked(f"x of {what}", pixels_of, x, where, where)
         x = with_inputs(x, len(y)) if rows else x
         return (packed(x, where, rows) if isinstance(x, Mapping) or are_several(x) else array(x, where)), y
 
@@ -256,12 +258,20 @@ class _Reading:
         for word, now, before in zip("xy", given, first):
             if now.shape[1:] != before.shape[1:]:
                 resize = ": resize all to one size" if word == "x" else ""
+                if word == "x" and now.dtype == before.dtype == np.uint8 and now.shape[1:3] == before.shape[1:3]:
+                    resize = ': grey and colour images need .convert("RGB")'
                 raise DataError(f"{self._where}: {word} of sample {number} has the shape {now.shape[1:]}, and of "
                                 f"sample 0 {before.shape[1:]}{resize}")  # fmt: skip
             if _kind(now) != _kind(before):
                 raise DataError(
                     f"{self._where}: {word} of sample {number} is {now.dtype}, and of sample 0 {before.dtype}"
                 )
+
+
+def _is_image(thing: object) -> bool:
+    """Return whether an object is an image of Pillow, without importing it."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(thing, pillow.Image)
 
 
 def _repeated(draws: list[Any]) -> int:

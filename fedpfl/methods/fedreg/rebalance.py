@@ -83,7 +83,8 @@ def rebalance(
 
 def augmented(x: Tensor, augmentation: str, seed: int, normalize: str) -> Tensor:
     """Change each image by itself; ``x`` is as :func:`scale` made it."""
-    return transformed(x, _transform(augmentation, *x.shape[1:]), seed, normalize)
+    transform = _transform(augmentation, *x.shape[1:])
+    return transformed(x, transform, seed, normalize, "fedreg-augmentation", augmentation)
 
 
 def _transform(augmentation: str, channels: int, height: int, width: int) -> Any:

@@ -192,6 +192,20 @@ def test_features_are_standardised_by_the_client_or_by_all(made, shape):
     assert not constant.train(0).x.any()
 
 
+@pytest.mark.parametrize("more", [{"standardize": "client"}, {"impute": "mean"}])
+def test_the_tests_of_all_are_prepared_with_each_client_s_own_numbers(made, more):
+    clients = [(x + 5 * at, y) for at, (x, y) in enumerate(map(arrays, range(2)))]
+    for x, _ in clients:
+        x[::3, 0] = np.nan if "impute" in more else 1
+    everyone = made(clients, 2, test_on="all", **more)
+    raw = np.concatenate([clients[at][0][everyone.share(at).test - 20 * at] for at in range(2)])
+    for client in range(2):
+        mine = clients[client][0][everyone.share(client).train - 20 * client]
+        mean, deviation = np.nanmean(mine, 0), np.nanstd(mine, 0)
+        expected = np.where(np.isnan(raw), mean, raw) if "impute" in more else (raw - mean) / deviation
+        np.testing.assert_allclose(everyone.test(client).x, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_images_are_not_standardised_and_a_device_has_no_other_s_data(made, tmp_path):
     with pytest.raises(ConfigError, match="standardize = 'client': must be none for digits, whose samples are images"):
         FederatedData(DataSettings(standardize="client"), 2, 1)

@@ -55,7 +55,7 @@ class FederatedData:
         self._cache = SamplesCache(cache_bytes)
         if not settings.division_file:
             self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
-        self.remarks += imported("fedpfl.data.remarks:remarks")(data, settings, num_clients)
+        self.remarks += imported("fedpfl.data.remarks:remarks")(data, settings, shares)
 
     @classmethod
     def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:

@@ -268,6 +268,18 @@ def test_windows_are_of_one_client_in_its_order(tmp_path):
     assert data.train(1).x.min() >= 100
 
 
+def test_the_last_rows_of_several_owners_are_not_the_latest(tmp_path):
+    rows = [f"{k},{who},{k},{k % 2}" for k in range(20) for who in ("ann", "ben")]
+    (tmp_path / "a.csv").write_text("\n".join(["when,client,a,label", *rows]))
+    given_ = {"dataset": "table", "data": str(tmp_path / "a.csv"), "time_column": "when", "split": "time"}
+    for name in ("iid", "dirichlet"):
+        with pytest.raises(ConfigError, match=f"partitioner = .{name}.: must be natural with split = .time. and t"):
+            of_settings(given_, partitioner=name)
+    assert of_settings(given_, partitioner="natural").test(0).x.flatten().tolist() == [15, 16, 17, 18, 19]
+    alone = of_settings({**given_, "client_column": "", "ignore_columns": "client"}, partitioner="iid")
+    assert all(alone.test(i).x.max() > alone.train(i).x.max() for i in range(alone.num_clients))
+
+
 def test_a_time_that_is_none_is_named(tmp_path):
     (tmp_path / "a.csv").write_text("when,a,label\n1,2,0\n3.4.2026,2,1\n")
     with pytest.raises(DataError, match=r"line 3: '3.4.2026' is no time: must be a number or ISO 8601"):

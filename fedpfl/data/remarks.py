@@ -7,7 +7,6 @@ import numpy as np
 from ..core.errors import ConfigError, DataError
 from ..core.samples import IGNORED
 from .dataset import Dataset
-from .overlap import cuts_plays, shared
 from .partitioners import Share
 from .settings import DataSettings
 
@@ -40,8 +39,10 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             )
     if settings.split == "time" and not settings.time_column:
         said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
-    if settings.split in ("mixed", "stratified"):
-        said += _overlaps(data, settings)
+    if settings.split in ("mixed", "stratified") and (settings.window_step or settings.dataset == "shakespeare"):
+        from .overlap import overlaps
+
+        said += overlaps(data, settings)
     if settings.standardize == "all":
         said.append(
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
@@ -68,7 +69,7 @@ def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
         hint = "num-classes says how many there are, if these data lack some"
         if data.has_masks and any((y == IGNORED).any() for y in (data.y_train, data.y_test) if y is not None):
             hint = f"{IGNORED} marks pixels that do not count; of masks of 0 and {IGNORED} take mask // {IGNORED}"
-        raise DataError(f"{data.name}: has one class, {data.class_names[0]!r}, and must have two or more: {hint}")
+        raise DataError(f"{data.name}: number of classes: is {data.num_classes}, must be at least 2; {hint}")
     owned = data.client_train is not None and not settings.division_file
     if settings.split == "time" and settings.time_column and owned and settings.partitioner != "natural":
         allowed = (
@@ -81,24 +82,3 @@ def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
             f"needs training samples of each client, and {without} of {len(shares)} have only tests: use all or none"
         )
         raise ConfigError("standardize", "client", allowed)
-
-
-def _overlaps(data: Dataset, settings: DataSettings) -> list[str]:
-    """Return a line if training and test samples that are divided at random have rows or characters in common."""
-    if not cuts_plays(settings) and shared(settings):
-        return [
-            f"{data.name}: windows overlap (window-step), so test windows share rows with training windows; a column "
-            'split and split = "given" keep them apart'
-        ]
-    if data.y_test is None:
-        overlap, way = shared(settings) > 0, 'split = "time" or window-step = 80'
-    else:  # LEAF's, which are not cut here: they begin at each character
-        overlap, way = settings.dataset == "shakespeare" and _run_on(data.x_train), 'split = "given"'
-    said = f"{data.name}: texts overlap, so those of tests share characters with training texts; {way} keeps them apart"
-    return [said] if overlap else []
-
-
-def _run_on(texts: np.ndarray) -> bool:
-    """Return whether texts begin one character after another, by the first ones."""
-    first = texts[:1000]
-    return bool((first[1:, :-1] == first[:-1, 1:]).all(axis=1).any())

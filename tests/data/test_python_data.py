@@ -208,11 +208,15 @@ def test_the_tests_of_all_are_prepared_with_each_client_s_own_numbers(made, more
 
 def test_one_class_is_nothing_to_tell_apart(made):
     x, bits = np.zeros((40, 1, 6, 6), np.float32), np.random.default_rng(1).integers(0, 2, (40, 6, 6))
-    for masks, hint in ((255 * bits, "of masks of 0 and 255 take mask // 255"), (0 * bits, "num-classes says how")):
-        with pytest.raises(DataError, match=f"data: has one class, '0', and must have two or more: .*{hint}"):
+    for masks, count, hint in (
+        (255 * bits, 1, "of masks of 0 and 255 take mask // 255"),
+        (0 * bits + 255, 0, "255 marks pixels that do not count"),
+        (0 * bits, 1, "num-classes says how many"),
+    ):
+        with pytest.raises(DataError, match=f"data: number of classes: is {count}, must be at least 2; .*{hint}"):
             made(lambda given=masks: Dataset("data", x, given.astype(np.uint8)), 2, partitioner="iid")
     assert made(lambda: Dataset("data", x, bits.astype(np.uint8)), 2, partitioner="iid").num_classes == 2
-    with pytest.raises(DataError, match="has one class, 'a', and must have two or more"):
+    with pytest.raises(DataError, match="data: number of classes: is 1, must be at least 2; num-classes says"):
         made(lambda: Dataset("data", x, np.array(["a"] * 40)), 2, partitioner="iid")
     assert made(lambda: Dataset("data", x, np.zeros(40, int), num_classes=2), 2, partitioner="iid").num_classes == 2
 

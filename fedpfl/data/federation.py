@@ -55,7 +55,7 @@ class FederatedData:
         self._cache = SamplesCache(cache_bytes)
         if not settings.division_file:
             self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
-        self.remarks += imported("fedpfl.data.remarks:remarks")(data, settings, num_clients)
+        self.remarks += imported("fedpfl.data.remarks:remarks")(data, settings, shares)
 
     @classmethod
     def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:
@@ -89,6 +89,8 @@ class FederatedData:
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
+        # A client's own numbers change its inputs, whoever's test samples these are.
+        self._inputs_differ = settings.standardize == "client" or settings.fills_gaps
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
         skew = None if settings.feature_skew == NONE else imported("fedpfl.data.skew:skew")
@@ -235,7 +237,7 @@ class FederatedData:
 
     def test(self, i: int) -> Samples:
         """Return the samples that client ``i`` is tested on, as :meth:`train` does; see ``test-on``."""
-        if not self._test_on_all:
+        if not self._test_on_all or self._inputs_differ:
             return self._prepared(i, "test")
         import torch
 

@@ -251,8 +251,7 @@ def _cut(
     n = len(positions)
     if settings.split == "time":
         # Windows that share rows with the first one that is cut off belong to neither part.
-        shared = -(-settings.window_length // settings.window_step) - 1 if settings.window_step else 0
-        return positions[: max(1, n - count - max(0, shared))], positions[n - count :]
+        return positions[: part("fedpfl.data.overlap:first_apart")(n, count, settings)], positions[n - count :]
     order = rng.permutation(n)
     if settings.split == "stratified" and labels is not None and labels.ndim == 1 and count:
         order = order[np.argsort(labels[order], kind="stable")]

@@ -35,14 +35,17 @@ def pfllib_dirichlet(pool: Pool, num_clients: int, settings: DataSettings, seed:
             mix = rng.dirichlet(np.full(num_clients, settings.dirichlet_alpha))
             mix = mix * [len(mine) < enough for mine in clients]
             if not mix.sum() > 0:
+                if not len(members):
+                    continue  # of a class without samples nobody lacks any
                 break  # every proportion that counts is 0: the next draw
             cuts = (np.cumsum(mix / mix.sum()) * len(members)).astype(np.int64)[:-1]
             clients = [np.concatenate(both) for both in zip(clients, np.split(members, cuts))]
-        if min(map(len, clients)) >= settings.min_samples:
-            return _cut(clients, settings, rng)
+        else:
+            if min(map(len, clients)) >= settings.min_samples:
+                return _cut(clients, settings, rng)
     raise DataError(
-        f"{TRIES} draws left one of {num_clients} clients with less than {settings.min_samples} samples (min-samples): "
-        "use fewer clients, a larger dirichlet-alpha or a smaller min-samples"
+        f"{TRIES} draws left one of {num_clients} clients with less than {settings.min_samples} samples (min-samples), "
+        "or nobody to take a class: use fewer clients, a larger dirichlet-alpha or a smaller min-samples"
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..core.errors import ConfigError, DataError
+from ..core.samples import IGNORED
 from .dataset import Dataset
+from .partitioners import Share
 from .settings import DataSettings
 
 # Labels that a remark names.
@@ -19,8 +22,9 @@ FEW_STEPS = 100
 LARGE_TARGET = 10.0
 
 
-def remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
-    """Return a line for each thing that the division, or the samples, may hide."""
+def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[str]:
+    """Return a line for each thing that the division, or the samples, may hide; errors where tests mean nothing."""
+    _refuse(data, settings, shares)
     said = []
     if data.unnamed and data.missing and not settings.num_classes:
         lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
@@ -29,16 +33,20 @@ def remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str
         from .natural import left_out, natural_clients
 
         there = natural_clients(data.client_train, data.client_test, settings)
-        if num_clients < there:
-            said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
+        if len(shares) < there:
+            said.append(f"{data.name}: {len(shares)} of {there} natural clients take part (num-clients)")
         said += left_out(data, settings)
+        if data.y_test is not None and data.client_test is None and settings.split != "given":
+            said.append(
+                f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
+                'their owners (client_test), or use split = "given"'
+            )
     if settings.split == "time" and not settings.time_column:
         said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
-    if 0 < settings.window_step < settings.window_length and settings.split in ("mixed", "stratified"):
-        said.append(
-            f"{data.name}: windows overlap (window-step), so test windows share rows with training windows; a column "
-            'split and split = "given" keep them apart'
-        )
+    if settings.split in ("mixed", "stratified") and (settings.window_step or settings.dataset == "shakespeare"):
+        from .overlap import overlaps
+
+        said += overlaps(data, settings)
     if settings.standardize == "all":
         said.append(
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
@@ -82,3 +90,24 @@ def _coarse(data: Dataset) -> list[str]:
         f"{data.name}: feature {shown} is {low[at]:.0f} … {high[at]:.0f}, where float32 has steps of {steps[at]:.0f}: "
         "smaller differences are lost; subtract a number before"
     ]
+
+
+def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
+    """Raise an error for data or a division of which a test would say nothing."""
+    if data.num_classes < 2 and (data.has_masks or not data.has_targets):
+        hint = "num-classes says how many there are, if these data lack some"
+        if data.has_masks and any((y == IGNORED).any() for y in (data.y_train, data.y_test) if y is not None):
+            hint = f"{IGNORED} marks pixels that do not count; of masks of 0 and {IGNORED} take mask // {IGNORED}"
+        raise DataError(f"{data.name}: number of classes: is {data.num_classes}, must be at least 2; {hint}")
+    owned = data.client_train is not None and not settings.division_file
+    if settings.split == "time" and settings.time_column and owned and settings.partitioner != "natural":
+        allowed = (
+            'must be natural with split = "time" and time-column where samples have owners: their order is that of '
+            "the owners, and that of time for each owner alone"
+        )
+        raise ConfigError("partitioner", settings.partitioner, allowed)
+    if settings.standardize == "client" and (without := sum(not len(share.train) for share in shares)):
+        allowed = (
+            f"needs training samples of each client, and {without} of {len(shares)} have only tests: use all or none"
+        )
+        raise ConfigError("standardize", "client", allowed)

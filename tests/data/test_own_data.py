@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -264,6 +265,19 @@ def test_a_parquet_file_without_its_package_is_one_line(tmp_path: Path, monkeypa
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(DataError, match=r"a\.parquet needs the package pyarrow \(pip install pyarrow\)"):
         read_table(path, settings())
+
+
+@pytest.mark.parametrize("names", [["1", "01", "001", "2"], ["1.0", "2.0", "10.0"], ["+1", "1", "1.0", "01"]])
+def test_owners_have_the_same_numbers_in_every_process(names: list[str]) -> None:
+    wanted = sorted(names, key=lambda name: (float(name), name))
+    for order in itertools.permutations(names):  # a set gives them in any order
+        assert sorted(order, key=columns._order) == wanted
+
+
+def test_owners_may_have_numbers_with_a_point(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "client,a,label\n" + "".join(f"{k % 11}.0,{k},{k % 2}\n" for k in range(33)))
+    data = load(DataSettings(dataset="table", data=str(path)))
+    assert data.client_names == tuple(f"{k}.0" for k in range(11)) and data.client_train.tolist() == [*range(11)] * 3
 
 
 # -- series ------------------------------------------------------------------------------------------------------------

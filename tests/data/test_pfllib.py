@@ -82,6 +82,15 @@ def test_every_sample_belongs_to_one_client_and_trains_or_tests():
         assert sorted(np.concatenate([part for share in shares for part in share])) == list(range(160))
 
 
+def test_a_draw_in_which_nobody_takes_a_class_is_not_used():
+    settings = DataSettings(partitioner="pfllib-dirichlet", dirichlet_alpha=0.001, min_samples=2)
+    for classes in ([0, 1, 2], [0, 2, 3], [1, 2, 3], [0, 1, 3]):  # the data may lack some
+        data = labelled(np.repeat(classes, 40), np.empty(0, np.int64), 5)
+        for seed in range(10):
+            shares = partition(data, settings, 2, seed)
+            assert sorted(np.concatenate([part for share in shares for part in share])) == list(range(120))
+
+
 def test_the_same_clients_for_every_seed_of_a_run():
     settings = DataSettings(num_clients=5, min_samples=5, partitioner="pfllib-dirichlet", partition_seed=3)
     first, second = (FederatedData(settings, 5, seed) for seed in (1, 2))

@@ -8,7 +8,7 @@ import torch
 
 import fedpfl.data.datasets.by_name as custom
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import DataSettings, FederatedData, partition_counts
+from fedpfl.data import Dataset, DataSettings, FederatedData, partition_counts
 from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.folder import read_image_folder
 from fedpfl.data.datasets.own_data import own_data, read_own
@@ -190,6 +190,59 @@ def test_features_are_standardised_by_the_client_or_by_all(made, shape):
     assert "in a real federation these numbers would leave the clients" in " ".join(everyone.remarks)
     constant = made([(np.ones((20, 3), np.float32), arrays(1)[1])] * 2, 2, standardize="client")
     assert not constant.train(0).x.any()
+
+
+@pytest.mark.parametrize("more", [{"standardize": "client"}, {"impute": "mean"}])
+def test_the_tests_of_all_are_prepared_with_each_client_s_own_numbers(made, more):
+    clients = [(x + 5 * at, y) for at, (x, y) in enumerate(map(arrays, range(2)))]
+    for x, _ in clients:
+        x[::3, 0] = np.nan if "impute" in more else 1
+    everyone = made(clients, 2, test_on="all", **more)
+    raw = np.concatenate([clients[at][0][everyone.share(at).test - 20 * at] for at in range(2)])
+    for client in range(2):
+        mine = clients[client][0][everyone.share(client).train - 20 * client]
+        mean, deviation = np.nanmean(mine, 0), np.nanstd(mine, 0)
+        expected = np.where(np.isnan(raw), mean, raw) if "impute" in more else (raw - mean) / deviation
+        np.testing.assert_allclose(everyone.test(client).x, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_class_is_nothing_to_tell_apart(made):
+    x, bits = np.zeros((40, 1, 6, 6), np.float32), np.random.default_rng(1).integers(0, 2, (40, 6, 6))
+    for masks, count, hint in (
+        (255 * bits, 1, "of masks of 0 and 255 take mask // 255"),
+        (0 * bits + 255, 0, "255 marks pixels that do not count"),
+        (0 * bits, 1, "num-classes says how many"),
+    ):
+        with pytest.raises(DataError, match=f"data: number of classes: is {count}, must be at least 2; .*{hint}"):
+            made(lambda given=masks: Dataset("data", x, given.astype(np.uint8)), 2, partitioner="iid")
+    assert made(lambda: Dataset("data", x, bits.astype(np.uint8)), 2, partitioner="iid").num_classes == 2
+    with pytest.raises(DataError, match="data: number of classes: is 1, must be at least 2; num-classes says"):
+        made(lambda: Dataset("data", x, np.array(["a"] * 40)), 2, partitioner="iid")
+    assert made(lambda: Dataset("data", x, np.zeros(40, int), num_classes=2), 2, partitioner="iid").num_classes == 2
+
+
+def owned(x, y, train, test=None):
+    return lambda: Dataset("data", x, y, x, y, np.array(train), None if test is None else np.array(test))
+
+
+def test_a_client_that_is_only_tested_has_no_numbers_of_its_own_to_be_scaled_by(made):
+    x, y = arrays(1, 60)
+    given = owned(x, y, [0] * 30 + [1] * 30, [0] * 20 + [1] * 20 + [2] * 20)
+    with pytest.raises(ConfigError, match="'client': needs training samples of each client, and 1 of 3 have only test"):
+        made(given, 3, split="given", standardize="client")
+    assert made(given, 3, split="given", standardize="all").sizes(2) == (0, 20)
+    assert made(given, 2, split="given", standardize="client").sizes(1) == (30, 20)
+
+
+def test_samples_that_nobody_owns_are_counted(made):
+    x, y = arrays(1, 60)
+    mixed, given = (made(owned(x, y, [0] * 30 + [1] * 30), 2, split=split) for split in ("mixed", "given"))
+    said = "data: nobody owns the 60 samples of the test set, and they are left out: name their owners (client_test)"
+    assert [said in " ".join(data.remarks) for data in (mixed, given)] == [True, False]
+    assert sum(map(sum, map(mixed.sizes, range(2)))) == 60
+    assert sum(map(sum, map(given.sizes, range(2)))) == 120
+    everything = made(owned(x, y, [0] * 30 + [1] * 30), 2, partitioner="iid")
+    assert not everything.remarks and sum(map(sum, map(everything.sizes, range(2)))) == 120
 
 
 def test_images_are_not_standardised_and_a_device_has_no_other_s_data(made, tmp_path):

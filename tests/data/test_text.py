@@ -17,6 +17,7 @@ from fedpfl.data import DataSettings, FederatedData, load
 from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.datasets.text import (
     CHARACTERS,
+    CHUNK,
     UNKNOWN,
     VOCABULARY,
     chunks,
@@ -78,6 +79,44 @@ def leaf(folder: Path, **users: tuple[list[str], list[str]]) -> Path:
     path = folder / f"all_data_{len(list(folder.iterdir()))}.json"
     path.write_text(json.dumps(content))
     return path
+
+
+@pytest.mark.parametrize("step", [1, 7, 40, 79])
+def test_texts_of_tests_share_no_character_with_earlier_ones(tmp_path: Path, step: int) -> None:
+    (tmp_path / "shakespeare.json").write_text(json.dumps({"a": "x" * 1600, "b": "y" * 900}))
+    given = {"dataset": "shakespeare", "data_dir": str(tmp_path), "window_step": step, "min_samples": 2}
+    data = FederatedData(DataSettings(**given, split="time"), 2, 1)
+    assert not any("overlap" in said for said in data.remarks)
+    for i in range(2):
+        train, test = data.share(i)
+        # The 81st character is what a text is to predict.
+        assert train[-1] * step + CHUNK + 1 <= test[0] * step < (train[-1] + 1) * step + CHUNK + 1
+    (said,) = FederatedData(DataSettings(**given), 2, 1).remarks
+    assert said.startswith("shakespeare: texts overlap, so those of tests share characters with training texts; split")
+
+
+def test_texts_that_do_not_overlap_are_divided_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.json").write_text(json.dumps({"a": "x" * 1600, "b": "y" * 900}))
+    for step in (0, 80, 100):
+        given = {"dataset": "shakespeare", "data_dir": str(tmp_path), "window_step": step, "min_samples": 2}
+        assert not FederatedData(DataSettings(**given), 2, 1).remarks
+        train, test = FederatedData(DataSettings(**given, split="time"), 2, 1).share(0)
+        assert test[0] == train[-1] + 1
+
+
+@pytest.mark.parametrize("split", ["mixed", "given"])
+@pytest.mark.parametrize("step", [1, 80])
+def test_leaf_s_texts_overlap_where_they_begin_at_each_character(tmp_path: Path, split: str, step: int) -> None:
+    text = "To be, or not to be: that is the question. " * 60
+    for part, begin in (("train", 0), ("test", 800)):
+        begins = range(begin, begin + 12 * step, step)
+        user = {"x": [text[at : at + CHUNK] for at in begins], "y": [text[at + CHUNK] for at in begins]}
+        folder = tmp_path / "shakespeare" / part
+        folder.mkdir(parents=True)
+        (folder / "all.json").write_text(json.dumps({"users": ["a"], "user_data": {"a": user}}))
+    data = FederatedData(DataSettings(dataset="shakespeare", data_dir=str(tmp_path), split=split), 1, 1)
+    overlap = ['split = "given" keeps them apart' in said for said in data.remarks if "texts overlap" in said]
+    assert overlap == [True] * (split == "mixed" and step == 1)
 
 
 def test_leaf_s_layout_in_several_files(tmp_path: Path) -> None:

@@ -192,11 +192,25 @@ def test_a_stratified_cut_has_each_class_s_share(labels, share, seed):
 @given(n=st.integers(8, 60), length=st.integers(2, 6), step=st.integers(1, 6), share=st.floats(0.1, 0.6))
 def test_a_cut_by_time_shares_no_row_and_tests_the_future(n, length, step, share):
     chosen = DataSettings(split="time", window_length=length, window_step=step, test_fraction=share)
+    before = n - min(max(int(n * share + 0.5), 1), n - 1)
+    if length > before * step:  # the first window shares rows with the first one of the tests
+        with pytest.raises(DataError, match=rf"has {n} samples, of which the last {n - before} are cut off and all"):
+            cut_share(np.arange(n), chosen, 0)
+        return
     train, test = cut_share(np.arange(n), chosen, 0)
-    assert test.tolist() == list(range(n - len(test), n)) and train.tolist() == list(range(len(train)))
-    if len(train) > 1:
-        assert train[-1] * step + length <= test[0] * step or step >= length
-        assert len(test) + len(train) + -(-length // step) - 1 >= n
+    assert test.tolist() == list(range(before, n)) and train.tolist() == list(range(len(train)))
+    assert len(train) and train[-1] * step + length <= test[0] * step
+    assert len(test) + len(train) + -(-length // step) - 1 >= n
+
+
+@pytest.mark.parametrize("share", ["test_fraction", "validation_fraction"])
+def test_no_window_is_trained_on_that_overlaps_with_those_set_aside(share):
+    chosen = DataSettings(split="time", window_length=128, window_step=1, **{share: 0.25})
+    cut = cut_share if share == "test_fraction" else cut_validation
+    with pytest.raises(DataError, match=r"all others overlap with these: use a larger window-step \(now 1\)"):
+        cut(np.arange(100), chosen, 0, 0)
+    train, kept = cut(np.arange(172), chosen, 0, 0)
+    assert train.tolist() == [0, 1] and kept[0] == 129
 
 
 TIMES = {
@@ -252,6 +266,18 @@ def test_windows_are_of_one_client_in_its_order(tmp_path):
     assert np.array_equal(train[0, 0], [0, 1, 2, 3]) and test[-1, 0, -1] == 23
     assert train.max() < test.min(), "no row is in windows of both"
     assert data.train(1).x.min() >= 100
+
+
+def test_the_last_rows_of_several_owners_are_not_the_latest(tmp_path):
+    rows = [f"{k},{who},{k},{k % 2}" for k in range(20) for who in ("ann", "ben")]
+    (tmp_path / "a.csv").write_text("\n".join(["when,client,a,label", *rows]))
+    given_ = {"dataset": "table", "data": str(tmp_path / "a.csv"), "time_column": "when", "split": "time"}
+    for name in ("iid", "dirichlet"):
+        with pytest.raises(ConfigError, match=f"partitioner = .{name}.: must be natural with split = .time. and t"):
+            of_settings(given_, partitioner=name)
+    assert of_settings(given_, partitioner="natural").test(0).x.flatten().tolist() == [15, 16, 17, 18, 19]
+    alone = of_settings({**given_, "client_column": "", "ignore_columns": "client"}, partitioner="iid")
+    assert all(alone.test(i).x.max() > alone.train(i).x.max() for i in range(alone.num_clients))
 
 
 def test_a_time_that_is_none_is_named(tmp_path):

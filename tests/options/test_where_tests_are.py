@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import LocalGrid, simulate
+from support import LocalGrid, federation, simulate
 
 import fedpfl
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import federated_data
+from fedpfl.data import FederatedData, federated_data
 from fedpfl.setup.config import Config
 
 SMALL = {"model": "mlp", "num_server_rounds": 2, "local_epochs": 1, "quiet": True, "workers": 0}
@@ -36,6 +36,23 @@ def test_the_server_tests_the_global_model_on_its_own_samples(tmp_path):
     settings = Config.parse({"dataset": "npz", "data": given["data"], "test-on": "server"}).data
     data = federated_data(settings, 3, 1)
     assert max(np.concatenate(data.share(i)).max() for i in range(3)) < 200  # nobody gets a sample of the test set
+
+
+def test_the_server_scales_its_samples_as_the_clients_do(tmp_path):
+    given, x, y = file(tmp_path)
+    given.update(method="fedavg", test_on="server", standardize="all")
+    run = simulate(tmp_path / "run", 3, **given)
+    config = Config.parse(federation(tmp_path / "run", 3, **given))
+    data = FederatedData(config.data, 3, config.run.seed)
+    own = np.concatenate([data.share(i).train for i in range(3)])
+    with np.load(given["data"]) as arrays:
+        mine = arrays["x_train"][own]
+    assert len(mine) < 200  # the clients' tests have no say
+    model = fedpfl.load(str(run.path)).model()
+    with torch.no_grad():
+        outputs = model(torch.from_numpy((x - mine.mean(0)) / mine.std(0)))
+    loss = float(torch.nn.functional.cross_entropy(outputs, torch.from_numpy(y)))
+    assert run.metrics()[-1]["global"]["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_test_set_at_the_server_needs_a_global_model_and_a_test_set(tmp_path):

@@ -704,8 +704,9 @@ def _owners(parts: Sequence[FileSamples]) -> tuple[list[np.ndarray | None], tupl
 
 
 def _order(name: str) -> tuple[int, int, str]:
-    """Sort numbers by their value, before names."""
-    return (0, int(name), "") if _whole(name) is not None else (1, 0, name)
+    """Sort numbers by their value, before names; equal ones, such as 1 and 01, as they are written."""
+    number = _whole(name)
+    return (1, 0, name) if number is None else (0, number, name)
 
 
 def _whole(word: str) -> int | None:

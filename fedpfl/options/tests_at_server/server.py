@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from ...core import metrics
 from ...core.errors import ConfigError
 from ...core.rng import torch_seed
 from ...core.samples import Samples
-from ...data.federation import FederatedData
+from ...data.federation import NONE, FederatedData, federated_data
 from ...data.reading import load_once
 from ...engine.listener import Listener, Server
 from ...methods.base import common_model
@@ -59,7 +60,11 @@ def tests_at_server(server: Server) -> ServerTest:
         allowed = f"needs a global model, and {config.method.name} has none with these settings"
         raise ConfigError("test-on", "server", allowed)
     data = load_once(config.data, config.run.seed)
-    samples = FederatedData.of_client(data, config.data, 0, config.run.seed).test(0)
+    samples = FederatedData.of_client(data, replace(config.data, standardize=NONE), 0, config.run.seed).test(0)
+    if config.data.standardize != NONE:
+        # By the numbers of the clients' training samples, as their own inputs are, and not by those of all samples.
+        scaling = federated_data(config.data, len(agreed.classes), config.run.seed).scaling(0)
+        samples = samples._replace(x=torch.from_numpy(scaling.applied(samples.x.numpy(), data.inputs)))
     if (data.input_shape, data.num_classes) != (agreed.input_shape, max(agreed.classes)):
         allowed = (
             f"the server's test set has samples {data.input_shape} of {data.num_classes} classes, clients have others"

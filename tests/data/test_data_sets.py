@@ -254,7 +254,7 @@ def pictures(root: Path, *folders: str) -> Path:
     """Put two images, which differ by folder, into each folder."""
     for number, folder in enumerate(folders):
         for at in range(2):
-            picture(root / folder / f"{at}.png", np.full((4, 4), 10 * number + at, np.uint8))
+            picture(root / folder / f"{at}.png", np.full((4, 4), 40 * number + at, np.uint8))
     return root
 
 
@@ -263,7 +263,12 @@ def test_parts_of_image_folders_have_several_names(tmp_path: Path, train: str, t
     folders = [f"{part}/{kind}" for part in (train, test) for kind in ("cat", "dog")]
     data = read_image_folder(pictures(tmp_path, *folders))
     assert data.class_names == ("cat", "dog") and data.y_test.tolist() == [0, 0, 1, 1] and data.remarks == ()
-    assert data.x_train[:, 0, 0, 0].tolist() == [0, 1, 10, 11] and data.x_test[:, 0, 0, 0].tolist() == [20, 21, 30, 31]
+    assert data.x_train[:, 0, 0, 0].tolist() == [0, 1, 40, 41] and data.x_test[:, 0, 0, 0].tolist() == [
+        80,
+        81,
+        120,
+        121,
+    ]
 
 
 @pytest.mark.parametrize("part", ["val", "valid", "Validation"])

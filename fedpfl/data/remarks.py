@@ -95,7 +95,7 @@ def _coarse(data: Dataset) -> list[str]:
 def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
     """Raise an error for data or a division of which a test would say nothing."""
     if data.num_classes < 2 and (data.has_masks or not data.has_targets):
-        hint = "num-classes says how many there are, if these data lack some"
+        hint = "num-classes sets the number, if these data lack some"
         if data.has_masks and any((y == IGNORED).any() for y in (data.y_train, data.y_test) if y is not None):
             hint = f"{IGNORED} marks pixels that do not count; of masks of 0 and {IGNORED} take mask // {IGNORED}"
         raise DataError(f"{data.name}: number of classes: is {data.num_classes}, must be at least 2; {hint}")

@@ -211,12 +211,12 @@ def test_one_class_is_nothing_to_tell_apart(made):
     for masks, count, hint in (
         (255 * bits, 1, "of masks of 0 and 255 take mask // 255"),
         (0 * bits + 255, 0, "255 marks pixels that do not count"),
-        (0 * bits, 1, "num-classes says how many"),
+        (0 * bits, 1, "num-classes sets the number"),
     ):
         with pytest.raises(DataError, match=f"data: number of classes: is {count}, must be at least 2; .*{hint}"):
             made(lambda given=masks: Dataset("data", x, given.astype(np.uint8)), 2, partitioner="iid")
     assert made(lambda: Dataset("data", x, bits.astype(np.uint8)), 2, partitioner="iid").num_classes == 2
-    with pytest.raises(DataError, match="data: number of classes: is 1, must be at least 2; num-classes says"):
+    with pytest.raises(DataError, match="data: number of classes: is 1, must be at least 2; num-classes sets"):
         made(lambda: Dataset("data", x, np.array(["a"] * 40)), 2, partitioner="iid")
     assert made(lambda: Dataset("data", x, np.zeros(40, int), num_classes=2), 2, partitioner="iid").num_classes == 2
 

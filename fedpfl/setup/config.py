@@ -201,8 +201,7 @@ class RunSettings:
             allowed = "needs validation-fraction and evaluate-every above 0, also for data with a validation part"
             raise ConfigError("early-stop", self.early_stop, allowed)
         if self.test_at == "start" and config.data.validation_fraction:
-            allowed = "must be 0 with test-at = start: a round is then tested before it trains, and none can be chosen"
-            raise ConfigError("validation-fraction", config.data.validation_fraction, allowed)
+            raise ConfigError("validation-fraction", config.data.validation_fraction, "must be 0 with test-at = start")
         if self.test_at == "start" and self.device_models == "always":
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)

@@ -26,6 +26,8 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
     """Return a line for each thing that the division, or the samples, may hide; errors where tests mean nothing."""
     _refuse(data, settings, shares)
     said = []
+    if data.num_classes < 2 and not data.has_targets:
+        said.append(f"{data.name}: there is one class, so every model is right: num-classes sets the number")
     if data.unnamed and data.missing and not settings.num_classes:
         lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
         said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
@@ -94,9 +96,9 @@ def _coarse(data: Dataset) -> list[str]:
 
 def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
     """Raise an error for data or a division of which a test would say nothing."""
-    if data.num_classes < 2 and (data.has_masks or not data.has_targets):
+    if data.num_classes < 2 and data.has_masks:
         hint = "num-classes sets the number, if these data lack some"
-        if data.has_masks and any((y == IGNORED).any() for y in (data.y_train, data.y_test) if y is not None):
+        if any((y == IGNORED).any() for y in (data.y_train, data.y_test) if y is not None):
             hint = f"{IGNORED} marks pixels that do not count; of masks of 0 and {IGNORED} take mask // {IGNORED}"
         raise DataError(f"{data.name}: number of classes: is {data.num_classes}, must be at least 2; {hint}")
     owned = data.client_train is not None and not settings.division_file

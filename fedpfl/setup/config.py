@@ -200,8 +200,6 @@ class RunSettings:
         if self.early_stop and not (config.data.validation_fraction and self.evaluate_every):
             allowed = "needs validation-fraction and evaluate-every above 0, also for data with a validation part"
             raise ConfigError("early-stop", self.early_stop, allowed)
-        if self.test_at == "start" and config.data.validation_fraction:
-            raise ConfigError("validation-fraction", config.data.validation_fraction, "must be 0 with test-at = start")
         if self.test_at == "start" and self.device_models == "always":
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)

@@ -192,12 +192,6 @@ def test_nobody_is_waited_for_where_tests_come_first(tmp_path):
         Config.parse(settings(tmp_path, missed_timeout=5.0, test_at="start"))
 
 
-def test_no_round_is_chosen_where_tests_come_first(tmp_path):
-    """Its scores are of the round before: the models of the wrong round would be kept as the best ones."""
-    with pytest.raises(ConfigError, match=r"validation-fraction = 0.2: must be 0 with test-at = start"):
-        Config.parse(settings(tmp_path, validation_fraction=0.2, test_at="start"))
-
-
 def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(tmp_path):
     values = settings(tmp_path, new_clients=0.0, test_at="start")
     folder = run_federation(Devices(CLIENTS, values), values)

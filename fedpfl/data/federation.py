@@ -89,7 +89,7 @@ class FederatedData:
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
-        # A client's own numbers change its inputs, whoever's test samples these are.
+        # Each client scales with its own numbers, also test samples that are another client's.
         self._inputs_differ = settings.standardize == "client" or settings.fills_gaps
         self._permute = settings.permute_labels
         self._standardize = settings.standardize

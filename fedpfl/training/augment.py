@@ -62,14 +62,6 @@ def require_grey_or_colour(name: str, channels: int) -> None:
         raise ConfigError("augmentation", name, f"is for grey and colour images; these have {channels} channels")
 
 
-def require_pixels(key: str, name: str, x: Tensor, normalize: str) -> None:
-    """Refuse values that no pixel has: as uint8, which torchvision's transforms take, they would wrap around."""
-    low, high = (float(value) for value in brightness(x, normalize).mul_(255).round_().aminmax())
-    if not 0 <= low <= high <= 255:
-        values = f"{float(x.min()):.4g} … {float(x.max()):.4g}"
-        raise ConfigError(key, name, f"is for pixels, uint8 or floats of −1 … 1; these are {values}: use none")
-
-
 def transformed(
     x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, normalize: str, key: str, name: str
 ) -> Tensor:
@@ -77,9 +69,13 @@ def transformed(
 
     ``ConfigError`` of the setting ``key``, whose value is ``name``, for what are no such images.
     """
-    require_pixels(key, name, x, normalize)
+    levels = _levels(x, normalize)
+    low, high = (float(value) for value in levels.aminmax())
+    if not 0 <= low <= high <= 255:  # as uint8 they would wrap around
+        values = f"{float(x.min()):.4g} … {float(x.max()):.4g}"
+        raise ConfigError(key, name, f"is for pixels, uint8 or floats of −1 … 1; these are {values}: use none")
     # The pixels that the data were made from: some transforms take no others.
-    pixels = pixels_of(x, normalize)
+    pixels = levels.to(torch.uint8)
     # torchvision draws from torch's global generator, and once for all images of a batch.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -123,7 +119,12 @@ def flip_crop(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 def pixels_of(x: Tensor, normalize: str = HALF) -> Tensor:
     """Return the uint8 images that :func:`scale` made ``x`` of."""
-    return brightness(x, normalize).mul_(255).round_().to(torch.uint8)
+    return _levels(x, normalize).to(torch.uint8)
+
+
+def _levels(x: Tensor, normalize: str) -> Tensor:
+    """Return the values of the pixels as floats, also those beyond 0 … 255."""
+    return brightness(x, normalize).mul_(255).round_()
 
 
 def brightness(x: Tensor, normalize: str = HALF) -> Tensor:

@@ -62,7 +62,7 @@ def tests_at_server(server: Server) -> ServerTest:
     data = load_once(config.data, config.run.seed)
     samples = FederatedData.of_client(data, replace(config.data, standardize=NONE), 0, config.run.seed).test(0)
     if config.data.standardize != NONE:
-        # By the numbers of the clients' training samples, as their own inputs are, and not by those of all samples.
+        # Scaled by the clients' training samples, as their own inputs are, and not by all samples.
         scaling = federated_data(config.data, len(agreed.classes), config.run.seed).scaling(0)
         samples = samples._replace(x=torch.from_numpy(scaling.applied(samples.x.numpy(), data.inputs)))
     if (data.input_shape, data.num_classes) != (agreed.input_shape, max(agreed.classes)):

@@ -23,7 +23,7 @@ from .repetitions import RunGroup, grouped, require
 LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.
 MAX_KINDS = 12
-# Of a pair whose mean and ranks disagree: a few clients with large differences make the mean.
+# Said of a pair in which a few clients with large differences decide the mean.
 MIXED = "mean and ranks disagree"
 
 
@@ -169,7 +169,7 @@ def _pair(first: str, second: str, differences: Sequence[float], p: float, corre
 
 
 def wilcoxon(differences: Sequence[float]) -> float:
-    """Return the two-sided p of Wilcoxon's signed-rank test, 1 if all differences are 0; those of 0 are left out."""
+    """Return the two-sided p of Wilcoxon's signed-rank test without differences of 0; 1 if there are no others."""
     from scipy.stats import wilcoxon as test
 
     # Beyond the last bits: 0.3 − 0.2 and 0.2 − 0.1 are one rank.

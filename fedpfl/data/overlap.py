@@ -47,7 +47,7 @@ def overlaps(data: Dataset, settings: DataSettings) -> list[str]:
         overlap, way = shared(settings) > 0, 'split = "time" or window-step = 80'
     else:  # LEAF's, which are not cut here: they begin at each character
         overlap, way = settings.dataset == "shakespeare" and _run_on(data.x_train), 'split = "given"'
-    said = f"{data.name}: texts overlap, so those of tests share characters with training texts; {way} keeps them apart"
+    said = f"{data.name}: texts overlap, so test texts share characters with training texts; {way} keeps them apart"
     return [said] if overlap else []
 
 

@@ -123,7 +123,8 @@ def summary(folder: RunFolder) -> str:
         f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
         f"| | |\n|---|---|\n{table}\n\n"
         f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested}{on}. "
-        "All settings: `config.toml`; every round: `metrics.jsonl`.\n"
+        "The test samples themselves choose a best round, so its accuracy is optimistic; validation-fraction keeps "
+        "others for that. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
 
 

@@ -92,7 +92,7 @@ def test_texts_of_tests_share_no_character_with_earlier_ones(tmp_path: Path, ste
         # The 81st character is what a text is to predict.
         assert train[-1] * step + CHUNK + 1 <= test[0] * step < (train[-1] + 1) * step + CHUNK + 1
     (said,) = FederatedData(DataSettings(**given), 2, 1).remarks
-    assert said.startswith("shakespeare: texts overlap, so those of tests share characters with training texts; split")
+    assert said.startswith("shakespeare: texts overlap, so test texts share characters with training texts; split")
 
 
 def test_texts_that_do_not_overlap_are_divided_as_ever(tmp_path: Path) -> None:

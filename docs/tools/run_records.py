@@ -143,7 +143,8 @@ def grid(
     tables = {
         made.title: [list(made.columns), *map(made.texts, made.rows)]
         for made in analysed(measured).tables
-        if made.columns[0] != "client" or len(measured.runs) == 1  # of many runs they are long, and no page has them
+        # Those by client of several cells are long, and no page has them.
+        if made.columns[0] != "client" or len(measured.runs) <= len(measured.seeds)
     }
     kept = _keep(before, values, curves, tables) if before else {}
     command = ["fedpfl", "experiment", "run", name, "--scale", scale, *(("--seeds", str(seeds)) if seeds else ())]

@@ -78,8 +78,8 @@ class Engine:
         # What computes the metrics besides accuracy and loss, by their names.
         self.measures: Mapping[str, Any] = {}
         if config.run.metrics:
-            find = part("fedpfl.training.measure:find_working")
-            self.measures = find(config.run.metrics, data.num_classes, config.training.labels)
+            find, permuted = part("fedpfl.training.measure:find_working"), config.data.permute_labels
+            self.measures = find(config.run.metrics, data.num_classes, config.training.labels, permuted)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
         settle = config.last("of_client", None)

@@ -90,7 +90,8 @@ class FederatedData:
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         # Each client scales with its own numbers, also test samples that are another client's.
-        self._inputs_differ = settings.standardize == "client" or settings.fills_gaps
+        gaps = settings.fills_gaps and imported("fedpfl.data.scaling:has_gaps")(data)
+        self._inputs_differ = settings.standardize == "client" or gaps
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
         skew = None if settings.feature_skew == NONE else imported("fedpfl.data.skew:skew")

@@ -8,6 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ..options.inputs import Inputs
+    from .dataset import Dataset
 
 
 class Scaling(NamedTuple):
@@ -66,3 +67,9 @@ def features_of(shape: tuple[int, ...]) -> int:
 def _broad(of_features: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return an array of the features so that it broadcasts over samples."""
     return of_features.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+def has_gaps(data: Dataset) -> bool:
+    """Return whether a number is missing in a table; the samples of lazy data sets have all theirs."""
+    parts = [part for part in (data.x_train, data.x_test) if isinstance(part, np.ndarray)]
+    return not (data.is_image or data.vocabulary) and any(bool(np.isnan(part).any()) for part in parts)

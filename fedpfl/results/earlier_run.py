@@ -239,7 +239,7 @@ def best_of(folder: RunFolder) -> RunFolder:
     """Return the run that ended with the round that is best on the validation samples."""
     found = RunFolder(folder.path / BEST)
     if not (found.path / "config.toml").is_file():
-        allowed = "has no best round: validation-fraction above 0 keeps the models of the best one"
+        allowed = "has no best round: validation-fraction above 0, with test-at = end, keeps the models of the best one"
         raise ConfigError("round", folder.path.name, allowed)
     return found
 

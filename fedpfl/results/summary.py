@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TypedDict
 
-from ..core.metrics import ACCURACY
+from ..core.metrics import ACCURACY, TARGETS, labels_of
 from .history import History
 from .line import metric_names
 from .run_folder import RunFolder
@@ -113,9 +113,11 @@ def summary(folder: RunFolder) -> str:
                      f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
     mean_model = bool(history.curve("bytes_evaluation_only"))
     tested = "the mean of the clients' whole models" if mean_model else "the shared model"
-    regression = values["loss"] == "mse"  # R² of several clients' samples is no mean of theirs
-    weighted = ": the\nmean of R² over the clients, weighted by their test samples"
-    on = weighted if regression else " on the\nunion of all test samples"
+    on = " on the\nunion of all test samples"
+    if values.get("test-on") == "server":
+        on = " on the\nserver's test set"
+    elif labels_of(values["loss"]) == TARGETS:  # R² of several clients' samples is no mean of theirs
+        on = ": the\nmean of R² over the clients, weighted by their test samples"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return (
         f"# {folder.path.name}\n\n"

@@ -227,6 +227,12 @@ def _validated(measured: Measured) -> bool:
     return has_validation(runs)
 
 
+def _untested(line: Mapping[str, Any]) -> bool:
+    """Return whether a client failed in a round's test; one that failed in training may have been tested."""
+    tested = line.get("personalised", {}).get("each")
+    return bool(tested and line.get("failed", {}).keys() - tested.keys())
+
+
 def _remarks(measured: Measured) -> Iterator[str]:
     """Yield how the numbers came about."""
     which = "round with the best validation score" if _validated(measured) else "last round"
@@ -244,7 +250,7 @@ def _remarks(measured: Measured) -> Iterator[str]:
     # A failed client is in no mean of its round's test, and may have been one of the worst.
     failing = [
         f"{row}{column and f' on {column}'}" for row, column in measured.cells
-        if any(line.get("failed") for folder in measured.finished(column, row) for line in folder.history().lines)
+        if any(_untested(line) for folder in measured.finished(column, row) for line in folder.history().lines)
     ]  # fmt: skip
     if failing:
         yield f"In some rounds clients failed and were not tested: {'; '.join(failing)} (`fedpfl report` lists them)."

@@ -19,6 +19,9 @@ NO_AUGMENTATION, FLIP_CROP = "none", "flip-crop"
 BORDER = 4
 ROTATION = 15  # degrees
 
+# Levels below 0 and above 255 that count as 0 and 255: resizing by splines and noise overshoot. Floats up to ±2.
+_BEYOND = 128
+
 # By torchvision, one image after another: (its module transforms.v2, height and width) → the transform of an image.
 _BY_TORCHVISION: dict[str, Callable[[Any, tuple[int, int]], Callable[[Tensor], Tensor]]] = {
     "randaugment": lambda v2, size: v2.RandAugment(),
@@ -71,11 +74,11 @@ def transformed(
     """
     levels = _levels(x, normalize)
     low, high = (float(value) for value in levels.aminmax())
-    if not 0 <= low <= high <= 255:  # as uint8 they would wrap around
+    if not -_BEYOND <= low <= high <= 255 + _BEYOND:
         values = f"{float(x.min()):.4g} … {float(x.max()):.4g}"
         raise ConfigError(key, name, f"is for pixels, uint8 or floats of −1 … 1; these are {values}: use none")
-    # The pixels that the data were made from: some transforms take no others.
-    pixels = levels.to(torch.uint8)
+    # The pixels that the data were made from: some transforms take no others. What is beyond would wrap around.
+    pixels = levels.clamp_(0, 255).to(torch.uint8)
     # torchvision draws from torch's global generator, and once for all images of a batch.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

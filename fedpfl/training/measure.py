@@ -22,6 +22,7 @@ SumAndCount = Tuple[float, float]
 Measure = Callable[[Tensor, Tensor, str], SumAndCount]
 UNDEFINED: SumAndCount = (0.0, 0)
 TOP = 5
+AVERAGE_PRECISION = "average-precision"
 
 
 class _Cases(NamedTuple):
@@ -40,9 +41,14 @@ def find(text: str) -> dict[str, Measure]:
     return {custom.short_name(word): _OURS.get(word) or _Own(word) for word in metrics.words(text)}
 
 
-def find_working(text: str, num_classes: int, loss: str) -> dict[str, Measure]:
-    """Return what :func:`find` does, once each metric has been tried; errors as of :func:`require_working`."""
+def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:
+    """Return what :func:`find` does, once each metric has been tried; errors as of :func:`require_working`.
+
+    Clients whose labels are ``permuted`` do not agree which of two classes is the second: both count.
+    """
     found = find(text)
+    if permuted and AVERAGE_PRECISION in found:
+        found[AVERAGE_PRECISION] = _one_against_rest(_average_precision, both_of_two=True)
     require_working(found, num_classes, loss)
     return found
 
@@ -159,14 +165,14 @@ def _f1_micro(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
     return 2 * right, 2 * right + wrong + missed
 
 
-def _one_against_rest(of_class: Callable[[Tensor, Tensor], float]) -> Measure:
+def _one_against_rest(of_class: Callable[[Tensor, Tensor], float], both_of_two: bool = False) -> Measure:
     """Return the mean over the classes of which there are samples and samples of others; of two, that of the second."""
 
     def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         cases = _cases(outputs, y, loss)
         both = cases.truth.any(0) & ~cases.truth.all(0)
         places = both.nonzero().flatten().tolist()
-        if loss == CROSS_ENTROPY and cases.truth.shape[1] == 2:
+        if loss == CROSS_ENTROPY and cases.truth.shape[1] == 2 and not both_of_two:
             places = places[1:]
         if not places:
             return UNDEFINED
@@ -222,7 +228,7 @@ _OURS: Mapping[str, Measure] = {
     "f1-weighted": _f1_weighted,
     "f1-micro": _f1_micro,
     "auroc": _one_against_rest(_auroc),
-    "average-precision": _one_against_rest(_average_precision),
+    AVERAGE_PRECISION: _one_against_rest(_average_precision),
     "mae": _errors(torch.abs),
     "rmse": _errors(torch.square),
     "iou": lambda outputs, y, loss: _of_pixels(outputs, y, 1),

@@ -206,6 +206,12 @@ def test_the_tests_of_all_are_prepared_with_each_client_s_own_numbers(made, more
         np.testing.assert_allclose(everyone.test(client).x, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_the_tests_of_all_are_prepared_once_if_there_is_no_gap_to_fill(made):
+    everyone = made([arrays(0), arrays(1)], 2, test_on="all", impute="mean")
+    first, second = (everyone.test(client).x for client in range(2))
+    assert first.data_ptr() == second.data_ptr()
+
+
 def test_one_class_is_nothing_to_tell_apart(made):
     x, bits = np.zeros((40, 1, 6, 6), np.float32), np.random.default_rng(1).integers(0, 2, (40, 6, 6))
     for masks, count, hint in (

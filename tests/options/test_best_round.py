@@ -102,7 +102,7 @@ def test_it_is_exported_and_continued_and_without_validation_there_is_none(tmp_p
     assert on.task()["continued"]["round"] == best_of(run).history().last_round
     plain = simulate(tmp_path / "plain", 3, **{**GIVEN, "validation_fraction": 0.0, "num_server_rounds": 1})
     assert not (plain.path / "best").exists()
-    with pytest.raises(ConfigError, match="has no best round: validation-fraction above 0 keeps"):
+    with pytest.raises(ConfigError, match="has no best round: validation-fraction above 0, with test-at = end, keeps"):
         best_of(RunFolder(plain.path))
     done = CliRunner().invoke(app, ["export", str(run.path), "--round", "third"])
     assert done.exit_code and "last, best" in done.output

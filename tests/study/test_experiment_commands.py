@@ -174,7 +174,9 @@ def test_a_comparison_says_that_clients_were_missing_in_tests(fake: Fake, tmp_pa
     assert "clients failed" not in fedpfl(*command).stdout
     (metrics,) = (tmp_path / ".fedpfl/experiments/runs").glob("fedper-*/metrics.jsonl")
     line = json.loads(metrics.read_text())
-    metrics.write_text(json.dumps({**line, "failed": {"3": "its loss is no number"}}) + "\n")
+    metrics.write_text(json.dumps({**line, "failed": {"0": "its loss is no number"}}) + "\n")
+    assert "clients failed" not in fedpfl(*command).stdout, "it failed in training and was tested"
+    metrics.write_text(json.dumps({**line, "failed": {"999": "its loss is no number"}}) + "\n")
     said = "In some rounds clients failed and were not tested: fedper (`fedpfl report` lists them)."
     assert said in " ".join(fedpfl(*command).stdout.split())
 

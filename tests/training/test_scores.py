@@ -9,7 +9,7 @@ import torch
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.metrics import METRICS, combined, require, value
 from fedpfl.training.losses import CROSS_ENTROPY, MSE, MULTI_LABEL
-from fedpfl.training.measure import _OURS, find, measured
+from fedpfl.training.measure import _OURS, find, find_working, measured
 
 sklearn = pytest.importorskip("sklearn.metrics")
 
@@ -61,6 +61,15 @@ def test_of_two_classes_the_second_is_the_positive_one():
     given = y.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy()
     assert of("auroc", outputs, y, CROSS_ENTROPY) == pytest.approx(sklearn.roc_auc_score(*given))
     assert of("average-precision", outputs, y, CROSS_ENTROPY) == pytest.approx(sklearn.average_precision_score(*given))
+    swapped = outputs.flip(1), 1 - y
+    (both,) = {
+        measured(find_working("average-precision", 2, CROSS_ENTROPY, permuted=True), *given, CROSS_ENTROPY)[
+            "average-precision"
+        ]
+        for given in ((outputs, y), swapped)
+    }
+    expected = [of("average-precision", *given, CROSS_ENTROPY) for given in ((outputs, y), swapped)]
+    assert value("average-precision", *both) == pytest.approx(np.mean(expected)), "the classes' numbering is open"
 
 
 def test_metrics_of_labels_are_sklearn_s():

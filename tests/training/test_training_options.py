@@ -191,13 +191,17 @@ def test_values_that_no_pixel_has_do_not_wrap_around(name):
     pytest.importorskip("torchvision.transforms.v2")
     x = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
     assert find(name)(x, np.random.default_rng(3)).shape == x.shape
-    for beyond in (1.5, -1.1):
+    images = torch.cat([x, x.clamp(-0.9, 0.9)])
+    slight = torch.where(images.abs() == 1, 1.3 * images, images)  # as splines and noise overshoot
+    of_slight, of_images = (find(name)(of, np.random.default_rng(3)) for of in (slight, images))
+    assert torch.equal(of_slight, of_images)
+    for beyond in (2.1, -2.6):
         with pytest.raises(
             ConfigError, match=f"augmentation = '{name}': is for pixels.*these are .*{beyond}.*use none"
         ):
             find(name)(torch.cat([x, torch.full_like(x, beyond)]), np.random.default_rng(3))
     with pytest.raises(ConfigError, match="fedreg-augmentation = 'simple': is for pixels"):
-        augmented(x * 2, "simple", 1, "half")
+        augmented(x * 3, "simple", 1, "half")
 
 
 def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):

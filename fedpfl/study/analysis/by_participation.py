@@ -28,7 +28,7 @@ def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     for group in grouped(runs):
         values: dict[int, list[float]] = {}
         for run in group.runs:
-            for rounds, accuracy in by_rounds(run.history(), run.config()["test-at"] == "start").items():
+            for rounds, accuracy in by_rounds(run.history(), run.config().get("test-at") == "start").items():
                 values.setdefault(rounds, []).append(100 * accuracy)
         if values:
             found[group.label] = values

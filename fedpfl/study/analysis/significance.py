@@ -80,10 +80,11 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     by, validated = metric_of(run.config() for run in runs), has_validation(runs)
     for groups in by_data.values():
         named = {group.runs[0].row or group.label: accuracies_of(group.runs, by, validated) for group in groups}
-        if pairs := compared({label: found for label, found in named.items() if found}):
+        kinds = {label: found for label, found in named.items() if found}
+        if pairs := compared(kinds):
             where = groups[0].runs[0].column
             title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
-            result.tables.append(_table(pairs, title, len(named) > MAX_KINDS, by))
+            result.tables.append(_table(pairs, title, len(kinds), by))
     require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
     data_sets = len({data for data, _ in by_data})  # two columns with the same data are not two
     if data_sets == len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by, validated)):
@@ -114,7 +115,8 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
         line = history.best_validated() if validated else None
         each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
         if has_same_clients(run):
-            found |= {OfSeed(client, run.config()["seed"]): factor * accuracy for client, accuracy in each.items()}
+            seed = run.config()["seed"]
+            found |= {OfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}
         else:
             of_seed = division(run, run.described()["clients"])
             found |= {(of_seed, client): factor * accuracy for client, accuracy in each.items()}
@@ -162,19 +164,27 @@ def _pair(first: str, second: str, differences: Sequence[float], p: float, corre
     mean = statistics.fmean(differences)
     if mean < 0:
         return _pair(second, first, [-difference for difference in differences], p, corrected)
-    ranks = rankdata([abs(difference) for difference in differences])
-    mixed = sum(math.copysign(rank, of) for rank, of in zip(ranks, differences, strict=True) if of) < 0
-    better, equal = sum(of > 0 for of in differences), sum(of == 0 for of in differences)
-    return Pair(first, second, mean, len(differences), better, equal, p, corrected, mixed)
+    unequal = _ranked(differences)
+    ranks = rankdata([abs(difference) for difference in unequal])
+    mixed = sum(math.copysign(rank, of) for rank, of in zip(ranks, unequal, strict=True)) < 0
+    better, clients = sum(of > 0 for of in unequal), len(differences)
+    return Pair(first, second, mean, clients, better, clients - len(unequal), p, corrected, mixed)
 
 
 def wilcoxon(differences: Sequence[float]) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test without differences of 0; 1 if there are no others."""
     from scipy.stats import wilcoxon as test
 
-    # Beyond the last bits: 0.3 − 0.2 and 0.2 − 0.1 are one rank.
-    rounded = [round(difference, 9) for difference in differences]
-    return float(test(rounded).pvalue) if any(rounded) else 1.0
+    unequal = _ranked(differences)
+    return float(test(unequal).pvalue) if unequal else 1.0
+
+
+def _ranked(differences: Sequence[float]) -> list[float]:
+    """Return the differences that have ranks: those other than 0, beyond the last bits.
+
+    So 0.3 − 0.2 and 0.2 − 0.1 are one rank.
+    """
+    return [rounded for difference in differences if (rounded := round(difference, 9))]
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -200,28 +210,33 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
     return max(least, mean - half), min(most, mean + half)
 
 
-def conclusion(pairs: Sequence[Pair], by: str = ACCURACY) -> str:
-    """Return in a sentence or two which differences are statistically significant."""
+def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, of: int = 0) -> str:
+    """Return in a sentence or two which differences are statistically significant.
+
+    p is corrected for ``of`` pairs, by default those that are given.
+    """
     above_word = "lower" if lower_is_better(by) else "higher"
     sure: dict[str, list[str]] = {}
     for pair in pairs:
         if pair.is_significant:
             sure.setdefault(pair.first, []).append(pair.second)
-    open_pairs = [
-        f"{pair.first} and {pair.second}{f' ({MIXED})' if pair.mixed and pair.corrected < LEVEL else ''}"
-        for pair in pairs if not pair.is_significant
-    ]  # fmt: skip
+    open_pairs = [_open(pair) for pair in pairs if not pair.is_significant]
     above = "; ".join(f"{first} is {above_word} than {_listed(others)}" for first, others in sure.items())
     words = f"Statistically significant (p < {LEVEL} after Holm's correction): {above}." if above else (
         f"No difference is statistically significant (p < {LEVEL} after Holm's correction)."
     )  # fmt: skip
     # The least p is 2 / 2^clients, where one kind is higher for each client.
-    wanted = math.floor(math.log2(2 * len(pairs) / LEVEL)) + 1
+    of = of or len(pairs)
+    wanted = math.floor(math.log2(2 * of / LEVEL)) + 1
     if not above and (most := max(pair.clients for pair in pairs)) < wanted:
-        words += (
-            f" {most} clients are too few to show one: {len(pairs)} pair{'s take' if pairs[1:] else ' takes'} {wanted}."
-        )
-    return f"{words} Not significant: {'; '.join(open_pairs)}." if above and open_pairs else words
+        words += f" {most} clients are too few to show one: {of} pair{'s take' if of > 1 else ' takes'} {wanted}."
+    # Where no pair is, all are not; those that ranks alone would tell apart are named.
+    named = open_pairs if above else [_open(pair) for pair in pairs if pair.mixed and pair.corrected < LEVEL]
+    return f"{words} Not significant: {'; '.join(named)}." if named else words
+
+
+def _open(pair: Pair) -> str:
+    return f"{pair.first} and {pair.second}{f' ({MIXED})' if pair.mixed and pair.corrected < LEVEL else ''}"
 
 
 def against(kinds: Mapping[str, Accuracies], base: str, in_advance: bool = True) -> str:
@@ -236,7 +251,9 @@ def against(kinds: Mapping[str, Accuracies], base: str, in_advance: bool = True)
     found = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
              for names, word in ((higher, "higher"), (lower, "lower")) if names]  # fmt: skip
     if rest := len(pairs) - len(sure):
-        found.append(f"{rest} {'other does' if rest == 1 else 'others do'} not differ significantly")
+        mixed = sum(pair.mixed and pair.corrected < LEVEL for pair in pairs)
+        of_these = f" (of {mixed} {MIXED})" if mixed else ""
+        found.append(f"{rest} {'other does' if rest == 1 else 'others do'} not differ significantly{of_these}")
     return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(found)}."
 
 
@@ -244,7 +261,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _table(pairs: Sequence[Pair], title: str, best_alone: bool, by: str) -> Table:
+def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str) -> Table:
     better, worse, sign = ("lower", "higher", -1) if lower_is_better(by) else ("higher", "lower", 1)
     points = ", points" if is_share(by) else ""
     rows: list[list[Cell]] = [
@@ -253,24 +270,30 @@ def _table(pairs: Sequence[Pair], title: str, best_alone: bool, by: str) -> Tabl
     ]  # fmt: skip
     columns = [better, worse, f"mean difference{points}", "clients", f"of them {better}", "equal", "p", "p, Holm",
                "significant"]  # fmt: skip
-    rest = " Only the best one is compared with the others; p is corrected for all pairs." if best_alone else ""
-    note = f"{conclusion(pairs, by)}{rest} Wilcoxon's signed-rank test over the clients."
+    rest = " Only the best one is compared with the others; p is corrected for all pairs." if kinds > MAX_KINDS else ""
+    note = f"{conclusion(pairs, by, math.comb(kinds, 2))}{rest} Wilcoxon's signed-rank test over the clients."
     digits = 2 if points else 4
     return Table(title, columns, rows, digits, note=note, optional=("equal", f"of them {better}", "p", "clients"))
 
 
 def _ranks(data_sets: Sequence[Sequence[RunGroup]], by: str, validated: bool) -> Table | None:
     """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
-    means = [
-        {group.runs[0].row or group.method: statistics.fmean(found.values())
+    values = [
+        {group.runs[0].row or group.method: found
          for group in groups if (found := accuracies_of(group.runs, by, validated))} for groups in data_sets
     ]  # fmt: skip
     # A method that has several kinds of runs on one data set has no rank of its own.
-    if any(len(of) < len(groups) for of, groups in zip(means, data_sets, strict=True)):
+    if any(len(of) < len(groups) for of, groups in zip(values, data_sets, strict=True)):
         return None
-    names = [name for name in means[0] if all(name in of for of in means)]
-    if len(names) < 2:
+    names = [name for name in values[0] if all(name in of for of in values)]
+    # Clients and seeds that one method lacks do not count.
+    common = [set.intersection(*(set(of[name]) for name in names)) if names else set() for of in values]
+    if len(names) < 2 or not all(common):
         return None
+    means = [
+        {name: statistics.fmean(of[name][key] for key in sorted(keys, key=str)) for name in names}
+        for of, keys in zip(values, common, strict=True)
+    ]
     from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
     ranks = [rankdata([-of[name] for name in names]) for of in means]

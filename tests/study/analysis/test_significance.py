@@ -66,9 +66,20 @@ def test_a_mean_that_few_clients_make_is_not_called_higher():
     assert (pair.first, pair.better, pair.mixed, pair.is_significant) == ("a", 1, True, False)
     assert pair.difference > 0
     assert pair.corrected < 0.05
-    assert conclusion([pair]).endswith("correction).")
+    assert conclusion([pair]).endswith("correction). Not significant: a and b (mean and ranks disagree).")
+    assert against(kinds, "a").endswith("1 other does not differ significantly (of 1 mean and ranks disagree).")
     sure = Pair("a", "c", 1.0, 30, 30, 0, 0.01, 0.01)
     assert conclusion([pair, sure]).endswith("Not significant: a and b (mean and ranks disagree).")
+
+
+@pytest.mark.parametrize("equal", [0, 200])
+def test_clients_without_a_difference_have_no_rank(equal):
+    """Wilcoxon leaves them out; were they ranked, they would move the sum of ranks towards a count of heads."""
+    lower, higher = [-(at + 1) / 100 for at in range(60)], [1 + at / 100 for at in range(40)]
+    differences = [*lower, *higher, *([0.0] * equal)]
+    (pair,) = compared({"a": {at: 50 + of for at, of in enumerate(differences)}, "b": dict.fromkeys(range(300), 50.0)})
+    assert (pair.first, pair.better, pair.equal, pair.mixed) == ("a", 40, equal, False)
+    assert pair.is_significant
 
 
 @pytest.mark.parametrize("same_clients", [True, False])
@@ -111,6 +122,8 @@ def test_a_sentence_says_what_is_sure_and_what_is_not():
     )
     few = conclusion([pair("a", "b", 0.2, clients=5)])
     assert few.endswith("correction). 5 clients are too few to show one: 1 pair takes 6.")
+    best_of_13 = conclusion([pair("a", str(other), 0.2) for other in range(12)], of=78)
+    assert best_of_13.endswith("10 clients are too few to show one: 78 pairs take 12.")
     assert wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0]) > 0.05 > wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert conclusion([pair("a", "b", 0.2), pair("a", "c", 0.01), pair("a", "d", 0.01), pair("b", "c", 0.01)]) == (
         "Statistically significant (p < 0.05 after Holm's correction): a is higher than c and d; b is higher than c. "

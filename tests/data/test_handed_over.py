@@ -244,6 +244,8 @@ def test_images_of_pillow_are_read_as_those_of_a_folder(mode, kept, lazy):
     source = [(one, at % 2) for at, one in enumerate(images)]
     found = read(Lazy(Part(source, range(6))) if lazy else Part(source, range(6)))
     assert found.is_image and found.input_shape == (len(kept) if kept == "RGB" else 1, 8, 8)
+    told = f"images of mode {mode} become RGB; np.asarray(image) in their place keeps all channels"
+    assert [said for said in found.remarks if "mode" in said] == [told] * (mode in ("CMYK", "LA", "RGBA"))
     for place, one in enumerate(images):
         now = found.x_train.read(place) if lazy else found.x_train[place]
         np.testing.assert_array_equal(now.squeeze(), np.asarray(one.convert(kept)))

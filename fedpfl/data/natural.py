@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import numpy as np
 
 from ..core.errors import ConfigError, DataError, printable
 from .dataset import Dataset
+from .overlap import kept, shared
 from .partitioners import Pool
 from .registry import partitioner
 from .settings import DataSettings
@@ -26,21 +29,34 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
             "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
         )
     everybody = _by_owner(pool.owners)
-    enough = [mine for mine in everybody if len(mine) >= settings.min_samples]
+    counts = _counts([*map(len, everybody)], settings)
+    enough = [mine for mine, count in zip(everybody, counts) if count >= settings.min_samples]
+    apart = _apart(settings)
     if not enough:
         most = max(map(len, everybody), default=0)
+        use = f"a larger window-step (now {settings.window_step}) or " if apart else ""
         raise DataError(
-            f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples; the "
-            f"largest has {most}: use a smaller min-samples"
+            f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples"
+            f"{apart}; the largest has {most}: use {use}a smaller min-samples"
         )
     if num_clients > len(enough):
         raise ConfigError(
             "num-clients",
             num_clients,
             f"must be at most {len(enough)}, the number of natural clients with at least {settings.min_samples} "
-            "samples (min-samples)",
+            f"samples{apart} (min-samples)",
         )
     return enough[:num_clients]
+
+
+def _counts(sizes: Sequence[int], settings: DataSettings) -> Sequence[int]:
+    """Return how many samples of each owner count: not those that a cut by time leaves out, as they overlap."""
+    return kept(sizes, settings) if settings.split == "time" else sizes
+
+
+def _apart(settings: DataSettings) -> str:
+    """Return what errors and remarks say of the samples that count, where not all of an owner's do."""
+    return " in parts that do not overlap" if settings.split == "time" and shared(settings) else ""
 
 
 def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
@@ -51,13 +67,14 @@ def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
 
 
 def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
-    """Return how many owners can be clients: those with at least ``min_samples`` samples.
+    """Return how many owners can be clients: those with at least ``min_samples`` samples that count.
 
     ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
     """
     given = test is not None and settings.split == "given"
     counted = train if test is None or given else np.concatenate([train, test])
-    found = sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
+    counts = _counts([*map(len, _by_owner(counted))], settings)
+    found = sum(count >= settings.min_samples for count in counts)
     return found + len(only_tested(train, test, settings) if given and test is not None else ())
 
 
@@ -75,11 +92,12 @@ def left_out(data: Dataset, settings: DataSettings) -> list[str]:
     pooled = data.client_test is not None and settings.split != "given"
     counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
     counts = np.bincount(counted[counted >= 0])
-    few = np.flatnonzero((counts > 0) & (counts < settings.min_samples)).tolist()
+    few = np.flatnonzero((counts > 0) & (np.array(_counts(counts.tolist(), settings)) < settings.min_samples)).tolist()
     if not few:
         return []
     names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
     shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
     have = "has" if len(few) == 1 else "have"
     return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
-            f"{settings.min_samples} samples and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip
+            f"{settings.min_samples} samples{_apart(settings)} and {'is' if len(few) == 1 else 'are'} left out: "
+            f"{shown}"]  # fmt: skip

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Sequence
+
 import numpy as np
 
 from ..core.errors import DataError
 from .dataset import Dataset
+from .partitioners import held_out
 from .settings import DataSettings
 
 
 def _cuts_plays(settings: DataSettings) -> bool:
     """Return whether ``window-step`` counts the characters of plays."""
-    return settings.dataset == "shakespeare" or (settings.dataset == "clients" and not settings.window_length)
+    if settings.dataset != "clients" or settings.window_length or not settings.window_step:
+        return settings.dataset == "shakespeare"
+    # Of clients' files, plays alone are cut without window-length.
+    return bool(settings.data) and any(Path(settings.data).expanduser().glob("[!.]*.json"))
 
 
 def shared(settings: DataSettings) -> int:
@@ -25,15 +32,34 @@ def shared(settings: DataSettings) -> int:
     return max(0, -(-length // step) - 1) if step else 0
 
 
-def first_apart(n: int, count: int, settings: DataSettings) -> int:
-    """Return how many of the first of n samples share nothing with the last ``count``; ``DataError`` if none does."""
+def first_apart(n: int, count: int, settings: DataSettings, client: int, what: str) -> int:
+    """Return how many of the first of a client's n samples share nothing with the last ``count``.
+
+    ``DataError`` if none does; ``what`` these last ones are for, ``test`` or ``validation``.
+    """
     overlapping = shared(settings)
-    if count and n - count <= overlapping:
+    if n - count <= overlapping:
+        mine, smaller = ("training samples", "a smaller validation-fraction, ") if what != "test" else ("samples", "")
         raise DataError(
-            f'split = "time": a client has {n} samples, of which the last {count} are cut off and all others overlap '
-            f"with these: use a larger window-step (now {settings.window_step}), fewer clients or longer series"
+            f'split = "time": client {client} has {n} {mine}, of which the last {count} are cut off for {what} and all '
+            f"others overlap with these: use {smaller}a larger window-step (now {settings.window_step}), fewer clients "
+            "or longer series"
         )
-    return max(0, n - count - overlapping)
+    return n - count - overlapping
+
+
+def kept(sizes: Sequence[int], settings: DataSettings) -> list[int]:
+    """Return how many of each owner's samples a cut by time keeps; 0 where it leaves none to train on."""
+    overlapping = shared(settings)
+
+    def of_owner(left: int) -> int:
+        count = left - overlapping
+        for share in (settings.test_fraction, settings.validation_fraction):
+            off = held_out(left, share)
+            left -= off + overlapping if off else 0
+        return count if left > 0 else 0
+
+    return [of_owner(size) for size in sizes]
 
 
 def overlaps(data: Dataset, settings: DataSettings) -> list[str]:

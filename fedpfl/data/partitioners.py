@@ -225,9 +225,7 @@ def cut_share(
 
     ``labels`` are those of the samples, for ``split = "stratified"``.
     """
-    n = len(positions)
-    num_test = min(max(int(n * settings.test_fraction + 0.5), 1), max(n - 1, 0))
-    return Share(*_cut(positions, num_test, settings, generator(seed, "test split", client), labels))
+    return Share(*_cut(positions, "test", settings, seed, client, labels))
 
 
 def cut_validation(
@@ -237,23 +235,28 @@ def cut_validation(
 
     At least one sample stays on either side; of a single one none is taken. ``labels`` are as in :func:`cut_share`.
     """
-    n, share = len(positions), settings.validation_fraction
-    count = min(max(int(n * share + 0.5), 1), n - 1) if share else 0
-    if not count:
-        return positions, positions[:0]
-    return _cut(positions, count, settings, generator(seed, "validation split", client), labels)
+    return _cut(positions, "validation", settings, seed, client, labels)
+
+
+def held_out(n: int, share: float) -> int:
+    """Return how many of n samples a share of them is, at least one and not all."""
+    return min(max(int(n * share + 0.5), 1), max(n - 1, 0)) if share else 0
 
 
 def _cut(
-    positions: np.ndarray, count: int, settings: DataSettings, rng: np.random.Generator, labels: np.ndarray | None
+    positions: np.ndarray, what: str, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut ``count`` of the samples off, as ``split`` says: at random, of each class its share, or the last ones."""
-    n = len(positions)
+    """Cut a client's samples for tests or validation off, as ``split`` says: at random, by class, or the last ones."""
+    n, share = len(positions), settings.test_fraction if what == "test" else settings.validation_fraction
+    if not (count := held_out(n, share)):
+        return positions, positions[:0]
     if settings.split == "time":
         # Windows that share rows with the first one that is cut off belong to neither part.
-        return positions[: part("fedpfl.data.overlap:first_apart")(n, count, settings)], positions[n - count :]
+        apart = part("fedpfl.data.overlap:first_apart")(n, count, settings, client, what)
+        return positions[:apart], positions[n - count :]
+    rng = generator(seed, f"{what} split", client)
     order = rng.permutation(n)
-    if settings.split == "stratified" and labels is not None and labels.ndim == 1 and count:
+    if settings.split == "stratified" and labels is not None and labels.ndim == 1:
         order = order[np.argsort(labels[order], kind="stable")]
         taken = ((np.arange(count) + rng.random()) * n / count).astype(np.int64)  # evenly over the sorted classes
         order = np.concatenate([order[taken], np.delete(order, taken)])

@@ -80,10 +80,10 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
 
 def _coarse(data: Dataset) -> list[str]:
     """Return a line for the first feature of large numbers, such as seconds since 1970, that float32 makes alike."""
-    columns = np.moveaxis(data.x_train, 1, 0).reshape(data.x_train.shape[1], -1)
-    low, high = np.fmin.reduce(columns, axis=1), np.fmax.reduce(columns, axis=1)
+    others = (0, *range(2, data.x_train.ndim))
+    low, high = np.fmin.reduce(data.x_train, axis=others), np.fmax.reduce(data.x_train, axis=others)
     steps = np.spacing(np.fmax(np.abs(low), np.abs(high)))
-    found = np.flatnonzero((steps > 1) & (high - low < FEW_STEPS * steps))
+    found = np.flatnonzero((steps > 1) & (high > low) & (high - low < FEW_STEPS * steps))
     if not len(found):
         return []
     at, names = int(found[0]), data.feature_names

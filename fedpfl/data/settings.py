@@ -77,10 +77,7 @@ class DataSettings:
         choices=dataset_names,
         open_to={custom.FORM: custom.is_reference},
     )
-    data: str = setting(
-        "",
-        "Your own data.",
-    )
+    data: str = setting("", "Your own data.")
     data_dir: str = setting(
         "~/.fedpfl/data",
         "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",

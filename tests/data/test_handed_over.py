@@ -244,6 +244,8 @@ def test_images_of_pillow_are_read_as_those_of_a_folder(mode, kept, lazy):
     source = [(one, at % 2) for at, one in enumerate(images)]
     found = read(Lazy(Part(source, range(6))) if lazy else Part(source, range(6)))
     assert found.is_image and found.input_shape == (len(kept) if kept == "RGB" else 1, 8, 8)
+    told = f"images of mode {mode} become RGB; np.asarray(image) in their place keeps all channels"
+    assert [said for said in found.remarks if "mode" in said] == [told] * (mode in ("CMYK", "LA", "RGBA"))
     for place, one in enumerate(images):
         now = found.x_train.read(place) if lazy else found.x_train[place]
         np.testing.assert_array_equal(now.squeeze(), np.asarray(one.convert(kept)))
@@ -442,13 +444,24 @@ def test_columns_of_x_are_joined_by_name(kind, order):
 
 
 @pytest.mark.parametrize("name", ["client", "patient_id"])
-@pytest.mark.parametrize("kind", [kind for kind in PAIRS if kind != "Dataset"])
+@pytest.mark.parametrize("kind", PAIRS)
 def test_an_owner_among_the_columns_of_x_is_asked_about(kind, name):
     x, y = of_columns()
     source = PAIRS[kind](*[(x.rename(columns={"b": name}), y)] * 2)
     with pytest.raises(DataError, match=f"column '{name}' seems to name the owner of each row: .*leave it out of x"):
         read(source)
     assert name in read(source, client_column="").feature_names
+    if kind == "Dataset":
+        owned = Dataset("data", x.rename(columns={"b": name}), y, client_train=np.arange(len(y)) % 2)
+        assert name in read(owned).feature_names, "the owners are known"
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("name", ["price_per_person", "Primary Site"])
+def test_a_number_that_names_nobody_is_a_feature(kind, name):
+    x, y = of_columns()
+    x = x.rename(columns={"b": name}).assign(**{name: np.arange(len(y)) + (0.5 if name == "Primary Site" else 0)})
+    assert name in read(PAIRS[kind](*[(x, y)] * 2)).feature_names
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import DataSettings, FederatedData, default_clients, load, with_partitioner
+from fedpfl.data import Dataset, DataSettings, FederatedData, default_clients, load, with_partitioner
 from fedpfl.data.datasets import columns
 from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.own_data import own_data, read_own
 from fedpfl.data.datasets.table import read_table
 from fedpfl.data.datasets.windows import read_series
+from fedpfl.data.partitioners import Share
+from fedpfl.data.remarks import remarks
 
 PEOPLE = "age,client,height,label,split\n" + "".join(
     f"{20 + i},{'ben' if i % 3 else 'ann'},{150 + i / 2},{'yes' if i % 2 else 'no'},{'test' if i > 7 else 'train'}\n"
@@ -350,7 +353,7 @@ def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool)
 
 @pytest.mark.parametrize(
     ("start", "step", "told"),
-    [(1_770_000_000, 1, True), (1_770_000_000, 3600, False), (0, 1, False), (2**24, 5, False)],
+    [(1_770_000_000, 1, True), (1_770_000_000, 3600, False), (0, 1, False), (2**24, 5, False), (2**31, 0, False)],
 )
 def test_large_numbers_that_become_alike_are_remarked_on(tmp_path: Path, start: int, step: int, told: bool) -> None:
     rows = "".join(f"{i % 7},{start + step * (i * 7 % 1000)},{i % 2}\n" for i in range(1000))
@@ -358,6 +361,17 @@ def test_large_numbers_that_become_alike_are_remarked_on(tmp_path: Path, start: 
     said = FederatedData(given, 2, 1).remarks
     words = "a: feature 'at' is 1770000000 … 1770001024, where float32 has steps of 128: smaller differences are lost"
     assert [remark for remark in said if "float32" in remark] == [f"{words}; subtract a number before"] * told
+
+
+def test_a_look_at_series_and_images_of_floats_copies_no_samples() -> None:
+    for shape in ((200, 3, 4000), (200, 3, 60, 60)):
+        x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+        data, shares = Dataset("s", x, np.arange(200) % 2), [Share(np.arange(150), np.arange(150, 200))]
+        tracemalloc.start()
+        remarks(data, DataSettings(), shares)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < x.nbytes / 4
 
 
 # -- a folder with an entry for each client, and what a device holds ---------------------------------------------------

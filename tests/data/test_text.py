@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedpfl.data.datasets.text import (
     read_news,
     read_plays,
 )
+from fedpfl.data.federation import default_clients
 
 
 def decoded(codes: np.ndarray) -> str:
@@ -93,6 +95,31 @@ def test_texts_of_tests_share_no_character_with_earlier_ones(tmp_path: Path, ste
         assert train[-1] * step + CHUNK + 1 <= test[0] * step < (train[-1] + 1) * step + CHUNK + 1
     (said,) = FederatedData(DataSettings(**given), 2, 1).remarks
     assert said.startswith("shakespeare: texts overlap, so test texts share characters with training texts; split")
+
+
+@pytest.mark.parametrize("step", [1, 10, 40])
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+def test_roles_that_say_too_little_for_a_cut_by_time_are_left_out(tmp_path: Path, step: int, validation: float) -> None:
+    plays = tmp_path / "shakespeare.json"
+    plays.write_text(json.dumps({f"{i:02d}": "x" * (100 + 60 * i) for i in range(40)}))
+    given = {"data_dir": str(tmp_path), "split": "time", "window_step": step, "validation_fraction": validation}
+    settings = DataSettings(dataset="shakespeare", **given)
+    count = default_clients(settings)
+    assert 10 < count < 40
+    data = FederatedData(settings, count, 1)
+    (said,) = (line for line in data.remarks if "left out" in line)
+    assert f"{40 - count} of 40 owners have fewer than min-samples = 10 samples in parts that do not overlap" in said
+    assert all(len(data.train(i).x) and len(data.test(i).x) for i in range(count))
+    assert sum(map(len, data.share(0))) + -(-81 // step) - 1 == (20 + 60 * (40 - count) + step - 1) // step
+
+
+def test_plays_of_clients_are_cut_alike_in_one_folder_and_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({name: "x" * 1600}))
+    settings = DataSettings(dataset="clients", data=str(tmp_path), split="time", window_step=20)
+    sizes = FederatedData(settings, 2, 1).sizes(0)
+    assert sizes == (53, 19), "76 texts, of which 4 overlap with those of tests"
+    assert own_data(replace(settings, data=""), str(tmp_path / "a.json"), 0, 1).sizes(0) == sizes
 
 
 def test_texts_that_do_not_overlap_are_divided_as_ever(tmp_path: Path) -> None:

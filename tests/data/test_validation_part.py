@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 import fedpfl
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
+from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.federation import default_clients
 from fedpfl.data.partitioners import cut_share, cut_validation
 from fedpfl.data.settings import DataSettings
 from fedpfl.setup.objects import as_setting
@@ -194,8 +198,9 @@ def test_a_cut_by_time_shares_no_row_and_tests_the_future(n, length, step, share
     chosen = DataSettings(split="time", window_length=length, window_step=step, test_fraction=share)
     before = n - min(max(int(n * share + 0.5), 1), n - 1)
     if length > before * step:  # the first window shares rows with the first one of the tests
-        with pytest.raises(DataError, match=rf"has {n} samples, of which the last {n - before} are cut off and all"):
-            cut_share(np.arange(n), chosen, 0)
+        words = rf"client 3 has {n} samples, of which the last {n - before} are cut off for test and all"
+        with pytest.raises(DataError, match=words):
+            cut_share(np.arange(n), chosen, 0, 3)
         return
     train, test = cut_share(np.arange(n), chosen, 0)
     assert test.tolist() == list(range(before, n)) and train.tolist() == list(range(len(train)))
@@ -207,7 +212,10 @@ def test_a_cut_by_time_shares_no_row_and_tests_the_future(n, length, step, share
 def test_no_window_is_trained_on_that_overlaps_with_those_set_aside(share):
     chosen = DataSettings(split="time", window_length=128, window_step=1, **{share: 0.25})
     cut = cut_share if share == "test_fraction" else cut_validation
-    with pytest.raises(DataError, match=r"all others overlap with these: use a larger window-step \(now 1\)"):
+    smaller = "" if share == "test_fraction" else "a smaller validation-fraction, "
+    with pytest.raises(
+        DataError, match=rf"client 0 .* overlap with these: use {smaller}a larger window-step \(now 1\)"
+    ):
         cut(np.arange(100), chosen, 0, 0)
     train, kept = cut(np.arange(172), chosen, 0, 0)
     assert train.tolist() == [0, 1] and kept[0] == 129
@@ -266,6 +274,46 @@ def test_windows_are_of_one_client_in_its_order(tmp_path):
     assert np.array_equal(train[0, 0], [0, 1, 2, 3]) and test[-1, 0, -1] == 23
     assert train.max() < test.min(), "no row is in windows of both"
     assert data.train(1).x.min() >= 100
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+def test_owners_of_whom_a_cut_by_time_leaves_too_little_are_no_clients(tmp_path, step, validation):
+    rows = [f"{who},{k},0" for who in range(30) for k in range(4 + 2 * who)]
+    (tmp_path / "a.csv").write_text("\n".join(["client,a,label", *rows]))
+    chosen = DataSettings(
+        dataset="series", data=str(tmp_path / "a.csv"), window_length=4, window_step=step, min_samples=5,
+        split="time", validation_fraction=validation, num_classes=2,
+    )  # fmt: skip
+    count = default_clients(chosen)
+    data = FederatedData(chosen, count, 1)
+    (said,) = (line for line in data.remarks if "left out" in line)
+    assert f"{30 - count} of 30 owners have fewer than min-samples = 5 samples in parts that do not overlap" in said
+    overlapping = -(-4 // step) - 1
+    for i, who in enumerate(range(30 - count, 30)):  # the larger ones, all of them
+        windows = who * 2 // step + 1
+        parts = [of.x for of in (data.train(i), data.validation(i), data.test(i)) if len(of.x)]
+        assert windows - overlapping >= 5 and len(data.train(i).x) and len(data.test(i).x)
+        assert sum(map(len, parts)) == windows - overlapping * (len(parts) - 1)
+        assert all(first.max() < then.min() for first, then in zip(parts, parts[1:])), "no row is in two parts"
+    with pytest.raises(ConfigError, match=f"at most {count}, .* with at least 5 samples in parts that do not overlap"):
+        FederatedData(chosen, count + 1, 1)
+    apart = " in parts that do not overlap" * (step < 4)
+    with pytest.raises(DataError, match=rf"none of the 30 owners .* 99 samples{apart}; .* window-step \(now {step}\)"):
+        FederatedData(replace(chosen, min_samples=99), 1, 1)
+
+
+@pytest.mark.parametrize("split", ["mixed", "time"])
+def test_a_step_counts_nothing_where_a_column_names_the_windows(tmp_path, split):
+    for who in ("ann", "ben"):
+        rows = [f"{k // 5},{k},{k // 5 % 2}" for k in range(200)]
+        (tmp_path / f"{who}.csv").write_text("\n".join(["window,a,label", *rows]))
+    chosen = DataSettings(dataset="clients", data=str(tmp_path), window_step=20, split=split)
+    data = FederatedData(chosen, 2, 1)
+    assert not any("overlap" in said for said in data.remarks)
+    assert [data.sizes(i) for i in range(2)] == [(30, 10)] * 2
+    alone = own_data(chosen, str(tmp_path / "ann.csv"), 0, 1)
+    assert alone.sizes(0) == (30, 10)
 
 
 def test_the_last_rows_of_several_owners_are_not_the_latest(tmp_path):

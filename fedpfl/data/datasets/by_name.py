@@ -458,7 +458,7 @@ def _arrays_of(
         raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
                         "(x, y), or a DataFrame")  # fmt: skip
     _require_one_order(part[0], part[1], where)
-    require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, alone=True)
+    require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, part[0])
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
     x = with_inputs(part[0], len(y) if y.ndim else 0)
     x = packed(x, of_x) if are_several(x) else array(x, of_x)
@@ -520,6 +520,8 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
                     f"{data.name}: client_{part} has owner {owners.max()}, and client_names {len(data.client_names)} "
                     "names: must be one for each owner from 0"
                 )
+    if data.client_train is None and isinstance(found["x_train"], np.ndarray):
+        require_no_person(f"{data.name}: x_train", data.feature_names, settings, found["x_train"])
     if found["x_train"].shape[1:] != found.get("x_test", found["x_train"]).shape[1:]:
         raise DataError(f"{data.name}: x_train and x_test must hold samples of one shape")
     _require_no_classes(data.name, found["y_train"], settings)

@@ -34,9 +34,10 @@ MAX_CHARACTERS = 2**24
 TRUTH = {"true": 1.0, "false": 0.0}
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
-# Names of columns that most likely say whom a row belongs to.
+# Names of columns that most likely say whom a row belongs to; a price per person does not.
 _PERSON = re.compile(
-    r"(.*[_ -])?(client|person|user|subject|patient|participant|proband|device|writer|speaker|owner|hospital|site)"
+    r"(?!(.*[_ -])?per[_ -])(.*[_ -])?"
+    r"(client|person|user|subject|patient|participant|proband|device|writer|speaker|owner|hospital|site)"
     r"([_ -]?(id|no|nr|name|number|code|key))?",
     re.IGNORECASE,
 )
@@ -253,17 +254,29 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     return Roles(features, words)
 
 
-def require_no_person(where: object, names: Iterable[str], settings: DataSettings, alone: bool = False) -> None:
-    """Refuse features that say whom a row belongs to; ``alone``: they are a DataFrame next to labels, with no roles."""
-    person = next((name for name in names if name == settings.client_column or _PERSON.fullmatch(name)), None)
+def require_no_person(where: object, names: Iterable[str], settings: DataSettings, x: Any = None) -> None:
+    """Refuse features that say whom a row belongs to.
+
+    ``x`` are those of a DataFrame or array next to labels, which has no roles: one with fractions names nobody.
+    """
+    alike = [(at, name) for at, name in enumerate(names) if name == settings.client_column or _PERSON.fullmatch(name)]
+    person = next((name for at, name in alike if x is None or not _has_fractions(x, at)), None)
     if settings.client_column and person is not None:
         ways = f'client-column = "{person}" makes each owner a client, ignore-columns leaves the column out'
-        if alone:
-            ways = f"one DataFrame with a column {settings.label_column!r} can have such a column; leave it out of x"
+        if x is not None:
+            ways = (
+                f"one DataFrame with a column {settings.label_column!r}, or client_train of fedpfl.Dataset, can have "
+            )
+            ways += "the owners; leave it out of x"
         raise DataError(
             f'{where}: column {person!r} seems to name the owner of each row: {ways}, and client-column = "" uses it '
             "as a feature"
         )
+
+
+def _has_fractions(x: Any, at: int) -> bool:
+    values = np.asarray(x.iloc[:, at] if is_frame(x) else x[:, at])
+    return values.dtype.kind == "f" and bool((values % 1 > 0).any())
 
 
 def label_roles(count: int) -> list[str]:

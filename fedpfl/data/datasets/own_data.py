@@ -262,6 +262,9 @@ def _own_data(
         data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
     else:
         data = read_own(place, settings, num_classes)
+    if settings.dataset == "clients" and not settings.window_length:
+        # What this client has says whether window-step counts the characters of plays.
+        settings = replace(settings, dataset="shakespeare" if place.suffix == ".json" else "table")
     if num_classes is not None and data.num_classes != num_classes:
         raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
     return FederatedData.of_client(data, settings, client, seed, str(place))

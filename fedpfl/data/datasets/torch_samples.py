@@ -31,6 +31,8 @@ AT_RANDOM = (
 )
 ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from their own generator, which the seed does not reach"
 LAZILY = "fedpfl.Lazy(…) around the Dataset reads samples when they are needed"
+# Modes of images whose colours stay as they are.
+_KEPT = ("1", "L", "P", "RGB")
 _END = object()
 
 
@@ -235,6 +237,8 @@ class _Reading:
         where, y = f"{self._where}: x of {what}", array(item[1], f"{self._where}: y of {what}")
         x, rows = item[0], rows and y.ndim > 0
         if _is_image(x):  # of a palette an array would hold the places of colours, not these
+            said = f"images of mode {x.mode} become RGB; np.asarray(image) in their place keeps all channels"
+            self._said.update({} if x.mode in _KEPT else {said: None})
             x = self._asked(f"x of {what}", pixels_of, x, where, where)
         x = with_inputs(x, len(y)) if rows else x
         return (packed(x, where, rows) if isinstance(x, Mapping) or are_several(x) else array(x, where)), y

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -132,6 +134,118 @@ def test_seconds_and_days_without_hyphens_are_times(tmp_path, cells):
     (tmp_path / "b.csv").write_text("at\n2019\n")
     with pytest.raises(DataError, match="line 2: '2019' is no time"):
         read_for_model(tmp_path / "b.csv", model, ())
+
+
+# Digits without hyphens, and what they are in ISO 8601.
+COMPACT = {
+    "YYYYMM": {"192607": "1926-07-01", "202601": "2026-01-01"},
+    "YYYYMMDD": {"19260731": "1926-07-31", "20260102": "2026-01-02"},
+    "YYYYMMDDHH": {"2023010100": "2023-01-01", "2023123123": "2023-12-31 23:00"},
+    "YYYYMMDDHHMM": {"202301010000": "2023-01-01", "202301012359": "2023-01-01 23:59"},
+    "YYYYMMDDHHMMSS": {"20230101000000": "2023-01-01", "20230630235930": "2023-06-30 23:59:30"},
+}
+PARTS = "days|hour|weekday|month"
+
+
+def times_of(tmp_path, form, cells, columns="at@" + PARTS, impute="refuse"):
+    """Return the data set whose column ``at`` has these cells, handed over in a form."""
+    made = pandas.DataFrame({"at": cells, "speed": 1.5, "label": [row % 2 for row in range(len(cells))]})
+    values = {"category_columns": columns, "impute": impute}
+    if form == "csv":
+        made.to_csv(tmp_path / "a.csv", index=False)
+        return load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), **values))
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+        made.to_parquet(tmp_path / "a.parquet")
+        return load(DataSettings(dataset="table", data=str(tmp_path / "a.parquet"), **values))
+    source = made if form == "frame" else pytest.importorskip("datasets").Dataset.from_pandas(made)
+    with as_setting("dataset", source) as text:
+        return load(DataSettings(dataset=text, **values))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "huggingface"])
+@pytest.mark.parametrize("name", COMPACT)
+@pytest.mark.parametrize("kind", [str, int, float])
+def test_digits_without_hyphens_are_the_times_that_they_say(tmp_path, form, name, kind, monkeypatch):
+    monkeypatch.setattr("fedpfl.data.datasets.columns.BATCH", 1)
+    monkeypatch.setattr("fedpfl.data.datasets.huggingface.BATCH", 1)
+    cells = [*map(kind, COMPACT[name]), *([float("nan")] if kind is float else [])]
+    found = times_of(tmp_path, form, cells, impute="mean")
+    wanted = times_of(tmp_path, "frame", [*COMPACT[name].values()])
+    assert np.array_equal(found.x_train[:2], wanted.x_train) and np.isnan(found.x_train[2:, 1:]).all()
+    told = "" if name == "YYYYMMDD" else f":{name}"
+    assert found.feature_names == ("speed", *(f"at@{part}{told}" for part in PARTS.split("|")))
+    (tmp_path / "b.csv").write_text("speed,at\n" + "".join(f"1.5,{cell}\n" for cell in COMPACT[name]))
+    about = {"input-shape": [5], "vocabulary": 0, "feature-names": [*found.feature_names]}
+    assert np.array_equal(read_for_model(tmp_path / "b.csv", about, ()), wanted.x_train)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "huggingface"])
+@pytest.mark.parametrize(
+    "cells",
+    [[0, 360, 999, 3600, 7200], [0.0, 10.0, 1000.0, 99.0], [200001, 259200], [0, 5, 20260101], [*range(0, 9000, 60)]],
+)
+def test_other_numbers_are_seconds(tmp_path, form, cells):
+    found = times_of(tmp_path, form, cells, "at@hour|days")
+    assert np.allclose(found.x_train[:, 1], np.array(cells) / 3600 % 24, atol=1e-4)
+    assert np.allclose(found.x_train[:, 2], np.array(cells) / 86400 - 10957, atol=1e-3)
+    assert found.feature_names == ("speed", "at@hour", "at@days")
+    (tmp_path / "b.csv").write_text("speed,at\n" + "".join(f"1.5,{cell}\n" for cell in cells))
+    about = {"input-shape": [3], "vocabulary": 0, "feature-names": ["speed", "at@hour", "at@days"]}
+    assert np.array_equal(read_for_model(tmp_path / "b.csv", about, ()), found.x_train)
+
+
+@pytest.mark.parametrize("form", ["csv", "frame"])
+def test_a_setting_says_what_digits_alone_do_not(tmp_path, form):
+    with pytest.raises(DataError, match=r"'3600' is no time: .*; a year has no .* seconds write at@days\|seconds"):
+        times_of(tmp_path, form, [3600, 7200])
+    assert times_of(tmp_path, form, [3600, 7200], "at@hour|seconds").x_train[:, 1].tolist() == [1, 2]
+    found = times_of(tmp_path, form, [202601, 202602], "at@hour|seconds")
+    assert found.feature_names[1:] == ("at@hour",) and found.x_train[0, 1] == pytest.approx(202601 / 3600 % 24)
+    for cells, columns in (([202601, 202602], "at@hour|YYYYMMDD"), ([1.5, 2.5], "at@hour|ISO")):
+        with pytest.raises(
+            DataError, match=rf"'{cells[0]}' is no time in the form {columns[8:]} that category-columns"
+        ):
+            times_of(tmp_path, form, cells, columns)
+    with pytest.raises(DataError, match=r"'1767225600000' is no time: .*\(2026-01-31 08:00\); milliseconds: divide by"):
+        times_of(tmp_path, form, [1767225600000, 1767225600001])
+    months = [f"19{year}{month:02d}" for year in range(26, 28) for month in range(1, 13)]
+    with pytest.raises(DataError, match="'192613' is a number, and '192601' is YYYYMM: times of a column must all be"):
+        times_of(tmp_path, form, [*months, "192613"])
+
+
+def test_clients_whose_digits_are_other_times_do_not_differ_in_silence(tmp_path):
+    for name, cells in (("ann", "202301 202302 202303 202304"), ("ben", "0 3600 202303 99999")):
+        rows = [f"{at},1.5,{row % 2}" for row, at in enumerate(cells.split())]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["at,speed,label", *rows]))
+    given_ = DataSettings(dataset="clients", data=str(tmp_path), category_columns="at@hour", min_samples=2)
+    with pytest.raises(DataError, match=r"its columns are not those of .*at@hour:YYYYMM"):
+        load(given_)
+    names = {own_data(given_, str(tmp_path / f"{name}.csv"), 0, 1).feature_names for name in ("ann", "ben")}
+    assert names == {("speed", "at@hour:YYYYMM"), ("speed", "at@hour")}, "which clients tell each other"
+    said = replace(given_, category_columns="at@hour|seconds")
+    assert load(said).x_train[:4, 1].tolist() == [np.float32(at / 3600 % 24) for at in range(202301, 202305)]
+
+
+@pytest.mark.parametrize("form", ["csv", "frame", "huggingface"])
+def test_training_and_test_set_are_read_alike(tmp_path, form):
+    train, test = (
+        pandas.DataFrame({"at": at, "speed": 1.5, "label": [0, 1] * 2})
+        for at in ([0, 3600, 99999, 5], [202301, 202302, 202301, 202302])
+    )
+    source = train, test
+    if form == "csv":
+        train.to_csv(tmp_path / "train.csv", index=False)
+        test.to_csv(tmp_path / "test.csv", index=False)
+        given_ = {"dataset": "table", "data": str(tmp_path)}
+    elif form == "huggingface":
+        source = tuple(map(pytest.importorskip("datasets").Dataset.from_pandas, source))
+    with as_setting("dataset", source) as text:
+        given_ = given_ if form == "csv" else {"dataset": text}
+        with pytest.raises(DataError, match=r"its columns are not those of .*at@hour:YYYYMM"):
+            load(DataSettings(category_columns="at@hour", **given_))
+        found = load(DataSettings(category_columns="at@hour|seconds", **given_))
+    assert found.x_test[:, 1].tolist() == [np.float32(at / 3600 % 24) for at in test["at"]]
 
 
 @pytest.mark.parametrize("cells", [("20260103", "2026-01-01"), ("2026-01-01", "1767225600"), ("2019", "2019-01-01")])

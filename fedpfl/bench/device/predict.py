@@ -7,13 +7,13 @@ import json
 import sys
 from math import prod
 from pathlib import Path
-from typing import IO, Any, Dict, Mapping, Sequence
+from typing import IO, Any, Dict, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError
-from ...data.datasets.categories import OTHER, SIGN, TIMES, Category, as_features, as_number, moment
+from ...data.datasets.categories import DAY, OTHER, SIGN, TIMES, Category, as_features, as_number, form_of, moment
 from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
@@ -93,14 +93,21 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
     return pixels.reshape(1, height, width, channels)
 
 
-def _of_word(cell: str, name: str, features: Sequence[str]) -> list[str]:
-    if features[0][len(name)] == TIMES:
-        if cell.strip() and not moment(cell.strip()):
+def _of_word(cell: str, name: str, features: Sequence[str], form: str) -> list[str]:
+    if form:
+        if cell.strip() and not moment(cell.strip(), form):
             raise ValueError(f"{cell.strip()[:40]!r} is no time")
-        parts = tuple(feature[len(name) + 1 :] for feature in features)
-        return [*map(str, as_features([cell.strip()], Category(name, parts, TIMES))[0])]
+        parts = tuple(feature[len(name) + 1 :].partition(":")[0] for feature in features)
+        return [*map(str, as_features([cell.strip()], Category(name, parts, TIMES, form))[0])]
     chosen = f"{name}{SIGN}{cell.strip()}"
     return [str(int(feature == (chosen if chosen in features else f"{name}{SIGN}{OTHER}"))) for feature in features]
+
+
+def _form(cells: Iterable[str], name: str, features: Sequence[str]) -> str:
+    """Return in which form a column of times is written: that in training, where its features say so; else nothing."""
+    if features[0][len(name)] != TIMES:
+        return ""
+    return features[0][len(name) + 1 :].partition(":")[2] or form_of(cells, (DAY,))
 
 
 def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], tokenizer: str) -> np.ndarray:
@@ -126,8 +133,8 @@ def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], to
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
     if about["vocabulary"]:
         raise DataError(f"{path}: the model takes texts: name the --tokenizer, or give numbers, x in an .npz file")
-    shape, lines = about["input-shape"], lines_of(path)
-    names = next(lines, (1, []))[1]
+    shape, (first, *lines) = about["input-shape"], [*lines_of(path)] or [(1, [])]
+    names = first[1]
     for name in ignored:
         if name not in names:
             raise DataError(f"{path}: has no column {name!r}")
@@ -135,6 +142,10 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
     begins = {name: (name + SIGN, name + TIMES) for name in names}
     words = {name: [f for f in about["feature-names"] if f.startswith(begins[name])] for name in names}
     words = {name: features for name, features in words.items() if features}
+    forms = {
+        name: _form((cells[at] for _, cells in lines if at < len(cells)), name, words[name])
+        for at, name in enumerate(names) if name in words
+    }  # fmt: skip
     given = names
     names = [one for name in names for one in words.get(name, [name])]
     used = [at for at, name in enumerate(names) if name not in ignored]
@@ -150,8 +161,9 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
             raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(given)}")
         try:
             if words:
-                cells = [text for name, cell in zip(given, cells)
-                         for text in (_of_word(cell, name, words[name]) if name in words else [cell])]  # fmt: skip
+                made = [_of_word(cell, name, words[name], forms[name]) if name in words else [cell]
+                        for name, cell in zip(given, cells)]  # fmt: skip
+                cells = [text for texts in made for text in texts]
             rows.append(np.array([as_number(cells[at]) for at in used], np.float32))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error

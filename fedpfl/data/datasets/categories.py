@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Iterable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -22,8 +22,20 @@ SIGN = "="
 # Stands before what is taken of a column of times, the same number for all clients: days since 2000, of which float32
 # keeps a minute and a half, and what the time reads as it is written.
 TIMES = "@"
-# A day as ISO 8601 has it without hyphens, or a year; pandas writes .0 behind them where others in a column are empty.
-_COMPACT = re.compile(r"([0-9]{8}|[0-9]{4})(?:\.0*)?")
+# Forms of a column of times: seconds since 1970, ISO 8601, years alone, which are refused, and other digits without
+# hyphens. Which it is the whole column says: as seconds, 202601 is a time, too.
+SECONDS, ISO, YEAR, DAY = "seconds", "ISO", "YYYY", "YYYYMMDD"
+_COMPACT = {
+    "YYYYMM": "%Y%m",
+    DAY: "%Y%m%d",
+    "YYYYMMDDHH": "%Y%m%d%H",
+    "YYYYMMDDHHMM": "%Y%m%d%H%M",
+    "YYYYMMDDHHMMSS": "%Y%m%d%H%M%S",
+}
+_FORMS = (SECONDS, ISO, *_COMPACT)
+_YEARS = range(1800, 2201)
+# pandas writes .0 behind whole numbers where others in a column are empty.
+DIGITS = re.compile(r"([0-9]+)(?:\.0*)?")
 _ORIGIN = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _OF_TIME: dict[str, Callable[[datetime], float]] = {
     "days": lambda moment: (moment - _ORIGIN).total_seconds() / 86400,
@@ -34,17 +46,22 @@ _OF_TIME: dict[str, Callable[[datetime], float]] = {
 
 
 class Category(NamedTuple):
-    """A column of words, or of times; without a list its words are still to be found."""
+    """A column of words, or of times; without a list its words are still to be found, and so may be times' form."""
 
     column: str
     words: tuple[str, ...]
     sign: str = SIGN
+    form: str = ""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of its features: one for each word, and one for all others; or one for each part of a time."""
+        """Names of its features: one for each word, and one for all others; or one for each part of a time.
+
+        Digits that may be seconds as well have their form behind them: who reads them otherwise has other features.
+        """
         words = self.words if self.sign == TIMES else (*self.words, OTHER)
-        return tuple(f"{self.column}{self.sign}{word}" for word in words)
+        form = f":{self.form}" if self.form in _COMPACT and self.form != DAY else ""
+        return tuple(f"{self.column}{self.sign}{word}{form}" for word in words)
 
 
 def categories(settings: DataSettings) -> list[Category]:
@@ -54,13 +71,15 @@ def categories(settings: DataSettings) -> list[Category]:
         sign = TIMES if TIMES in text and SIGN not in text else SIGN
         column, _, words = text.partition(sign)
         listed = tuple(word.strip() for word in words.split("|") if word.strip())
+        form = next((word for word in listed if sign == TIMES and word in _FORMS), "")
+        listed = tuple(word for word in listed if word != form)
         if sign == TIMES and not (listed and {*listed} <= _OF_TIME.keys()):
             allowed = f"must name some of {'|'.join(_OF_TIME)} behind {TIMES}, as in {column}{TIMES}days|hour"
             raise ConfigError("category-columns", settings.category_columns, allowed)
         if len(set(listed)) < len(listed) or OTHER in listed:
             allowed = f"lists a word twice, or {OTHER}, which stands for all words that are not listed"
             raise ConfigError("category-columns", settings.category_columns, allowed)
-        found.append(Category(column.strip(), listed, sign))
+        found.append(Category(column.strip(), listed, sign, form))
     return found
 
 
@@ -85,7 +104,7 @@ def with_words(
                             "become features (category-columns)")  # fmt: skip
         if wrong := next((word for word in words if "," in word or "|" in word), None):
             raise DataError(f"{where}, column {one.column!r}: {wrong[:40]!r} has a , or |, which no category may have")
-        texts.append(f"{one.column}{one.sign}{'|'.join(words)}")
+        texts.append(f"{one.column}{one.sign}{'|'.join(filter(None, (*words, one.form)))}")
     return replace(settings, category_columns=",".join(texts))
 
 
@@ -95,7 +114,7 @@ def as_features(words: Iterable[str], category: Category) -> np.ndarray:
     Of times their parts, NaN of an empty one; :func:`moment` takes all of them.
     """
     if category.sign == TIMES:
-        moments, parts = map(moment, words), [_OF_TIME[word] for word in category.words]
+        moments, parts = (moment(word, category.form) for word in words), [_OF_TIME[word] for word in category.words]
         rows = [[part(found) if found else np.nan for part in parts] for found in moments]
         return np.array(rows, np.float32).reshape(-1, len(parts))
     place = {word: at for at, word in enumerate(category.words)}
@@ -109,43 +128,48 @@ def as_number(cell: str) -> float:
     return float(cell)
 
 
-def form_of(word: str) -> str:
-    """Return in which form a time is written: as a day such as 20260131, as a number, or in ISO 8601."""
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number."""
     try:
-        as_number(word)
+        as_number(cell)
     except ValueError:
-        return "ISO 8601"
-    found = _COMPACT.fullmatch(word)
-    return "a day" if found and len(found[1]) == 8 and _day(found[1]) else "a number"
+        return False
+    return True
 
 
-def _day(digits: str) -> datetime | None:
-    try:
-        return datetime(int(digits[:4]), int(digits[4:6]), int(digits[6:]), tzinfo=timezone.utc)
-    except ValueError:
-        return None
+def form_of(words: Iterable[str], compact: Sequence[str] = tuple(_COMPACT)) -> str:
+    """Return in which form the times of a column are written: all of its words together say it."""
+    given = {word.strip() for word in words} - {""}
+    numbers = [word for word in given if is_number(word)]
+    if 2 * len(numbers) < len(given) or not given:
+        return ISO
+    for form in compact:
+        count = sum(moment(word, form) is not None for word in numbers)
+        # Some of many seconds look like months or hours, and a few of many hours may be mistyped.
+        if count and count >= len(given) * (0.5 if form == DAY else 0.9):
+            return form
+    digits = [found for word in given if (found := DIGITS.fullmatch(word)) and len(found[1]) == len(YEAR)]
+    return YEAR if len(digits) == len(given) else SECONDS
 
 
-def moment(word: str) -> datetime | None:
-    """Return the time that a word in ISO 8601 is, or a number of seconds since 1970; in UTC where no zone is said.
+def moment(word: str, form: str) -> datetime | None:
+    """Return the time that a word of a column in this form is, in UTC where no zone is said; None if it is none.
 
-    Eight digits that are a date, as 20260131, are this day. Four digits are None: a year has no month and hour, and as
-    seconds it would be in January 1970.
+    So is a year: it has no month and hour, and as seconds it would be in January 1970.
     """
-    if found := _COMPACT.fullmatch(word):
-        if len(found[1]) == 4:
+    try:
+        if form == SECONDS:
+            return datetime.fromtimestamp(as_number(word), timezone.utc)
+        if form == ISO:
+            time = datetime.fromisoformat(word.replace("Z", "+00:00"))
+            return None if is_number(word) else time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        found = DIGITS.fullmatch(word)
+        if form == YEAR or not found or len(found[1]) != len(form):
             return None
-        if day := _day(found[1]):
-            return day
-    try:
-        return datetime.fromtimestamp(as_number(word), timezone.utc)
+        time = datetime.strptime(found[1], _COMPACT[form]).replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError, OSError):
-        pass
-    try:
-        time = datetime.fromisoformat(word.replace("Z", "+00:00"))
-    except ValueError:
         return None
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    return time if form == DAY or time.year in _YEARS else None
 
 
 def number_names(data: Dataset) -> None:

@@ -22,7 +22,22 @@ from ...core.names import MAX_NAMED, difference, in_short
 from ...core.option import part as imported
 from ..dataset import MAX_CLASSES, Dataset, numbered
 from ..settings import DataSettings
-from .categories import SIGN, TIMES, as_features, as_number, categories, form_of, moment, with_words
+from .categories import (  # fmt: skip
+    DIGITS,
+    ISO,
+    SECONDS,
+    SIGN,
+    TIMES,
+    YEAR,
+    Category,
+    as_features,
+    as_number,
+    categories,
+    form_of,
+    is_number,
+    moment,
+    with_words,
+)
 from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, of_parts, opened, part_of
 
 SUFFIXES = (".csv", ".parquet")
@@ -43,6 +58,8 @@ _PERSON = re.compile(
 )
 # What makes features of a column of times.
 _AS_TIME = 'category-columns = "{}@days|hour" makes numbers of times'
+# Digits of a time of today in milliseconds since 1970.
+MILLISECONDS = 13
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
@@ -216,7 +233,7 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     if "" in names:
         hint = "" if names.index("") else "; pandas writes its index so: to_csv(…, index=False)"
         raise DataError(f"{path}: column {names.index('') + 1} has no name{hint}")
-    headless = any(_is_number(name) and not name.isdecimal() for name in names) and _is_csv(path)
+    headless = any(is_number(name) and not name.isdecimal() for name in names) and _is_csv(path)
     hint = "; does the first line name the columns?" if headless else ""
     place = _place(names, path, hint)
     several = listed(settings.label_column) if settings.targets and settings.label_column not in place else []
@@ -348,7 +365,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
     names = next(lines, (1, []))[1]
     if not names:
         raise DataError(f"{path}: the file is empty")
-    if all(_is_number(name) for name in names):
+    if all(is_number(name) for name in names):
         raise DataError(f"{path}, line 1: must hold the names of the columns, but holds numbers")
     roles = roles_of(path, names, settings, windows)
     values, coders = array("f"), {role: Coder() for role in roles.words}
@@ -361,7 +378,7 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
         except ValueError:
             said = ["" if _is_gap(cells[at]) else cells[at].strip() for at in roles.features]
             said = [str(TRUTH.get(word.lower(), word or empty)) for word in said]
-            if all(map(_is_number, said)):
+            if all(map(is_number, said)):
                 values.extend(map(float, said))
             else:
                 _complain_of_numbers(path, line, names, roles.features, cells, settings)
@@ -384,14 +401,14 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
 def _complain_of_numbers(
     path: Path, line: int, names: Sequence[str], at: Sequence[int], cells: Sequence[str], settings: DataSettings
 ) -> NoReturn:
-    texts = [place for place in at if not _is_gap(cells[place]) and not _is_number(cells[place])]
+    texts = [place for place in at if not _is_gap(cells[place]) and not is_number(cells[place])]
     bad = texts[0] if texts else next(place for place in at if _is_gap(cells[place]))
     what = 'is empty; impute = "mean" fills empty cells'
     if texts and re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[bad]):
         what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point, and thousands without a comma"
     elif texts:
         use = "category-columns makes features of words, and tokenizer numbers of a text"
-        if moment(cells[bad].strip()):
+        if moment(cells[bad].strip(), ISO):
             use = f"{_AS_TIME.format(names[bad])}, and time-column orders rows by one"
         left_out = leave_out(settings, [names[place] for place in texts])
         what = f"{cells[bad][:40]!r} is not a number; {left_out} text, {use}"
@@ -414,14 +431,6 @@ def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], s
     # Lines that are empty, or cells of several lines, do not count alike: the file is gone through again.
     rows = (line for number, (line, _) in enumerate(lines_of(path)) if number == row + 1)
     raise DataError(f"{path}, line {next(rows)}, column {names[at]!r}: must be a finite number that float32 can hold")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        as_number(cell)
-    except ValueError:
-        return False
-    return True
 
 
 # -- parquet -----------------------------------------------------------------------------------------------------------
@@ -571,14 +580,17 @@ def _in_time(samples: FileSamples) -> FileSamples:
     return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()})
 
 
-def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray) -> None:
+def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray, column: str = "") -> None:
     """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
     if wrong := [place for place, is_time in enumerate(are_times) if not is_time]:
-        where = f"{samples.path}, {samples.row} {of.first[wrong[0]]}"
-        shown = repr(of.names[wrong[0]][:40])
-        year = "; a year has no month and hour" if of.names[wrong[0]].isdecimal() else ""
-        raise DataError(f"{where}: {shown} is no time: must be a number or ISO 8601 (2026-01-31 08:00){year}")
-    _require_one_form(samples, of, lambda word: "a number" if _is_number(word) else "ISO 8601")
+        where, word = f"{samples.path}, {samples.row} {of.first[wrong[0]]}", of.names[wrong[0]]
+        hint, digits = "", DIGITS.fullmatch(word)
+        if digits and len(digits[1]) == len(YEAR):
+            hint = f"; a year has no month and hour, and if these are seconds write {column}@days|{SECONDS}"
+        elif digits and len(digits[1]) == MILLISECONDS:
+            hint = "; milliseconds: divide by 1000"
+        raise DataError(f"{where}: {word[:40]!r} is no time: must be a number or ISO 8601 (2026-01-31 08:00){hint}")
+    _require_one_form(samples, of, lambda word: "a number" if is_number(word) else "ISO 8601")
 
 
 def _require_one_form(samples: FileSamples, of: Words, form_of_word: Callable[[str], str]) -> None:
@@ -592,6 +604,20 @@ def _require_one_form(samples: FileSamples, of: Words, form_of_word: Callable[[s
             )
 
 
+def _with_form(samples: FileSamples, of: Words, column: Category) -> Category:
+    """Return a column of times with the form in which all of them are written; ``DataError`` if some are not."""
+    form = column.form or form_of(of.names)
+    wrong = [place for place, word in enumerate(of.names) if word and not moment(word, form)]
+    if not wrong:
+        return column._replace(form=form)
+    forms = () if form == YEAR else (form, SECONDS, ISO)
+    are_times = [not word or any(moment(word, one) for one in forms) for word in of.names]
+    _require_times(samples, of, are_times, column.column)
+    _require_one_form(samples, of, lambda word: form if moment(word, form) else "a number")
+    where, word = f"{samples.path}, {samples.row} {of.first[wrong[0]]}", of.names[wrong[0]]
+    raise DataError(f"{where}: {word[:40]!r} is no time in the form {form} that category-columns names")
+
+
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     """Put samples into the order of time, with the features of their columns of words behind those of numbers."""
     known = categories(settings)
@@ -601,16 +627,13 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
         raise DataError(f"{samples.path}: category-columns is for tables of numbers; its samples are others")
     words = dict(samples.words)
     columns = [(words.pop(SIGN + one.column), one) for one in known]
-    for of, one in columns:
-        if one.sign == TIMES:
-            _require_times(samples, of, [not word or moment(word) is not None for word in of.names])
-            _require_one_form(samples, of, form_of)
-    wide = len(samples.features) + sum(len(one.features) for one in known)
+    columns = [(of, _with_form(samples, of, one) if one.sign == TIMES else one) for of, one in columns]
+    names = [name for _, one in columns for name in one.features]
+    wide = len(samples.features) + len(names)
     if len(samples.x) * wide > MAX_VALUES:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
     x = np.concatenate([samples.x, *(as_features(of.names, one)[of.codes] for of, one in columns)], axis=1)
-    features = (*samples.features, *(name for one in known for name in one.features))
-    return _in_time(samples._replace(x=x, words=words, features=features))
+    return _in_time(samples._replace(x=x, words=words, features=(*samples.features, *names)))
 
 
 def _seconds(word: str) -> float:
@@ -618,7 +641,7 @@ def _seconds(word: str) -> float:
     try:
         return as_number(word)
     except ValueError:
-        return found.timestamp() if (found := moment(word)) else float("nan")
+        return found.timestamp() if (found := moment(word, ISO)) else float("nan")
 
 
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
@@ -652,6 +675,9 @@ def to_dataset(
     ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
     numbers in any case. ``remarks`` are those of the files.
     """
+    for part in parts[1:]:
+        if part.features != parts[0].features:  # times may be written otherwise
+            places(part.features, parts[0].features, part.path, parts[0].path)
     vocabulary = 0
     if settings.tokenizer:
         parts, vocabulary, said = imported("fedpfl.data.datasets.tokens:of_files")(parts, settings)
@@ -732,7 +758,7 @@ def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.nd
     """Return labels as targets, float32 n×k, if the loss or most of the different ones, which are not whole, say so."""
     roles = [role for role in label_roles(len(parts[0].words)) if role in parts[0].words]
     names = [name for part in parts for name in part.words["label"].names]
-    decimals = all(map(_is_number, names)) and 2 * sum(_whole(name) is None for name in names) > len(names)
+    decimals = all(map(is_number, names)) and 2 * sum(_whole(name) is None for name in names) > len(names)
     if not (settings.targets or decimals):
         return None
     found = []
@@ -740,7 +766,7 @@ def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.nd
         columns = [part.words[role] for role in roles]
         for words, column in zip(columns, _label_columns(settings, len(roles))):
             for name, row in zip(words.names, words.first) if settings.targets else ():
-                if not (_is_number(name) and np.isfinite(np.float32(name))):
+                if not (is_number(name) and np.isfinite(np.float32(name))):
                     raise _wrong(part, row, name, column, "is no finite number, as the setting loss needs")
         found.append(np.stack([np.array(words.names, np.float32)[words.codes] for words in columns], axis=1))
     return found if all(np.isfinite(numbers).all() for numbers in found) else None
@@ -776,7 +802,7 @@ def _classes(
         number, names, why = _whole, given or numbered(count), f"must be a label from 0 to {count - 1}"
     else:
         for part, name, row in found:
-            if _is_number(name) and _whole(name) is None:
+            if is_number(name) and _whole(name) is None:
                 raise _wrong(part, row, name, settings.label_column, "is not a class: must be a whole number or a name")
         names = given or tuple(sorted({name for _, name, _ in found}))
         if alone and not given:

@@ -37,7 +37,7 @@ class _Tracker(Listener):
 
     def _start(self, folder: RunFolder, key: str) -> None:
         """Open the service's run with this key, which a resumed run has again."""
-        raise NotImplementedError
+        raise NotImplementedError  # each service has its own
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Open the service's run."""

@@ -143,7 +143,7 @@ def grid(
     tables = {
         made.title: [list(made.columns), *map(made.texts, made.rows)]
         for made in analysed(measured).tables
-        # Those by client of several cells are long, and no page has them.
+        # Tables by client are long if there are several cells, and no page has them.
         if made.columns[0] != "client" or len(measured.runs) <= len(measured.seeds)
     }
     kept = _keep(before, values, curves, tables) if before else {}

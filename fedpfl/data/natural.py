@@ -50,12 +50,12 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
 
 
 def _counts(sizes: Sequence[int], settings: DataSettings) -> Sequence[int]:
-    """Return how many samples of each owner count: not those that a cut by time leaves out, as they overlap."""
+    """Return how many samples of each owner count: a cut by time leaves out those that overlap."""
     return kept(sizes, settings) if settings.split == "time" else sizes
 
 
 def _apart(settings: DataSettings) -> str:
-    """Return what errors and remarks say of the samples that count, where not all of an owner's do."""
+    """Return the words of errors and remarks for samples that do not overlap; nothing where all samples count."""
     return " in parts that do not overlap" if settings.split == "time" and shared(settings) else ""
 
 

@@ -17,7 +17,7 @@ def _cuts_plays(settings: DataSettings) -> bool:
     """Return whether ``window-step`` counts the characters of plays."""
     if settings.dataset != "clients" or settings.window_length or not settings.window_step:
         return settings.dataset == "shakespeare"
-    # Of clients' files, plays alone are cut without window-length.
+    # Among clients' files only plays, which are JSON, can be cut without window-length.
     return bool(settings.data) and any(Path(settings.data).expanduser().glob("[!.]*.json"))
 
 
@@ -35,7 +35,7 @@ def shared(settings: DataSettings) -> int:
 def first_apart(n: int, count: int, settings: DataSettings, client: int, what: str) -> int:
     """Return how many of the first of a client's n samples share nothing with the last ``count``.
 
-    ``DataError`` if none does; ``what`` these last ones are for, ``test`` or ``validation``.
+    ``DataError`` if none does. ``what`` is the purpose of the last ones: ``test`` or ``validation``.
     """
     overlapping = shared(settings)
     if n - count <= overlapping:

@@ -70,6 +70,6 @@ def _broad(of_features: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def has_gaps(data: Dataset) -> bool:
-    """Return whether a number is missing in a table; the samples of lazy data sets have all theirs."""
+    """Return whether a table lacks a number; a lazy data set has no gaps."""
     parts = [part for part in (data.x_train, data.x_test) if isinstance(part, np.ndarray)]
     return not (data.is_image or data.vocabulary) and any(bool(np.isnan(part).any()) for part in parts)

@@ -42,9 +42,9 @@ def find(text: str) -> dict[str, Measure]:
 
 
 def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:
-    """Return what :func:`find` does, once each metric has been tried; errors as of :func:`require_working`.
+    """Find the metrics and try each one; errors are those of :func:`require_working`.
 
-    Clients whose labels are ``permuted`` do not agree which of two classes is the second: both count.
+    If labels are ``permuted``, clients do not agree which of two classes is the second: both count.
     """
     found = find(text)
     if permuted and AVERAGE_PRECISION in found:
@@ -166,7 +166,10 @@ def _f1_micro(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
 
 
 def _one_against_rest(of_class: Callable[[Tensor, Tensor], float], both_of_two: bool = False) -> Measure:
-    """Return the mean over the classes of which there are samples and samples of others; of two, that of the second."""
+    """Return the mean over the classes of which there are samples and samples of others.
+
+    Of two classes it is the number of the second, or with ``both_of_two`` the mean of both.
+    """
 
     def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         cases = _cases(outputs, y, loss)

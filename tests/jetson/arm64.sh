@@ -68,10 +68,10 @@ echo '== again: nothing to do'
 emulated "${install[@]}" --check | tail -n 1 | grep '"changed": false'
 
 echo '== a model of its own'
-mkdir "$device/root/own"
-cp "$here/own_model.py" "$device/root/own/"
-emulated /opt/fedpfl/venv/bin/python /root/own/own_model.py /root/own
-emulated /opt/fedpfl/venv/bin/fedpfl-worker predict /root/own/state/step/client-00000/model /root/own/own.npz > "$work/predicted"
+mkdir "$device/opt/own"
+cp "$here/own_model.py" "$device/opt/own/"
+emulated /opt/fedpfl/venv/bin/python /opt/own/own_model.py /opt/own
+emulated /opt/fedpfl/venv/bin/fedpfl-worker predict /opt/own/state/step/client-00000/model /opt/own/own.npz > "$work/predicted"
 [[ $(grep -c '"class":' "$work/predicted") == 80 ]]
 
 echo '== uninstall.sh'

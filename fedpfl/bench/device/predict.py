@@ -104,9 +104,7 @@ def _of_word(cell: str, name: str, features: Sequence[str], form: str) -> list[s
 
 
 def _form(cells: Iterable[str], name: str, features: Sequence[str]) -> str:
-    """Return in which form a column of times is written: that in training, where its features say so; else nothing."""
-    if features[0][len(name)] != TIMES:
-        return ""
+    """Return the form of a column of times: that of training if its features name it, else that of the cells."""
     return features[0][len(name) + 1 :].partition(":")[2] or form_of(cells, (DAY,))
 
 
@@ -133,8 +131,8 @@ def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], to
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
     if about["vocabulary"]:
         raise DataError(f"{path}: the model takes texts: name the --tokenizer, or give numbers, x in an .npz file")
-    shape, (first, *lines) = about["input-shape"], [*lines_of(path)] or [(1, [])]
-    names = first[1]
+    shape, lines = about["input-shape"], lines_of(path)
+    names = next(lines, (1, []))[1]
     for name in ignored:
         if name not in names:
             raise DataError(f"{path}: has no column {name!r}")
@@ -142,9 +140,11 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
     begins = {name: (name + SIGN, name + TIMES) for name in names}
     words = {name: [f for f in about["feature-names"] if f.startswith(begins[name])] for name in names}
     words = {name: features for name, features in words.items() if features}
+    times = {name: at for at, name in enumerate(names) if name in words and words[name][0][len(name)] == TIMES}
+    whole = [*lines] if times else []  # a column of times is read as a whole
     forms = {
-        name: _form((cells[at] for _, cells in lines if at < len(cells)), name, words[name])
-        for at, name in enumerate(names) if name in words
+        name: _form((cells[at] for _, cells in whole if at < len(cells)), name, words[name])
+        for name, at in times.items()
     }  # fmt: skip
     given = names
     names = [one for name in names for one in words.get(name, [name])]
@@ -156,12 +156,12 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
     if len(used) != prod(shape):
         raise DataError(f"{path}: has {len(used)} columns of features; the model takes {prod(shape)}")
     rows = []
-    for line, cells in lines:
+    for line, cells in whole or lines:
         if len(cells) != len(given):
             raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(given)}")
         try:
             if words:
-                made = [_of_word(cell, name, words[name], forms[name]) if name in words else [cell]
+                made = [_of_word(cell, name, words[name], forms.get(name, "")) if name in words else [cell]
                         for name, cell in zip(given, cells)]  # fmt: skip
                 cells = [text for texts in made for text in texts]
             rows.append(np.array([as_number(cells[at]) for at in used], np.float32))

@@ -23,7 +23,7 @@ SIGN = "="
 # keeps a minute and a half, and what the time reads as it is written.
 TIMES = "@"
 # Forms of a column of times: seconds since 1970, ISO 8601, years alone, which are refused, and other digits without
-# hyphens. Which it is the whole column says: as seconds, 202601 is a time, too.
+# hyphens. The whole column decides which one it is, since 202601 could also be a number of seconds.
 SECONDS, ISO, YEAR, DAY = "seconds", "ISO", "YYYY", "YYYYMMDD"
 _COMPACT = {
     "YYYYMM": "%Y%m",
@@ -46,7 +46,7 @@ _OF_TIME: dict[str, Callable[[datetime], float]] = {
 
 
 class Category(NamedTuple):
-    """A column of words, or of times; without a list its words are still to be found, and so may be times' form."""
+    """A column of words, or of times; without a list its words are still to be found, and the form of times may be."""
 
     column: str
     words: tuple[str, ...]
@@ -57,7 +57,7 @@ class Category(NamedTuple):
     def features(self) -> tuple[str, ...]:
         """Names of its features: one for each word, and one for all others; or one for each part of a time.
 
-        Digits that may be seconds as well have their form behind them: who reads them otherwise has other features.
+        The form of digits that could also be seconds follows: clients that read them otherwise have other names.
         """
         words = self.words if self.sign == TIMES else (*self.words, OTHER)
         form = f":{self.form}" if self.form in _COMPACT and self.form != DAY else ""
@@ -138,7 +138,7 @@ def is_number(cell: str) -> bool:
 
 
 def form_of(words: Iterable[str], compact: Sequence[str] = tuple(_COMPACT)) -> str:
-    """Return in which form the times of a column are written: all of its words together say it."""
+    """Return the form in which the times of a column are written; all of its words together decide."""
     given = {word.strip() for word in words} - {""}
     numbers = [word for word in given if is_number(word)]
     if 2 * len(numbers) < len(given) or not given:
@@ -155,7 +155,7 @@ def form_of(words: Iterable[str], compact: Sequence[str] = tuple(_COMPACT)) -> s
 def moment(word: str, form: str) -> datetime | None:
     """Return the time that a word of a column in this form is, in UTC where no zone is said; None if it is none.
 
-    So is a year: it has no month and hour, and as seconds it would be in January 1970.
+    A year alone is no time: it has no month and hour, and as seconds it would be in January 1970.
     """
     try:
         if form == SECONDS:

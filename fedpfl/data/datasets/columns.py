@@ -274,17 +274,15 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
 def require_no_person(where: object, names: Iterable[str], settings: DataSettings, x: Any = None) -> None:
     """Refuse features that say whom a row belongs to.
 
-    ``x`` are those of a DataFrame or array next to labels, which has no roles: one with fractions names nobody.
+    ``x`` holds the features where they come next to labels. A feature with fractions names no owner.
     """
     alike = [(at, name) for at, name in enumerate(names) if name == settings.client_column or _PERSON.fullmatch(name)]
     person = next((name for at, name in alike if x is None or not _has_fractions(x, at)), None)
     if settings.client_column and person is not None:
         ways = f'client-column = "{person}" makes each owner a client, ignore-columns leaves the column out'
         if x is not None:
-            ways = (
-                f"one DataFrame with a column {settings.label_column!r}, or client_train of fedpfl.Dataset, can have "
-            )
-            ways += "the owners; leave it out of x"
+            table = f"one DataFrame with a column {settings.label_column!r}"
+            ways = f"{table}, or client_train of fedpfl.Dataset, can have the owners; leave it out of x"
         raise DataError(
             f'{where}: column {person!r} seems to name the owner of each row: {ways}, and client-column = "" uses it '
             "as a feature"

@@ -263,7 +263,7 @@ def _own_data(
     else:
         data = read_own(place, settings, num_classes)
     if settings.dataset == "clients" and not settings.window_length:
-        # What this client has says whether window-step counts the characters of plays.
+        # The client's own file decides whether window-step counts the characters of plays.
         settings = replace(settings, dataset="shakespeare" if place.suffix == ".json" else "table")
     if num_classes is not None and data.num_classes != num_classes:
         raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")

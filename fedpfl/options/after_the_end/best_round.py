@@ -114,5 +114,5 @@ def _link(source: Path, target: Path) -> None:
 
 
 def best_round(config: Config, folder: RunFolder) -> list[Listener]:
-    """Return the listener of a run; none if a round's scores are those of the models before it."""
+    """Return the listener of a run; none with test-at = start, where a test is of the models before the round."""
     return [] if config.run.test_at == "start" else [BestRound(config, folder)]

@@ -61,6 +61,11 @@ class Pair(NamedTuple):
         """Whether p is below the level after Holm's correction, and mean and ranks say the same."""
         return self.corrected < LEVEL and not self.mixed
 
+    @property
+    def is_by_rank_alone(self) -> bool:
+        """Whether p is below the level, but the mean says the opposite of the ranks."""
+        return self.corrected < LEVEL and self.mixed
+
 
 @analysis(
     "significance", "Which differences between runs are statistically significant (Wilcoxon, Holm; Demšar, JMLR 2006)"
@@ -230,13 +235,13 @@ def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, of: int = 0) -> str:
     wanted = math.floor(math.log2(2 * of / LEVEL)) + 1
     if not above and (most := max(pair.clients for pair in pairs)) < wanted:
         words += f" {most} clients are too few to show one: {of} pair{'s take' if of > 1 else ' takes'} {wanted}."
-    # Where no pair is, all are not; those that ranks alone would tell apart are named.
-    named = open_pairs if above else [_open(pair) for pair in pairs if pair.mixed and pair.corrected < LEVEL]
+    # If no pair is significant, only those are named that ranks alone would tell apart.
+    named = open_pairs if above else [_open(pair) for pair in pairs if pair.is_by_rank_alone]
     return f"{words} Not significant: {'; '.join(named)}." if named else words
 
 
 def _open(pair: Pair) -> str:
-    return f"{pair.first} and {pair.second}{f' ({MIXED})' if pair.mixed and pair.corrected < LEVEL else ''}"
+    return f"{pair.first} and {pair.second}{f' ({MIXED})' if pair.is_by_rank_alone else ''}"
 
 
 def against(kinds: Mapping[str, Accuracies], base: str, in_advance: bool = True) -> str:
@@ -251,7 +256,7 @@ def against(kinds: Mapping[str, Accuracies], base: str, in_advance: bool = True)
     found = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
              for names, word in ((higher, "higher"), (lower, "lower")) if names]  # fmt: skip
     if rest := len(pairs) - len(sure):
-        mixed = sum(pair.mixed and pair.corrected < LEVEL for pair in pairs)
+        mixed = sum(pair.is_by_rank_alone for pair in pairs)
         of_these = f" (of {mixed} {MIXED})" if mixed else ""
         found.append(f"{rest} {'other does' if rest == 1 else 'others do'} not differ significantly{of_these}")
     return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(found)}."

@@ -51,11 +51,14 @@ class Dataset:
         data need a test set.
     inputs : Inputs, optional
         What lies where in a row of ``x_train``, if there are several inputs; set by the data set itself.
+    overlap : int
+        How many samples after one share rows or characters with it, where samples are cut from one series or text:
+        ``split = "time"`` trains on none that shares some with a test sample.
 
     Raises
     ------
     DataError
-        Labels are not of these kinds, or not below ``num_classes``.
+        Labels are not of these kinds, or not below ``num_classes``; or ``overlap`` is no whole number from 0.
 
     Examples
     --------
@@ -87,8 +90,11 @@ class Dataset:
     remarks: tuple[str, ...] = ()
     validation: np.ndarray | None = None
     inputs: Any = None
+    overlap: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.overlap, (int, np.integer)) or isinstance(self.overlap, bool) or self.overlap < 0:
+            raise DataError(f"{self.name}: overlap is {self.overlap!r}, must be a whole number from 0")
         if any(isinstance(x, (tuple, dict)) for x in (self.x_train, self.x_test)):
             imported("fedpfl.data.packing:pack")(self)
         if hasattr(self.x_train, "columns"):
@@ -165,6 +171,11 @@ class Dataset:
         """
         shape = self.x_train.shape[1:]
         return self.inputs or ((shape[2], shape[0], shape[1]) if self.is_image else tuple(shape))
+
+
+def overlap_of(length: int, step: int) -> int:
+    """Return how many samples after one overlap with it, where one of ``length`` rows starts every ``step`` rows."""
+    return max(0, -(-length // step) - 1)
 
 
 def numbered(n: int) -> tuple[str, ...]:

@@ -62,7 +62,8 @@ class FederatedData:
         """Return one client's data as a federation of its own (number 0)."""
         n = len(data.y_train)
         if data.y_test is None:
-            share = cut_share(np.arange(n), settings, settings.partition_seed or seed, client, data.y_train)
+            own_seed = settings.partition_seed or seed
+            share = cut_share(np.arange(n), settings, own_seed, client, data.y_train, data.overlap)
         else:
             share = Share(np.arange(n), np.arange(n, n + len(data.y_test)))
         if n < settings.min_samples:
@@ -118,7 +119,7 @@ class FederatedData:
             held = data.validation[mine]
             return mine[~held], mine[held]
         labels = _take(data.y_train, data.y_test, mine) if settings.split == "stratified" else None
-        return cut_validation(mine, settings, seed, client, labels)
+        return cut_validation(mine, settings, seed, client, labels, data.overlap)
 
     @property
     def name(self) -> str:

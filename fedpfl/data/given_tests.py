@@ -30,7 +30,7 @@ def shares(
         return [Share(*both) for both in zip(train, test)]
     only = only_tested(owners[:n_train], data.client_test, settings)
     learnt = owners[:n_train] if data.validation is None else owners[:n_train][~data.validation]
-    there = natural_clients(learnt, None, settings)
+    there = natural_clients(learnt, None, data.overlap, settings)
     train = deal(there if only and num_clients <= there + len(only) else num_clients)
     found = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
     found += [Share(np.arange(0), n_train + np.sort(mine)) for mine in only]

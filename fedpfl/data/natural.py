@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.errors import ConfigError, DataError, printable
 from .dataset import Dataset
-from .overlap import kept, shared
+from .overlap import kept, larger_step
 from .partitioners import Pool
 from .registry import partitioner
 from .settings import DataSettings
@@ -29,12 +29,12 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
             "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
         )
     everybody = _by_owner(pool.owners)
-    counts = _counts([*map(len, everybody)], settings)
+    counts = _counts([*map(len, everybody)], pool.overlap, settings)
     enough = [mine for mine, count in zip(everybody, counts) if count >= settings.min_samples]
-    apart = _apart(settings)
+    apart = _apart(pool.overlap, settings)
     if not enough:
         most = max(map(len, everybody), default=0)
-        use = f"a larger window-step (now {settings.window_step}) or " if apart else ""
+        use = larger_step(settings, " or ") if apart else ""
         raise DataError(
             f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples"
             f"{apart}; the largest has {most}: use {use}a smaller min-samples"
@@ -49,14 +49,14 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
     return enough[:num_clients]
 
 
-def _counts(sizes: Sequence[int], settings: DataSettings) -> Sequence[int]:
+def _counts(sizes: Sequence[int], overlap: int, settings: DataSettings) -> Sequence[int]:
     """Return how many samples of each owner count: a cut by time leaves out those that overlap."""
-    return kept(sizes, settings) if settings.split == "time" else sizes
+    return kept(sizes, overlap, settings) if settings.split == "time" else sizes
 
 
-def _apart(settings: DataSettings) -> str:
+def _apart(overlap: int, settings: DataSettings) -> str:
     """Return the words of errors and remarks for samples that do not overlap; nothing where all samples count."""
-    return " in parts that do not overlap" if settings.split == "time" and shared(settings) else ""
+    return " in parts that do not overlap" if settings.split == "time" and overlap else ""
 
 
 def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
@@ -66,14 +66,15 @@ def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
 
 
-def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
+def natural_clients(train: np.ndarray, test: np.ndarray | None, overlap: int, settings: DataSettings) -> int:
     """Return how many owners can be clients: those with at least ``min_samples`` samples that count.
 
-    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
+    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``. ``overlap`` is the
+    data set's.
     """
     given = test is not None and settings.split == "given"
     counted = train if test is None or given else np.concatenate([train, test])
-    counts = _counts([*map(len, _by_owner(counted))], settings)
+    counts = _counts([*map(len, _by_owner(counted))], overlap, settings)
     found = sum(count >= settings.min_samples for count in counts)
     return found + len(only_tested(train, test, settings) if given and test is not None else ())
 
@@ -92,12 +93,13 @@ def left_out(data: Dataset, settings: DataSettings) -> list[str]:
     pooled = data.client_test is not None and settings.split != "given"
     counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
     counts = np.bincount(counted[counted >= 0])
-    few = np.flatnonzero((counts > 0) & (np.array(_counts(counts.tolist(), settings)) < settings.min_samples)).tolist()
+    enough = np.array(_counts(counts.tolist(), data.overlap, settings)) >= settings.min_samples
+    few = np.flatnonzero((counts > 0) & ~enough).tolist()
     if not few:
         return []
     names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
     shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
     have = "has" if len(few) == 1 else "have"
+    samples = f"samples{_apart(data.overlap, settings)}"
     return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
-            f"{settings.min_samples} samples{_apart(settings)} and {'is' if len(few) == 1 else 'are'} left out: "
-            f"{shown}"]  # fmt: skip
+            f"{settings.min_samples} {samples} and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip

@@ -44,12 +44,15 @@ class Pool:
         The natural client of each sample; −1 for nobody.
     part : str
         ``train``, ``test`` or ``all``: which samples these are.
+    overlap : int
+        The data set's.
     """
 
     labels: np.ndarray
     num_classes: int
     owners: np.ndarray | None = None
     part: str = "all"
+    overlap: int = 0
 
     def by_class(self, rng: np.random.Generator | None = None) -> list[np.ndarray]:
         """Return the positions of each class's samples, shuffled if ``rng`` is given."""
@@ -184,21 +187,24 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     learnt = np.setdiff1d(everything[:n_train], held)
 
     def deal(positions: np.ndarray, of: str, clients: int = num_clients) -> list[np.ndarray]:
-        pool = Pool(labels[positions], data.num_classes, None if owners is None else owners[positions], of)
+        theirs = None if owners is None else owners[positions]
+        pool = Pool(labels[positions], data.num_classes, theirs, of, data.overlap)
         return [positions[np.sort(mine)] for mine in chosen.deal(pool, clients, settings, seed)]
 
     if chosen.cuts:
         dealt = chosen.deal(Pool(labels, data.num_classes, owners), num_clients, settings, seed)
         shares = [Share(*(np.sort(part) for part in both)) for both in dealt]
     elif chosen.draws:
-        cut = Share(learnt, everything[n_train:]) if given else cut_share(everything, settings, seed, labels=labels)
+        cut = Share(learnt, everything[n_train:])
+        if not given:
+            cut = cut_share(everything, settings, seed, labels=labels, overlap=data.overlap)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
         divided = part("fedpfl.data.given_tests:shares")
         shares = divided(data, settings, num_clients, seed, partial(deal, learnt, "train"))
     else:
         dealt = deal(everything, "all")
-        shares = [cut_share(mine, settings, seed, client, labels[mine]) for client, mine in enumerate(dealt)]
+        shares = [cut_share(mine, settings, seed, i, labels[mine], data.overlap) for i, mine in enumerate(dealt)]
     if len(held):
         shares = part("fedpfl.data.given_tests:with_validation")(shares, data, settings, seed)
     _check_shares(shares, settings, data)
@@ -219,23 +225,34 @@ def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
 
 
 def cut_share(
-    positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0, labels: np.ndarray | None = None
+    positions: np.ndarray,
+    settings: DataSettings,
+    seed: int,
+    client: int = 0,
+    labels: np.ndarray | None = None,
+    overlap: int = 0,
 ) -> Share:
     """Cut one client's samples into training and test samples by ``test_fraction``, at least one of each.
 
-    ``labels`` are those of the samples, for ``split = "stratified"``.
+    ``labels`` are those of the samples, for ``split = "stratified"``; ``overlap`` is the data set's, for
+    ``split = "time"``.
     """
-    return Share(*_cut(positions, "test", settings, seed, client, labels))
+    return Share(*_cut(positions, "test", settings, seed, client, labels, overlap))
 
 
 def cut_validation(
-    positions: np.ndarray, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None = None
+    positions: np.ndarray,
+    settings: DataSettings,
+    seed: int,
+    client: int,
+    labels: np.ndarray | None = None,
+    overlap: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cut ``validation_fraction`` of a client's training samples off; return both parts, ascending.
 
-    At least one sample stays on either side; of a single one none is taken. ``labels`` are as in :func:`cut_share`.
+    At least one sample stays on either side; of a single one none is taken. The rest is as for :func:`cut_share`.
     """
-    return _cut(positions, "validation", settings, seed, client, labels)
+    return _cut(positions, "validation", settings, seed, client, labels, overlap)
 
 
 def held_out(n: int, share: float) -> int:
@@ -244,7 +261,13 @@ def held_out(n: int, share: float) -> int:
 
 
 def _cut(
-    positions: np.ndarray, what: str, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None
+    positions: np.ndarray,
+    what: str,
+    settings: DataSettings,
+    seed: int,
+    client: int,
+    labels: np.ndarray | None,
+    overlap: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cut a client's samples for tests or validation off, as ``split`` says: at random, by class, or the last ones."""
     n, share = len(positions), settings.test_fraction if what == "test" else settings.validation_fraction
@@ -252,7 +275,7 @@ def _cut(
         return positions, positions[:0]
     if settings.split == "time":
         # Windows that share rows with the first one that is cut off belong to neither part.
-        apart = part("fedpfl.data.overlap:first_apart")(n, count, settings, client, what)
+        apart = part("fedpfl.data.overlap:first_apart")(n, count, overlap, settings, client, what)
         return positions[:apart], positions[n - count :]
     rng = generator(seed, f"{what} split", client)
     order = rng.permutation(n)

@@ -83,20 +83,21 @@ def state_of_files(settings: DataSettings) -> int:
     return int(part("fedpfl.data.file_state:state_of")(given)) if given else 0
 
 
-def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """Return the owners of training and test samples, numbered from 0, without reading an npz file's samples.
+def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None, int] | None:
+    """Return the owners of training samples, those of test samples and the data's ``overlap``.
 
-    None where the data do not name them, or are not here yet; errors are those of :func:`load`.
+    An npz file's samples are not read. None where the data name no owners, or are not here yet; errors are those of
+    :func:`load`.
     """
     info, _ = entry(settings.dataset)
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
     if settings.dataset == "npz" or (info.download and path.is_file()):
-        found: tuple[np.ndarray, np.ndarray | None] | None = part("fedpfl.data.datasets.npz:owners_in")(path)
-        return found
+        found = part("fedpfl.data.datasets.npz:owners_in")(path)
+        return None if found is None else (*found, 0)
     if not info.owned:
         return None
     data = load_once(settings, seed)
-    return None if data.client_train is None else (data.client_train, data.client_test)
+    return None if data.client_train is None else (data.client_train, data.client_test, data.overlap)
 
 
 def fetch(settings: DataSettings) -> None:

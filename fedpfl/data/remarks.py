@@ -34,7 +34,7 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
     if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
         from .natural import left_out, natural_clients
 
-        there = natural_clients(data.client_train, data.client_test, settings)
+        there = natural_clients(data.client_train, data.client_test, data.overlap, settings)
         if len(shares) < there:
             said.append(f"{data.name}: {len(shares)} of {there} natural clients take part (num-clients)")
         said += left_out(data, settings)
@@ -45,10 +45,10 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             )
     if settings.split == "time" and not settings.time_column:
         said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
-    if settings.split in ("mixed", "stratified") and (settings.window_step or settings.dataset == "shakespeare"):
-        from .overlap import overlaps
+    if settings.split in ("mixed", "stratified") and data.overlap:
+        from .overlap import remark
 
-        said += overlaps(data, settings)
+        said.append(remark(data))
     if settings.standardize == "all":
         said.append(
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "

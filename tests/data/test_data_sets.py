@@ -97,11 +97,11 @@ def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None
 def test_owners_are_read_without_the_samples(tmp_path: Path) -> None:
     mine = {"x": np.array("never read"), "y": np.zeros(4, int), "client": np.array(["b", "b", "a", "b"])}
     settings = DataSettings(dataset="npz", data=str(save(tmp_path / "a.npz", **mine)))
-    train, test = owners(settings)
-    assert train.tolist() == [1, 1, 0, 1] and test is None
+    train, test, overlap = owners(settings)
+    assert train.tolist() == [1, 1, 0, 1] and test is None and not overlap
     both = {"y_train": np.zeros(2, int), "y_test": np.zeros(1, int), "client_train": [5, 3], "client_test": [4]}
     save(tmp_path / "a.npz", **both)
-    train, test = owners(settings)
+    train, test, overlap = owners(settings)
     assert (train.tolist(), test.tolist()) == ([2, 0], [1])
     save(tmp_path / "a.npz", **GOOD)
     assert owners(settings) is None and owners(DataSettings()) is None

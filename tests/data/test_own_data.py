@@ -336,7 +336,7 @@ def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label"))
     given = {"dataset": "series", "data": str(path), "window_length": 4, "min_samples": 2}
     overlap, large = FederatedData(DataSettings(**given, window_step=2), 2, seed=1).remarks
-    assert "s: windows overlap (window-step), so test windows share rows with training windows" in overlap
+    assert "s: windows overlap, so test windows share rows with training windows" in overlap
     assert large == "s: features reach 39,000 and are not scaled: " + (
         'standardize = "client" brings them to one scale'
     )

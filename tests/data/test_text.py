@@ -146,6 +146,18 @@ def test_leaf_s_texts_overlap_where_they_begin_at_each_character(tmp_path: Path,
     assert overlap == [True] * (split == "mixed" and step == 1)
 
 
+def test_leaf_s_texts_that_run_on_are_kept_apart_where_its_tests_stay_at_the_server(tmp_path: Path) -> None:
+    text = "To be, or not to be: that is the question. " * 60
+    user = {"x": [text[at : at + CHUNK] for at in range(400)], "y": [text[at + CHUNK] for at in range(400)]}
+    for part in ("train", "test"):
+        folder = tmp_path / "shakespeare" / part
+        folder.mkdir(parents=True)
+        (folder / "all.json").write_text(json.dumps({"users": ["a"], "user_data": {"a": user}}))
+    given = {"dataset": "shakespeare", "data_dir": str(tmp_path), "test_on": "server"}
+    train, test = FederatedData(DataSettings(**given, split="time"), 1, 1).share(0)
+    assert train[-1] + CHUNK + 1 == test[0]
+
+
 def test_leaf_s_layout_in_several_files(tmp_path: Path) -> None:
     root = tmp_path / "shakespeare"
     leaf(root / "train", ROMEO=(["a" * 80, "b" * 80], ["x", "y"]))

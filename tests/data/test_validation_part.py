@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import fedpfl
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
+from fedpfl.data.dataset import overlap_of
 from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.federation import default_clients
 from fedpfl.data.partitioners import cut_share, cut_validation
@@ -195,29 +196,30 @@ def test_a_stratified_cut_has_each_class_s_share(labels, share, seed):
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(8, 60), length=st.integers(2, 6), step=st.integers(1, 6), share=st.floats(0.1, 0.6))
 def test_a_cut_by_time_shares_no_row_and_tests_the_future(n, length, step, share):
-    chosen = DataSettings(split="time", window_length=length, window_step=step, test_fraction=share)
+    chosen = DataSettings(split="time", test_fraction=share)
+    overlap = overlap_of(length, step)
     before = n - min(max(int(n * share + 0.5), 1), n - 1)
     if length > before * step:  # the first window shares rows with the first one of the tests
         words = rf"client 3 has {n} samples, of which the last {n - before} are cut off for test and all"
         with pytest.raises(DataError, match=words):
-            cut_share(np.arange(n), chosen, 0, 3)
+            cut_share(np.arange(n), chosen, 0, 3, overlap=overlap)
         return
-    train, test = cut_share(np.arange(n), chosen, 0)
+    train, test = cut_share(np.arange(n), chosen, 0, overlap=overlap)
     assert test.tolist() == list(range(before, n)) and train.tolist() == list(range(len(train)))
     assert len(train) and train[-1] * step + length <= test[0] * step
-    assert len(test) + len(train) + -(-length // step) - 1 >= n
+    assert len(test) + len(train) + overlap == n
 
 
 @pytest.mark.parametrize("share", ["test_fraction", "validation_fraction"])
 def test_no_window_is_trained_on_that_overlaps_with_those_set_aside(share):
-    chosen = DataSettings(split="time", window_length=128, window_step=1, **{share: 0.25})
+    chosen = DataSettings(split="time", window_step=1, **{share: 0.25})
     cut = cut_share if share == "test_fraction" else cut_validation
     smaller = "" if share == "test_fraction" else "a smaller validation-fraction, "
     with pytest.raises(
         DataError, match=rf"client 0 .* overlap with these: use {smaller}a larger window-step \(now 1\)"
     ):
-        cut(np.arange(100), chosen, 0, 0)
-    train, kept = cut(np.arange(172), chosen, 0, 0)
+        cut(np.arange(100), chosen, 0, 0, overlap=127)
+    train, kept = cut(np.arange(172), chosen, 0, 0, overlap=127)
     assert train.tolist() == [0, 1] and kept[0] == 129
 
 
@@ -303,17 +305,40 @@ def test_owners_of_whom_a_cut_by_time_leaves_too_little_are_no_clients(tmp_path,
         FederatedData(replace(chosen, min_samples=99), 1, 1)
 
 
+@pytest.mark.parametrize("length", [0, 5])
 @pytest.mark.parametrize("split", ["mixed", "time"])
-def test_a_step_counts_nothing_where_a_column_names_the_windows(tmp_path, split):
+def test_a_step_counts_nothing_where_a_column_names_the_windows(tmp_path, split, length):
     for who in ("ann", "ben"):
         rows = [f"{k // 5},{k},{k // 5 % 2}" for k in range(200)]
         (tmp_path / f"{who}.csv").write_text("\n".join(["window,a,label", *rows]))
-    chosen = DataSettings(dataset="clients", data=str(tmp_path), window_step=20, split=split)
+    chosen = DataSettings(dataset="clients", data=str(tmp_path), window_step=2, window_length=length, split=split)
     data = FederatedData(chosen, 2, 1)
     assert not any("overlap" in said for said in data.remarks)
     assert [data.sizes(i) for i in range(2)] == [(30, 10)] * 2
     alone = own_data(chosen, str(tmp_path / "ann.csv"), 0, 1)
     assert alone.sizes(0) == (30, 10)
+
+
+def test_a_user_s_own_windows_say_how_many_overlap():
+    rows = np.arange(200, dtype=np.float32) / 4
+    windows, labels = np.lib.stride_tricks.sliding_window_view(rows, 8)[::2, None], np.arange(97) % 2
+    made = fedpfl.Dataset("mine", windows.copy(), labels, overlap=overlap_of(8, 2), client_train=np.arange(97) // 49)
+    data = of_settings({"dataset": _keep(made), "split": "time", "validation_fraction": 0.2})
+    for i in range(2):
+        parts = [part(i).x for part in (data.train, data.validation, data.test)]
+        assert sum(map(len, parts)) == 49 - i - 2 * 3, "three windows are left out at each of two cuts"
+        assert all(len(first) and first.max() < then.min() for first, then in zip(parts, parts[1:]))
+    (said,) = of_settings({"dataset": _keep(made)}).remarks
+    assert said.startswith("mine: windows overlap, so test windows share rows with training windows")
+    few = replace(made, overlap=40)
+    with pytest.raises(DataError, match="all others overlap with these: use fewer clients or longer series"):
+        of_settings({"dataset": _keep(few), "split": "time", "min_samples": 1, "partitioner": "iid"}, num_clients=2)
+
+
+@pytest.mark.parametrize("overlap", [-1, True, 1.0, "1"])
+def test_an_overlap_is_a_number_of_samples(overlap):
+    with pytest.raises(DataError, match=f"mine: overlap is {overlap!r}, must be a whole number from 0"):
+        fedpfl.Dataset("mine", np.zeros((4, 2), np.float32), np.arange(4) % 2, overlap=overlap)
 
 
 def test_the_last_rows_of_several_owners_are_not_the_latest(tmp_path):

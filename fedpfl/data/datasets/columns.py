@@ -83,6 +83,7 @@ class FileSamples(NamedTuple):
     words: dict[str, Words]  # by role: label, and where the table has them client, split, time and window
     row: str  # what errors call a row: line or row
     features: tuple[str, ...] = ()  # their names
+    overlap: int = 0  # the data set's: how many windows after one share rows with it
 
 
 def table_parts(path: Path) -> ChosenParts:
@@ -697,7 +698,7 @@ def to_dataset(
         remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")
     return of_parts(
         name, xs, numbers, owners, class_names=names, vocabulary=vocabulary, client_names=client_names,
-        feature_names=parts[0].features, remarks=remarks,
+        feature_names=parts[0].features, remarks=remarks, overlap=max(part.overlap for part in parts),
     )  # fmt: skip
 
 

@@ -154,6 +154,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         feature_names=first.feature_names,
         validation=np.concatenate(held) if held else None,
         inputs=first.inputs,
+        overlap=max(data.overlap for data in found),
         remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
     )
 
@@ -262,9 +263,6 @@ def _own_data(
         data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
     else:
         data = read_own(place, settings, num_classes)
-    if settings.dataset == "clients" and not settings.window_length:
-        # The client's own file decides whether window-step counts the characters of plays.
-        settings = replace(settings, dataset="shakespeare" if place.suffix == ".json" else "table")
     if num_classes is not None and data.num_classes != num_classes:
         raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
     return FederatedData.of_client(data, settings, client, seed, str(place))

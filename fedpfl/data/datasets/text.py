@@ -18,7 +18,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from ...core.errors import DataError, words_of
-from ..dataset import Dataset
+from ..dataset import Dataset, overlap_of
 from ..reading import data_dir
 from ..registry import dataset
 from ..settings import DataSettings
@@ -64,7 +64,7 @@ def read_plays(path: Path, step: int = 0) -> Dataset:
     :func:`chunks`, without overlaps if ``step`` is 0.
     """
     if path.is_dir():
-        parts = [_leaf(path / part) for part in ("train", "test")]
+        parts, overlap = [_leaf(path / part) for part in ("train", "test")], 0
     else:
         texts = json_of(path)
         if "user_data" in texts:
@@ -74,7 +74,10 @@ def read_plays(path: Path, step: int = 0) -> Dataset:
             )
         if not all(isinstance(text, str) for text in texts.values()):
             raise DataError(f'{path}: must be {{"play / role": text, …}}')
-        parts = [{role: chunks(text, step or CHUNK) for role, text in texts.items()}]
+        step = step or CHUNK
+        parts = [{role: chunks(text, step) for role, text in texts.items()}]
+        # The character to predict belongs to a sample; of texts that do not overlap it is the next one's first.
+        overlap = overlap_of(CHUNK + 1, step) if step < CHUNK else 0
     numbers = {role: number for number, role in enumerate(sorted({role for part in parts for role in part}))}
     arrays = [_joined(part, numbers) for part in parts]
     if not len(arrays[0][0]):
@@ -82,8 +85,15 @@ def read_plays(path: Path, step: int = 0) -> Dataset:
     (x, y, client), (x_test, y_test, client_test) = arrays[0], arrays[1] if len(arrays) > 1 else (None, None, None)
     names = tuple(repr(c) if c.isspace() else c for c in CHARACTERS)
     return Dataset(
-        "shakespeare", x, y, x_test, y_test, client, client_test, class_names=names, vocabulary=len(CHARACTERS)
-    )
+        "shakespeare", x, y, x_test, y_test, client, client_test, class_names=names, vocabulary=len(CHARACTERS),
+        overlap=CHUNK if x_test is not None and _run_on(x) else overlap,
+    )  # fmt: skip
+
+
+def _run_on(texts: np.ndarray) -> bool:
+    """Return whether texts begin one character after another, as LEAF's do, by the first ones."""
+    first = texts[:1000]
+    return bool((first[1:, :-1] == first[:-1, 1:]).all(axis=1).any())
 
 
 _Chunks = Mapping[str, "tuple[np.ndarray, np.ndarray]"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import ConfigError, DataError
-from ..dataset import Dataset
+from ..dataset import Dataset, overlap_of
 from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
@@ -36,14 +36,16 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
 
 def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
     """Cut a table of time steps into samples, as :func:`read_series` does."""
-    windows = (_named if "window" in table.words else _cut)(table.path, table, settings)
+    named = "window" in table.words
+    windows = (_named if named else _cut)(table.path, table, settings)
     count, length = windows.shape
     if count * length * len(table.features) > MAX_VALUES:
         raise DataError(
             f"{table.path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer"
         )
     words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
-    return table._replace(x=np.ascontiguousarray(table.x[windows].transpose(0, 2, 1)), words=words)
+    x = np.ascontiguousarray(table.x[windows].transpose(0, 2, 1))
+    return table._replace(x=x, words=words, overlap=0 if named else overlap_of(length, settings.window_step or length))
 
 
 def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:

@@ -143,7 +143,7 @@ def _keys(folder: RunFolder) -> list[str]:
     try:
         task = folder.task()
         later = task.get("continued", {}).get("personal", ())
-        return [str(task["state_key"]), *dict.fromkeys(str(key) for key, _ in later)]
+        return [str(task["state_key"]), *dict.fromkeys(str(key) for key, *_ in later)]
     except (FedpflError, TypeError, ValueError, AttributeError):
         return []
 

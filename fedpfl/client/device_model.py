@@ -27,9 +27,8 @@ from ..core.files import private_folder, read_regular, write_atomically
 from ..core.names import shape_of
 from ..core.option import part
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
+from ..core.samples import MAX_CLASSES, MAX_TOKENS
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
-from ..data.dataset import MAX_CLASSES
-from ..data.datasets.npz import MAX_TOKENS
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
 from ..data.scaling import Scaling, features_of
 from ..options.own_code import global_state_kept

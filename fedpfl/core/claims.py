@@ -15,10 +15,9 @@ from typing import Any, Collection, Mapping, NamedTuple
 from .errors import LayoutError, printable
 from .layout import MAX_LAYOUT_BYTES
 from .names import shape_of
+from .samples import MAX_CLASSES, MAX_TOKENS
 
 MAX_CLIENTS = 1_000_000
-# More than any data set in use; ImageNet-21k has 21,841.
-MAX_CLASSES = 25_000
 # Clients may have different classes, but one with over a thousand has at most this many times the median.
 FEW_CLASSES, CLASSES_OVER_MEDIAN = 1_000, 100
 # Enough for a thousand values of each of many parts, too few to fill a disk with the rounds' records.
@@ -40,7 +39,7 @@ DESCRIPTION: Mapping[str, Bounds] = {
     "client": Bounds(int, 0, MAX_CLIENTS - 1),  # num-clients; a number belongs to one node
     "num-clients": Bounds(int, 1, MAX_CLIENTS),  # the server's num-clients, or else that of most nodes
     "num-classes": Bounds(int, 0, MAX_CLASSES),  # 100 times the median of all clients, where it is above 1,000
-    "vocabulary": Bounds(int, 0, 1_000_000),  # that of most clients
+    "vocabulary": Bounds(int, 0, MAX_TOKENS),  # that of most clients
     "division": Bounds(int, 0, 2**32 - 1),  # that of most clients
     "threads": Bounds(int, 0, 100_000),
     "train-samples": Bounds(int, 0, 2**53),  # max-client-samples

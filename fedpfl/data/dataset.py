@@ -10,9 +10,7 @@ import numpy as np
 from ..core import custom
 from ..core.errors import DataError, words_of
 from ..core.option import part as imported
-from ..core.samples import IGNORED
-
-MAX_CLASSES = 100_000
+from ..core.samples import IGNORED, MAX_CLASSES
 
 
 @dataclass(frozen=True)

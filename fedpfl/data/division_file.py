@@ -67,11 +67,16 @@ def _of_fl_bench(path: Path, samples: int) -> list[Share]:
     listed = found.get("data_indices") if isinstance(found, dict) else None
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise DataError(f"{path}: has no data_indices with train and test of each client, as FL-bench's partition.pkl")
+    if not listed:
+        raise DataError(f"{path}: data_indices lists no client")
     shares, taken = [], np.zeros(samples, bool)
     for client, one in enumerate(listed):
         parts = []
         for names in (("train", "val"), ("test",)):
-            arrays = [np.asarray(one.get(name, []) if one.get(name) is not None else []) for name in names]
+            try:
+                arrays = [np.asarray([] if one.get(name) is None else one[name]) for name in names]
+            except ValueError as error:  # lists of different lengths
+                raise DataError(f"{path}: client {client}: positions must be one list: {words_of(error)}") from error
             mine = np.concatenate([array.reshape(-1) for array in arrays if array.size] or [np.empty(0, np.int64)])
             if mine.dtype.kind not in "iu" or (len(mine) and not 0 <= mine.min() <= mine.max() < samples):
                 raise DataError(

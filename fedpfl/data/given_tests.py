@@ -9,7 +9,7 @@ import numpy as np
 from ..core.errors import DataError
 from ..core.rng import generator
 from .dataset import Dataset
-from .natural import natural_clients, only_tested
+from .natural import natural_clients, only_tested, require_owners
 from .partitioners import Pool, Share, all_owners, deal_by_class, proportional, top_up
 from .settings import DataSettings
 
@@ -31,7 +31,9 @@ def shares(
     only = only_tested(owners[:n_train], data.client_test, settings)
     learnt = owners[:n_train] if data.validation is None else owners[:n_train][~data.validation]
     there = natural_clients(learnt, None, data.overlap, settings)
-    train = deal(there if only and num_clients <= there + len(only) else num_clients)
+    if only:
+        require_owners(num_clients, there + len(only), settings)
+    train = deal(there if only else num_clients)
     found = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
     found += [Share(np.arange(0), n_train + np.sort(mine)) for mine in only]
     return sorted(found, key=lambda share: int(owners[np.concatenate(share)[0]]))[:num_clients]

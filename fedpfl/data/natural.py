@@ -39,14 +39,19 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
             f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples"
             f"{apart}; the largest has {most}: use {use}a smaller min-samples"
         )
-    if num_clients > len(enough):
+    require_owners(num_clients, len(enough), settings, apart)
+    return enough[:num_clients]
+
+
+def require_owners(num_clients: int, there: int, settings: DataSettings, apart: str = "") -> None:
+    """Refuse more clients than there are owners with enough samples."""
+    if num_clients > there:
         raise ConfigError(
             "num-clients",
             num_clients,
-            f"must be at most {len(enough)}, the number of natural clients with at least {settings.min_samples} "
+            f"must be at most {there}, the number of natural clients with at least {settings.min_samples} "
             f"samples{apart} (min-samples)",
         )
-    return enough[:num_clients]
 
 
 def _counts(sizes: Sequence[int], overlap: int, settings: DataSettings) -> Sequence[int]:

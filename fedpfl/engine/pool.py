@@ -274,6 +274,6 @@ def enlarge(end: Connection) -> None:
 
 def _exit_words(code: int | None) -> str:
     if code is not None and code < 0:
-        name = signal.Signals(-code).name
+        name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
         return f"was ended by {name}" + (", as the system does when memory runs out" * (name == "SIGKILL"))
     return f"ended with exit code {code}"

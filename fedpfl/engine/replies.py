@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem, require_metrics
+from ..core.claims import LARGEST, Bounds, bounds_of, problem, require_metrics
 from ..core.errors import LayoutError
 from ..core.metrics import COUNT, OWN, SUM, MetricKey, known, part_of
+from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client
 from .transport import EVALUATE, TRAIN
 

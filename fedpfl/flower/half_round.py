@@ -77,7 +77,8 @@ class HalfRound:
         self._present = set(self._grid.get_node_ids())
         self._resends = {}
         order, arrived = sorted(clients), dict[int, Message]()
-        self._send([self._make(client) for client in clients if client not in {*self._sent_at, *self._held}])
+        busy = {*self._sent_at, *self._held}
+        self._send([self._make(client) for client in clients if client not in busy])
         begun, good, over, pace = time.monotonic(), 0, False, Pace()
         while (self._sent_at or self._held) and not (over := time.monotonic() - begun >= wait.timeout):
             looked_at = time.monotonic()

@@ -140,6 +140,12 @@ class LocalRound:
         """Training samples of each class, shape (num_classes,)."""
         return np.bincount(self.train_labels(), minlength=self.num_classes)
 
+    @cached_property
+    def class_shares(self) -> np.ndarray:
+        """Share of each class in the training samples, shape (num_classes,); zeros for a client that is only tested."""
+        shares: np.ndarray = self.class_counts / max(1, self.class_counts.sum())
+        return shares
+
     @property
     def never_trained(self) -> bool:
         """Whether the client's personal arrays are still the initial ones."""

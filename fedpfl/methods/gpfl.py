@@ -63,7 +63,7 @@ class GPFL(Method):
         """Make the conditions from the received embeddings: c_g = mean_k E_k and c_i = Σ_k p_ik·E_k (Section 3.3)."""
         embeddings, model = local.start["embeddings.weight"], cast(Any, local.model)
         conditions = model.conditions.arrays()
-        shares = torch.from_numpy(local.class_counts / local.class_counts.sum()).to(embeddings)
+        shares = torch.from_numpy(local.class_shares).to(embeddings)
         conditions["general"].copy_(embeddings.mean(0))
         conditions["own"].copy_(shares @ embeddings)
 

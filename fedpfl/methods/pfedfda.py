@@ -147,7 +147,7 @@ def common(local: LocalRound) -> tuple[Tensor, Tensor]:
 
 def priors(local: LocalRound) -> Tensor:
     """Return the client's share of each class, none 0."""
-    shares = torch.from_numpy(local.class_counts / local.class_counts.sum()) + EPSILON
+    shares = torch.from_numpy(local.class_shares) + EPSILON
     return (shares / shares.sum()).to(next(local.model.parameters()).device)
 
 

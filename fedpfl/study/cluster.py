@@ -13,7 +13,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,8 +55,7 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 class Cluster:
     """Starts runs as jobs, and finds the jobs in the queue that an earlier grid has submitted.
 
-    ``executor`` is submitit's, for Slurm or, in tests, for this machine. A job imports ``start``, which starts a run,
-    by its name.
+    ``executor`` is submitit's, for Slurm or, in tests, for this machine.
     """
 
     side_by_side = QUEUED
@@ -65,8 +64,8 @@ class Cluster:
     def require(self, runs: Iterable[PlannedRun]) -> None:
         """Refuse nothing: a job can do what this machine can."""
 
-    def __init__(self, executor: Executor, workers: int, start: Start = Process) -> None:
-        self._executor, self._workers, self._start = executor, workers, start
+    def __init__(self, executor: Executor, workers: int) -> None:
+        self._executor, self._workers = executor, workers
         self._jobs: list[_Submitted] = []
 
     def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:
@@ -90,7 +89,7 @@ class Cluster:
 
         self._executor.update_parameters(job_name=run.name)
         try:
-            job = self._executor.submit(Task(run, store, self._workers, self._start))
+            job = self._executor.submit(Task(run, store, self._workers))
         except (FailedJobError, OSError, subprocess.SubprocessError) as error:
             lines = str(error).strip().splitlines() or [repr(error)]
             raise FedpflError(f"Slurm refuses {run.name}: {lines[-1]}") from error
@@ -147,10 +146,9 @@ class Task:
 
     def __call__(self) -> dict[str, Any]:
         """Run and return the outcome, which is noted as well: the grid may no longer be there."""
-        warm = WarmProcess()
-        self.active = self.start(self.run, self.store, Resources((), self.workers, warm))
-        outcome = self._wait(math.inf)
-        warm.close()
+        with closing(WarmProcess()) as warm:
+            self.active = self.start(self.run, self.store, Resources((), self.workers, warm))
+            outcome = self._wait(math.inf)
         assert outcome is not None  # there is no deadline
         return outcome
 

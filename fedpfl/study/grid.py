@@ -126,9 +126,13 @@ class Grid:
         if self._store.state(run) is State.FINISHED:
             lock.close()
             return None
-        watcher.started(run)
-        rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
-        return _ActiveRun(run, self._start(run, self._store, share), lock, rounds)
+        try:
+            watcher.started(run)
+            rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
+            return _ActiveRun(run, self._start(run, self._store, share), lock, rounds)
+        except BaseException:
+            lock.close()
+            raise
 
     def _check(self, one: _ActiveRun, watcher: Watcher, discard_models: bool) -> bool:
         """Show what is new, and return whether the run has ended."""

@@ -68,7 +68,7 @@ def run(tmp_path, grid, method="fedavg", nodes=4, **settings):
 
 
 FALSE_ANSWERS = {
-    "classes": (config(num_classes=12_000_000), "num-classes = 12000000: must be a whole number from 0 to 25000"),
+    "classes": (config(num_classes=12_000_000), "num-classes = 12000000: must be a whole number from 0 to 100000"),
     "many classes": (config(num_classes=20_000), "more than 100 times the median of all clients, 10"),
     "other classes": (config(num_classes=900), "its number of classes contradicts its layout"),
     "no classes": (config(num_classes="10"), "num-classes = '10': must be a whole number"),

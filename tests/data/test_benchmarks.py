@@ -170,7 +170,9 @@ def test_fl_bench_s_partition_divides_the_samples(tmp_path):
         ([{"train": [0], "test": [8]}], "whole numbers below 8"),
         ([{"train": [0.5], "test": [1]}], "whole numbers below 8"),
         ([{"train": [0], "test": [0]}], "listed twice"),
+        ([{"train": [[0], [1, 2]], "test": [3]}], "client 0: positions must be one list"),
         ([[1]], "has no data_indices"),
+        ([], "data_indices lists no client"),
     ):
         write(*clients)
         with pytest.raises(DataError, match=words):

@@ -237,6 +237,8 @@ def test_a_client_that_is_only_tested_has_no_numbers_of_its_own_to_be_scaled_by(
     with pytest.raises(ConfigError, match="'client': needs training samples of each client, and 1 of 3 have only test"):
         made(given, 3, split="given", standardize="client")
     assert made(given, 3, split="given", standardize="all").sizes(2) == (0, 20)
+    with pytest.raises(ConfigError, match="num-clients = 4: must be at most 3, the number of natural clients"):
+        made(given, 4, split="given")
     assert made(given, 2, split="given", standardize="client").sizes(1) == (30, 20)
 
 

@@ -242,3 +242,13 @@ def test_predictions_of_texts_need_the_tokenizer_of_the_run(own, tmp_path):
             read_samples(files[0], about, ["age"], tokenizer)
     with pytest.raises(DataError, match="must have one column of texts"):
         read_samples(files[0], about, [], f"{own}:words")
+    np.savez(tmp_path / "other.npz", y=np.zeros(2))
+    (tmp_path / "latin.txt").write_bytes(b"\xe9")
+    (tmp_path / "empty.csv").touch()
+    for name, words in (
+        ("none.txt", "none.txt: no such file"), ("", "is a folder; name the files in it"),
+        ("other.npz", "has neither an array x nor x_test"), ("latin.txt", "latin.txt: not a text in UTF-8"),
+        ("empty.csv", "must have one column of texts"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=words):
+            read_samples(tmp_path / name, about, [], f"{own}:words")

@@ -12,11 +12,12 @@ from typing import IO, Any, Dict, Iterable, Mapping, Sequence
 import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
-from ...core.errors import DataError, FedpflError
+from ...core.errors import DataError, FedpflError, words_of
 from ...data.datasets.categories import DAY, OTHER, SIGN, TIMES, Category, as_features, as_number, form_of, moment
 from ...data.datasets.columns import lines_of, places
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
+from ...data.datasets.places import MAX_JSON, content_of
 from ...data.federation import PIXELS
 from ...data.packing import fitting, given_in, inputs_in
 from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
@@ -53,11 +54,11 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
     numbers of texts: the lines of a text file, the other column of a table, x of an npz file. Anything else raises
     ``DataError``.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
     if tokenizer:
         return _read_texts(path, about, ignored, tokenizer)
     suffix, inputs = path.suffix.lower(), inputs_in(about)
-    if not path.is_file():
-        raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
     if suffix in IMAGE_SUFFIXES:
         with path.open("rb") as file:
             return read_image(file, str(path), about)
@@ -65,15 +66,20 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
         arrays = read_arrays(path, ("x",))
         if inputs is not None:
             return fitting(given_in(arrays, str(path)), inputs)
-        key = next((key for key in ("x", "x_test") if key in arrays), None)
-        if key is None:
-            raise DataError(f"{path}: has neither an array x nor x_test")
+        key = _key_of_samples(path, arrays)
         return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
     if inputs is not None:
         raise DataError(f"{path}: must be .npz: the model takes several inputs, {inputs}")
     if suffix == ".csv":
         return _read_table(path, about, ignored)
     raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz or .csv")
+
+
+def _key_of_samples(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
+    key = next((key for key in ("x", "x_test") if key in arrays), None)
+    if key is None:
+        raise DataError(f"{path}: has neither an array x nor x_test")
+    return key
 
 
 def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndarray:
@@ -115,16 +121,19 @@ def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], to
         theirs = ", ".join(about["feature-names"]) or "no tokenizer"
         raise DataError(f"{path}: the model was trained with {theirs}, not with {feature_names(tokenizer)[0]}")
     if path.suffix.lower() == ".npz":
-        arrays = read_arrays(path, ("x", "x_test"))
-        texts = arrays["x" if "x" in arrays else "x_test"]
+        arrays = read_arrays(path, ("x",))
+        texts = arrays[_key_of_samples(path, arrays)]
     elif path.suffix.lower() == ".csv":
-        names, *rows = (cells for _, cells in lines_of(path))
+        names, *rows = [cells for _, cells in lines_of(path)] or [[]]
         used = [at for at, name in enumerate(names) if name not in ignored]
         if len(used) != 1 or any(len(cells) != len(names) for cells in rows):
             raise DataError(f"{path}: must have one column of texts; --ignore-columns leaves out others")
         texts = np.array([cells[used[0]] for cells in rows])
     else:
-        texts = np.array(path.read_text(encoding="utf-8").splitlines())
+        try:
+            texts = np.array(content_of(path, MAX_JSON).decode("utf-8-sig").splitlines())
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not a text in UTF-8: {words_of(error)}") from error
     return of_array(texts, tokenizer, str(path), {})
 
 

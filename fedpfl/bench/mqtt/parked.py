@@ -106,15 +106,16 @@ class Parked:
 
     def _load(self, path: Path) -> None:
         device, _, key = path.stem.rpartition("@")
-        age = max(0.0, time.time() - path.stat().st_mtime)
         try:
-            if age > KEEP_SECONDS or path.stat().st_size > MAX_MESSAGE_BYTES:
+            about = path.stat()
+            age = max(0.0, time.time() - about.st_mtime)
+            if age > KEEP_SECONDS or about.st_size > MAX_MESSAGE_BYTES:
                 path.unlink()
             else:
                 response = Response.decode(path.read_bytes())
                 self._answers[device, key] = (_now() - age, response)
                 self._keys[device, response.receipt] = key
-        except FrameError as error:
+        except (FrameError, OSError) as error:
             logger.warning("%s is damaged and is left out: %s", path, error)
 
     def _path(self, device: str, key: str) -> Path:

@@ -20,7 +20,8 @@ from ...core.errors import DamagedFile, DataError, words_of
 from ...core.files import open_regular
 from ...core.names import MAX_NAMED, difference, in_short
 from ...core.option import part as imported
-from ..dataset import MAX_CLASSES, Dataset, numbered
+from ...core.samples import MAX_CLASSES
+from ..dataset import Dataset, numbered
 from ..settings import DataSettings
 from .categories import (  # fmt: skip
     DIGITS,

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.option import part as imported
-from ...core.samples import IGNORED
-from ..dataset import MAX_CLASSES, Dataset, numbered
+from ...core.samples import IGNORED, MAX_CLASSES, MAX_TOKENS
+from ..dataset import Dataset, numbered
 from ..npy import UNREADABLE, header
 from ..reading import own_path
 from ..registry import dataset
@@ -26,8 +26,6 @@ try:
 except ImportError:  # such a Python refuses the files by itself
     LZMAError = OSError  # type: ignore[assignment, misc]
 
-# An embedding has a row for each token: more of them are a mistake.
-MAX_TOKENS = 1_000_000
 # Without a list of names so many times as many classes as there are different labels are a mistake, too.
 GAPS = 2
 

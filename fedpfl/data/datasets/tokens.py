@@ -11,10 +11,11 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
+from ...core.samples import MAX_TOKENS
 from ...options import own_code
 from ..settings import DataSettings
 from .columns import FileSamples, Words
-from .npz import MAX_TOKENS, smallest_integers
+from .npz import smallest_integers
 from .places import content_of, need
 from .text import PADDING, WORDS
 

@@ -27,7 +27,9 @@ from ..client.guard import guard
 from ..client.state import ClientState
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel, StateError
+from ..core.metrics import COUNT, SUM
 from ..core.payload import Payload, is_probe
+from ..core.rng import seed_global, torch_seed
 from ..core.settings import Value
 from ..core.sharing import Sharing
 from ..data import Dataset
@@ -39,6 +41,8 @@ from ..models import BaseHeadModel
 from ..models import user_model as own_models
 from ..models.external import with_head
 from ..options import own_code
+from ..options.evaluate_global import EvaluateTrainedSettings
+from ..options.privacy import PrivacySettings
 from ..setup.all_settings import check_keys
 from ..setup.assembly import seed_model
 from ..setup.config import Config
@@ -54,6 +58,9 @@ MAX_ENGINES = 8
 # What a method may do that loops of one's own do not: all of it in training, and in a test.
 OF_MODEL = {**OF_ARRAYS, "prepare": "prepares the model"}
 OF_TRAINING = {**OF_MODEL, "schedule": "trains in phases of its own", "conclude": "computes more after the training"}
+OF_TRAIN_DATA = {
+    "prepare": "prepares the model with them", "personalised": "may predict by them", "adaptation": "adapts to them",
+}  # fmt: skip
 OF_TEST = {**OF_MODEL, "personalised": "predicts in its own way", "adaptation": "adapts the model before a test"}
 _STATE = re.compile(r"fedpfl/([A-Za-z0-9._-]+)/round-(\d+)")
 
@@ -251,7 +258,8 @@ class ContextState(ClientState):
         """Return the arrays that the client held after a round."""
         record = self._records.array_records.get(f"{self._prefix}/round-{server_round}")
         if record is None:
-            lost = "a SuperNode that is started again has lost its Context; give state_dir to keep them"
+            lost = "a SuperNode that is started again, or that trained for another strategy since, has lost them; "
+            lost += "give state_dir to keep them"
             raise StateError(f"the personal arrays of round {server_round} are not here: {lost}")
         return {name: numpy_of(name, array) for name, array in record.items()}
 
@@ -302,6 +310,9 @@ def flat_message(engine: Engine, content: RecordDict) -> Payload:
     engine.sharing.accept(engine.extras.read(extras, "client"))
     layout = engine.sharing.layout
     config = config_of(content)
+    if config.get("personal"):
+        allowed = "is a split of the strategy's own: train and test in loops of your own, without fit and evaluate"
+        raise ConfigError("personal", config["personal"], allowed)
     if config.get("frozen", layout.frozen) != layout.frozen:
         raise LayoutError("the frozen arrays differ from the server's: the model or its weights are others there")
     shared = from_named(layout, arrays_of(content), models.plain_names(engine.model))
@@ -333,6 +344,11 @@ def means_of(metrics: Mapping[str, int | float]) -> dict[str, Any]:
         if samples:
             found[f"{model}-accuracy"] = metrics[f"{model}-correct"] / samples
             found[f"{model}-loss"] = metrics[f"{model}-loss-sum"] / samples
+    if "validation-accuracy" in found:
+        found["validation-num-examples"] = metrics["validation-samples"]
+    for key, total in metrics.items():
+        if key.endswith(SUM) and (count := metrics[key[: -len(SUM)] + COUNT]):
+            found[key[: -len(SUM)]] = total / count
     return found
 
 
@@ -388,6 +404,8 @@ class PersonalRound:
     ----------
     round : int
         The round, from 1.
+    client : int
+        The client's number.
     model : nn.Module
         The module that was given, or that was built.
     """
@@ -410,9 +428,13 @@ class PersonalRound:
             seed_model(self.config)
             self.model = self._build()
         self._needs = own_of(self.config.method, OF_TRAINING if self._trains else OF_TEST)
+        if self._trains and self.config.of(PrivacySettings).on:
+            self._needs.append("adds noise (dp-noise-multiplier)")
+        self._needs_tuning = ["adapts the model before a test (tune-epochs)"] * bool(self.config.training.tune_epochs)
+        self._needs += [] if self._trains else self._needs_tuning
         self._fitted: tuple[ContextEngine, Payload] | None = None
         self._tested = False
-        self._client, self._total = _numbers(context)
+        self.client, self._total = _numbers(context)
         if self.round and not own_of(self.config.method, OF_MODEL):
             self._enter()
 
@@ -423,13 +445,15 @@ class PersonalRound:
         return with_head(shell, input_shape, num_classes, vocabulary, self._head, type(self.model).__name__)
 
     def _state(self) -> ClientState:
-        return state_in(self._context, self._state_dir, str(self._given["state-key"]), self._client)
+        return state_in(self._context, self._state_dir, str(self._given["state-key"]), self.client)
 
     def _enter(self) -> None:
         """Load what the server sent and what the client keeps into the user's model."""
         shell = cut_shell(self.model, self._head)
-        self._sharing: Sharing = self.config.method.sharing(shell)
-        self._plain = models.plain_names(shell)
+        self._plain = plain = models.plain_names(shell)
+        split = tuple(map(str, cast(Any, self._given.get("personal", ()))))  # of the strategy, in place of the method's
+        own = Sharing(shell, lambda name: not plain(name).startswith(split)) if split else None
+        self._sharing: Sharing = own or self.config.method.sharing(shell)
         self._sharing.set_shared(from_named(self._sharing.layout, arrays_of(self._message.content), self._plain))
         if self._sharing.personal and (last := int(self._given["personal-round"])) > 0:
             self._sharing.set_personal(self._state().load(last))
@@ -443,7 +467,7 @@ class PersonalRound:
         engine, self._tested = self._made_engine(data, data), True
         question = Payload(dict(self._given), {}, {})
         question.config["in-turn"] = False
-        return Message(to_content(HANDLERS["query"](engine, self._client, question)), reply_to=self._message)
+        return Message(to_content(HANDLERS["query"](engine, self.client, question)), reply_to=self._message)
 
     def fit(self, data: Any) -> dict[str, int | float]:
         """Train by the method's own phases on a DataLoader, Dataset or arrays (x, y); return the round's numbers.
@@ -452,18 +476,25 @@ class PersonalRound:
         """
         if not self._trains:
             raise ConfigError("message", self._message.metadata.message_type, "must be a message to train")
+        if self.config.of(EvaluateTrainedSettings).evaluate_trained:
+            raise ConfigError("evaluate-trained", True, "needs test data, which fit does not have: use client_app")
         engine = self._made_engine(data, data)
         message = flat_message(engine, self._message.content)
-        reply = HANDLERS["train"](engine, self._client, message)
+        reply = HANDLERS["train"](engine, self.client, message)
         self._fitted = engine, reply
         self._write_back(engine)
         return dict(reply.metrics)
 
     def evaluate(self, test: Any, train: Any = None) -> dict[str, int | float]:
-        """Test the personalised model as the method does; ``train`` are the samples to which it may adapt first."""
+        """Test the personalised model as the method does.
+
+        ``train`` are the client's training samples, which methods need that adapt a model before a test.
+        """
+        if train is None and (needs := [*own_of(self.config.method, OF_TRAIN_DATA), *self._needs_tuning]):
+            raise ConfigError("train", None, f"must be the training samples: {self.config.method.name} {needs[0]}")
         engine = self._made_engine(test if train is None else train, test)
         message = flat_message(engine, self._message.content)
-        found = means_of(HANDLERS["evaluate"](engine, self._client, message).metrics)
+        found = means_of(HANDLERS["evaluate"](engine, self.client, message).metrics)
         self._tested = True
         self._write_back(engine)
         return found
@@ -472,8 +503,8 @@ class PersonalRound:
         read = [CustomLoader("data", [found])(self.config.data) for found in (train, test)]
         x, y = read[0].x_train, read[0].y_train
         data = Dataset("data", x, y, read[1].x_train, read[1].y_train, split="given")
-        own = read_data(data, self.config, self._client, self.model)
-        engine = ContextEngine(self.config, own, self._total, self._client, self._state_dir)
+        own = read_data(data, self.config, self.client, self.model)
+        engine = ContextEngine(self.config, own, self._total, self.client, self._state_dir)
         engine.context = self._context
         return engine
 
@@ -546,6 +577,9 @@ def personal(
     :meth:`~PersonalRound.reply` packs the shared ones. A method that changes the model or has phases of its own has to
     be trained by ``fit`` and tested by ``evaluate``; one line says so otherwise.
 
+    Inside, the global random generators of torch, NumPy and Python follow from seed, client and round; afterwards they
+    are as before.
+
     Parameters
     ----------
     message : Message
@@ -592,7 +626,9 @@ def personal(
             with strategies.personal(message, context, Net) as local:
                 return local.describe(loader)
     """
-    with ExitStack() as objects:
+    with ExitStack() as objects, own_code.global_state_kept():
         local = PersonalRound(message, context, model, Own(method, settings, objects), head, state_dir)
+        kind, seed = message.metadata.message_type, local.config.run.seed
+        seed_global(torch_seed(seed, f"own loop, {kind}", local.client, local.round), local.config.training.device)
         yield local
         local.close()

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
@@ -51,11 +50,15 @@ from ..setup.all_settings import check_keys, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
+from .flowers_loop import mean_of_metrics, require_listeners, require_rounds, require_settings, tell_unsent
 from .grid_transport import FlowerTransport
 from .messages import SETTINGS, numpy_of
 from .named_arrays import EXTRAS, NOT_SENT, Names, from_named, others_of, settings_text, to_named
 
 logger = getLogger("flwr")
+
+# Names in a message's config that are the strategy's own.
+_TOLD = ("frozen", "personal", "personal-round", "round", "state-key", SETTINGS)
 
 # What a method may do for which shared arrays alone are not enough.
 OF_ARRAYS = {"build": "changes the model", "sharing": "shares parts of arrays"}
@@ -87,7 +90,8 @@ class MethodStrategy(Strategy):
     ----------
     fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes, weighted_by_key, \
 arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        As in Flower's ``FedAvg``. Which nodes are drawn follows from ``seed`` and the round.
+        As in Flower's ``FedAvg``; a metric that only some nodes send has the mean of these. Which nodes are drawn
+        follows from ``seed`` and the round. But for ``fraction_train`` they are for Flower's loop alone.
     model : callable, nn.Module or str, optional
         Builds the model, and may take ``input_shape`` and ``num_classes``; or a module; or a name of ``fedpfl
         models``. The clients are then asked for their task before round 1, which ``client_app`` answers, and a query
@@ -97,17 +101,18 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         Name of the layer that is the head, by default the last ``nn.Linear``.
     personal : sequence of str
         Beginnings of the names of arrays that stay on the client, in place of the method's own choice; for strategies
-        without ``model``.
+        without ``model``, whose clients train in loops of their own.
     listeners : sequence of Listener
-        Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, and nothing ends a run.
+        Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, nothing ends a run, and
+        listeners with ``run_started`` or ``run_ended``, such as trackers, are refused.
     **settings
         The method's settings, and those that all methods have, with underscores: ``local_epochs=2``. They are sent to
-        clients of fedpfl.
+        clients of fedpfl, but for functions, which are the clients' own.
 
     Raises
     ------
     ConfigError
-        A setting is not allowed; in one line.
+        A setting is not allowed, or has no effect in the loop that is started; in one line.
     """
 
     method: ClassVar[type[Method]]
@@ -144,9 +149,15 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.min_available_nodes = min_available_nodes
         self.weighted_by_key, self.arrayrecord_key = weighted_by_key, arrayrecord_key
         self.configrecord_key = configrecord_key
-        flowers = FlowersFedAvg()  # whose means of metrics have no public name
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or flowers.train_metrics_aggr_fn
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or flowers.evaluate_metrics_aggr_fn
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_of_metrics
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_of_metrics
+        self._of_flowers_loop = {
+            "fraction_evaluate": fraction_evaluate, "min_train_nodes": min_train_nodes,
+            "min_evaluate_nodes": min_evaluate_nodes, "min_available_nodes": min_available_nodes,
+            "weighted_by_key": weighted_by_key, "arrayrecord_key": arrayrecord_key,
+            "configrecord_key": configrecord_key, "train_metrics_aggr_fn": train_metrics_aggr_fn,
+            "evaluate_metrics_aggr_fn": evaluate_metrics_aggr_fn,
+        }  # fmt: skip
         self.model, self.head, self.personal = model, head, tuple(personal)
         self.listeners = list(listeners)
         self.folder: RunFolder | None = None
@@ -159,6 +170,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._initial = ArrayRecord()
         self._split: tuple[nn.Module, Sharing] | None = None
         self._arrays: ArrayRecord | None = None  # what the last round made
+        self._knows_rounds = False  # whether `start` has said how many there are
+        self._strangers: set[int] = set()
         self._sent: dict[int, tuple[Client, Message]] = {}
 
     @classmethod
@@ -178,7 +191,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self.fraction_train:
             values["fraction-train"] = self.fraction_train
         if self.model is not None:
-            values["model"] = self.model if isinstance(self.model, str) else self._as_setting("model", self._built)
+            made = self._built if self.head else self.model  # a class of the user's is the same one in a resumed run
+            values["model"] = made if isinstance(made, str) else self._as_setting("model", made)
         texts = {field.name for field in fields(self.method.Settings) if isinstance(field.default, str)}
         for key, value in settings.items():
             number = key in texts and type(value) in (int, float)  # such as tau=0.5, which may be "0.25,inf", too
@@ -239,6 +253,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             return None, None
         self._tell_failures(loop)
         counted = [contents[client] for client in sorted(loop.round.trained)]
+        for content in counted:
+            self._keep_exact(content)
         loop.round.line = {"round": server_round, "clients": sorted(loop.round.trained)}
         for listener in self.listeners:
             listener.round_ended(loop.rule, loop.round, {})
@@ -284,13 +300,30 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     ) -> Result:
         """Run all rounds and return Flower's ``Result``, whose ``arrays`` are the shared ones by name.
 
-        With ``initial_arrays`` (a state dict of the plain model; empty: the model's own) this is Flower's loop. Without
-        them it is fedpfl's, for clients of fedpfl's own app or of ``client_app``; ``folder`` is then the run's folder.
+        With ``initial_arrays`` (a state dict of the plain model; empty: the model's own) this is Flower's loop.
+        Personal arrays among them are not sent: each client begins with its own. The arrays of this strategy's last
+        result go on from it, personal arrays included; all others start anew. Without ``initial_arrays`` the loop is
+        fedpfl's, for clients of fedpfl's own app or of ``client_app``; ``folder`` is then the run's folder, and
+        ``evaluate_fn`` is called after each round.
+
+        Where a method sends each client arrays of its own, ``Result.arrays`` are the mean of these.
         """
         run = replace(self.config.run, num_server_rounds=num_rounds)
         self.config = replace(self.config, run=run)
         if initial_arrays is not None:
+            self._knows_rounds = True
+            if initial_arrays is not self._arrays:
+                self._loop, self.state_key = None, secrets.token_hex(8)
+            self._text = settings_text(self._sent_settings())
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        usual = inspect.signature(MethodStrategy.__init__).parameters
+        for name, value in self._of_flowers_loop.items():
+            if value != usual[name].default:
+                raise ConfigError(name, value, "has no effect in fedpfl's own loop, which initial_arrays would replace")
+        if not self.fraction_train:
+            raise ConfigError("fraction_train", 0.0, "must be above 0 in fedpfl's own loop")
+        if not self._told:
+            tell_unsent(self.values)
         if train_config or evaluate_config:
             allowed = "cannot be sent in fedpfl's own loop; give settings to the strategy"
             raise ConfigError("train_config", dict(train_config or evaluate_config or {}), allowed)
@@ -323,6 +356,11 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         return self._loop
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
+        require_settings(self.config, self.model is not None)
+        require_listeners(self.listeners)
+        if not self._knows_rounds:
+            require_rounds(self.config, self.values)
+        tell_unsent(self.values)
         self._initial, self._text = arrays, settings_text(self._sent_settings())
         if self.model is None:
             task = self._task_of_arrays(grid, arrays)
@@ -341,9 +379,23 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             name: array for name, array in arrays.items()
             if self.model is None and name in names and shares(names[name]) and names[name] not in task.sharing.shared
         }  # fmt: skip
+        self._tell_personal(task)
         following = [limit_of(self.config, extras), *self.listeners]
         self._loop = RoundLoop(rule, self.config.run, self.state_key, extras, following)
         self._loop.expected = Weighted(key=self.weighted_by_key, most=self.config.run.max_client_samples)
+
+    def _tell_personal(self, task: KnownTask) -> None:
+        """Log which arrays stay on the clients, and that nobody has named the layer that is the head."""
+        names = [self._plain(name) for name in task.model.state_dict() if not self._is_shared(task.model)(name)]
+        if not names:
+            return
+        shown = printable(", ".join(names), 500)
+        logger.log(INFO, "fedpfl: personal, each client begins with its own: %s", shown)
+        if self.model is None and self.config.method.personal_head and not (self.head or self.personal):
+            head = getattr(task.model, "head_path", "")
+            logger.log(
+                WARNING, "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head=", head
+            )
 
     def _is_shared(self, model: nn.Module) -> Callable[[str], bool]:
         """Return what decides by name whether an array is shared."""
@@ -367,7 +419,12 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             model, sharing = self._split
             sharing.set_shared(from_named(sharing.layout, arrays, models.plain_names(model)))
             return model, sharing
-        model = skeleton({name: numpy_of(name, array) for name, array in arrays.items()}, self.head)
+        found = {name: numpy_of(name, array) for name, array in arrays.items()}
+        for name, array in found.items():
+            if array.dtype.kind == "c" or array.dtype == np.float64:
+                allowed = f"array {name!r} is {array.dtype}; what is shared travels as float32"
+                raise ConfigError("initial_arrays", name, allowed)
+        model = skeleton(found, self.head)
         if self.personal and (unknown := [p for p in self.personal if not any(n.startswith(p) for n in arrays)]):
             allowed = f"no array begins like this; the arrays are {', '.join(arrays)}"
             raise ConfigError("personal", unknown[0], printable(allowed, 500))
@@ -386,10 +443,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _by_node(self, grid: Grid) -> tuple[list[Client], dict[int, int]]:
         """Return the nodes that are there as clients, numbered by their ids."""
         wanted = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
-        while len(found := sorted(grid.get_node_ids())) < wanted:
-            logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(found), wanted)
-            time.sleep(1)
-        nodes = dict(enumerate(found))
+        nodes = dict(enumerate(sorted(_online(grid, wanted))))
         return [Client(number, 0, 0) for number in nodes], nodes
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
@@ -422,7 +476,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if arrays is self._arrays or not arrays or self._arrays is None:
             return
         given = from_named(rule.layout, arrays, self._plain)
-        if np.array_equal(given, rule.shared):
+        if np.array_equal(given, rule.common):
             return
         name = self.method.name
         if not rule.one_model:
@@ -437,9 +491,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Draw clients whose nodes are there, by Flower's numbers and fedpfl's generator."""
         assert self._loop is not None
         rule = self._loop.rule
-        online = set(grid.get_node_ids())
-        if not self._counts:
-            self._welcome(rule, online)
+        online = _online(grid, self.min_available_nodes)
+        self._welcome(rule, online)
         there = [client for client in rule.participants if self._nodes.get(client.id) in online]
         count = min(len(there), max(int(len(there) * share), least))
         if len(there) < max(least, 1):
@@ -451,9 +504,13 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         return [there[place] for place in sorted(chosen)]
 
     def _welcome(self, rule: Rule, online: set[int]) -> None:
-        """Let nodes take part that have come since, where the rule keeps nothing of each client."""
-        new = sorted(online - set(self._nodes.values()))
-        if not new or rule.remembers or not rule.one_model:
+        """Let nodes take part that have come since, where the rule keeps nothing of each client; warn of others."""
+        new = sorted(online - set(self._nodes.values()) - self._strangers)
+        if self._counts or rule.remembers or not rule.one_model:
+            self._strangers.update(new)
+            for node in new:
+                why = "with model= nodes are asked" if self._counts else f"{self.method.name} needs all clients"
+                logger.log(WARNING, "fedpfl: node %d came late and does not take part: %s before round 1", node, why)
             return
         for node in new:
             client = Client(len(self._nodes), 0, 0)
@@ -466,6 +523,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         layout = self._loop.rule.layout
         records: dict[int, tuple[Payload, ArrayRecord, ArrayRecord]] = {}
         self._sent = {}
+        if taken := [key for key in _TOLD if key in config]:
+            raise ConfigError(self.configrecord_key, taken[0], "is a name of fedpfl's own in the messages' config")
         config["server-round"] = server_round
         for request in requests:
             payload = request.make()
@@ -475,7 +534,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 records[key] = payload, ArrayRecord({**arrays, **self._exact}), extras
             _, arrays, extras = records[key]
             own = {name: value for name, value in payload.config.items() if name != "layout"}
-            mine = ConfigRecord({**dict(config), **own, "frozen": layout.frozen, SETTINGS: self._text})
+            mine = ConfigRecord({
+                **dict(config), **own, "frozen": layout.frozen, "personal": list(self.personal), SETTINGS: self._text,
+            })  # fmt: skip
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: mine})
             if extras:
                 content[EXTRAS] = extras
@@ -528,19 +589,22 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         record = next(iter(others.values()))
         shared = from_named(rule.layout, record, self._plain) if rule.takes_shared else None
         arrays = {} if shared is None else rule.layout.pack(shared, self.config.run.wire_dtype)
+        client = replace(client, train_samples=cast(int, metrics.get(self.weighted_by_key, 0)))
         if not self._counts:
-            samples = cast(int, metrics.get(self.weighted_by_key, 0))
-            client = rule.clients[client.id] = replace(client, train_samples=samples)
-        else:
-            metrics["train-samples"] = client.train_samples
-        for name in self._exact:
-            if name in record and numpy_of(name, record[name]).shape == numpy_of(name, self._exact[name]).shape:
-                self._exact[name] = record[name]
+            rule.clients[client.id] = client
+        metrics["train-samples"] = client.train_samples
         config: dict[str, Value] = {"layout": rule.layout.to_text()}
         return client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays})
 
+    def _keep_exact(self, content: RecordDict) -> None:
+        """Take a client's arrays of which no mean is made."""
+        record = next(record for name, record in content.array_records.items() if name != EXTRAS)
+        for name, known in self._exact.items():
+            if name in record and numpy_of(name, record[name]).shape == numpy_of(name, known).shape:
+                self._exact[name] = record[name]
+
     def _named(self, rule: Rule) -> ArrayRecord:
-        arrays = rule.layout.unflatten(rule.shared)
+        arrays = rule.layout.unflatten(rule.common)
         return ArrayRecord({**{self._plain(name): Array(array) for name, array in arrays.items()}, **self._exact})
 
     def _tell_failures(self, loop: RoundLoop) -> None:
@@ -562,8 +626,19 @@ class Weighted(Expected):
             require_metrics(metrics)
         except LayoutError as error:
             return str(error), {}
-        wrong = problem(self.key, metrics.get(self.key), Bounds(float, 0, self.most))
+        given = metrics.get(self.key)
+        wrong = problem(self.key, given, Bounds(float, 0, self.most))
+        if not wrong and kind == TRAIN and not given:
+            wrong = f"{self.key} = 0: it has trained on nothing"
         return (f"its reply says {wrong}" if wrong else ""), {}
+
+
+def _online(grid: Grid, least: int) -> set[int]:
+    """Return the nodes that are there, once there are as many as wanted."""
+    while len(found := set(grid.get_node_ids())) < least:
+        logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(found), least)
+        time.sleep(1)
+    return found
 
 
 class _Kept(Listener):
@@ -578,11 +653,15 @@ class _Kept(Listener):
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Keep a round's metrics, and the arrays that it has made."""
-        arrays = rule.layout.unflatten(rule.shared)
+        arrays = rule.layout.unflatten(rule.common)
         self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
         self.result.train_metrics_clientapp[done.number] = MetricRecord({"train-loss": done.line["train_loss"]})
-        scores = {f"{model}-{name}": done.line[model][name] for model in ("personalised", "global")
-                  for name in ("accuracy", "loss") if name in done.line.get(model, {})}  # fmt: skip
+        scores = {}
+        for model in ("personalised", "global"):
+            found = done.line.get(model, {})
+            # The mean over samples, as in Flower's loop.
+            means = {"accuracy": found.get("weighted", found.get("accuracy")), "loss": found.get("loss")}
+            scores.update({f"{model}-{name}": mean for name, mean in means.items() if mean is not None})
         if scores:
             self.result.evaluate_metrics_clientapp[done.number] = MetricRecord(scores)
         if self._evaluate_fn and (found := self._evaluate_fn(done.number, self.result.arrays)) is not None:

@@ -34,6 +34,12 @@ class PerClientRule(Rule):
         row: np.ndarray = self.for_clients[client.id]
         return row
 
+    @property
+    def common(self) -> np.ndarray:
+        """The mean of the rows."""
+        mean: np.ndarray = self.for_clients.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return mean
+
     def received(self, client: Client) -> np.ndarray:
         """Return the client's row as the client reads it, which ``wire-dtype`` may have rounded."""
         return rounded(self.outgoing(client), self.federation.wire_dtype)

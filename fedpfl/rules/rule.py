@@ -195,6 +195,11 @@ class Rule(ABC):
             self.shared = self.server_step(rounded(before, self.federation.wire_dtype), self.shared)
 
     @property
+    def common(self) -> np.ndarray:
+        """One vector that stands for all clients' shared arrays."""
+        return self.shared
+
+    @property
     def has_groups(self) -> bool:
         """Whether clients' vectors are added up in groups, as in a round of many clients."""
         return bool(self._groups)

@@ -1,0 +1,104 @@
+"""What Flower's loop over a strategy's hooks can do, and what only fedpfl's own loop can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from logging import WARNING, getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import MetricRecord, RecordDict
+
+from ..core import custom
+from ..core import settings as s
+from ..core.errors import ConfigError
+from ..engine.listener import Listener
+from ..options.norm_limit import NormLimitSettings
+from ..setup.config import Config
+from .named_arrays import NOT_SENT
+
+logger = getLogger("flwr")
+
+# What an option brings for the server's side of fedpfl's loop.
+_OF_SERVER = {"listener", "follower", "attendance", "loop", "instead", "afterwards"}
+# Settings of a run's folder and of its end.
+_OF_RUN = ("resume", "continue-from", "run-name", "output-dir", "early-stop", "test-at")
+# What a strategy without a model does not know enough for.
+_OF_MODEL = ("initial-weights", "max-weight-share")
+
+
+def require_settings(config: Config, has_model: bool) -> None:
+    """Refuse settings that would change nothing in Flower's loop."""
+    values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
+    own = [
+        key
+        for option in config.options
+        # The limit of norms is a part of every strategy.
+        if option.wanted(config) and not isinstance(option.settings, NormLimitSettings)
+        if not _OF_SERVER.isdisjoint(option.parts)
+        for key, _ in s.items(option.settings)
+    ]
+    for key in (*_OF_RUN, *own):
+        if values[key] != usual[key]:
+            allowed = "has no effect in Flower's loop: start without initial_arrays, and the run is fedpfl's"
+            raise ConfigError(key, values[key], allowed)
+    for key in _OF_MODEL:
+        if values[key] != usual[key] and not has_model:
+            raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
+
+
+def require_rounds(config: Config, given: Mapping[str, Any]) -> None:
+    """Refuse settings that depend on the number of rounds, which a wrapper of Flower's does not tell."""
+    usual = {"learning-rate-schedule": "constant", "evaluate-every": 1}
+    values = config.flat()
+    for key, value in usual.items():
+        if values[key] != value and "num-server-rounds" not in given:
+            allowed = "needs the number of rounds, which a wrapper does not tell: give num_server_rounds= as well"
+            raise ConfigError(key, values[key], allowed)
+
+
+def require_listeners(listeners: Iterable[Listener]) -> None:
+    """Refuse listeners that wait for a run's folder or its end, such as trackers."""
+    for listener in listeners:
+        for hook in ("run_started", "run_ended"):
+            if getattr(type(listener), hook) is not getattr(Listener, hook):
+                allowed = f"has {hook}, which Flower's loop never calls: start without initial_arrays"
+                raise ConfigError("listeners", type(listener).__name__, allowed)
+
+
+def tell_unsent(values: Mapping[str, s.Value]) -> None:
+    """Warn of functions that a strategy names and does not send, since no server may run code on a client."""
+    for key, reference in custom.references(values):
+        if key not in NOT_SENT and key not in custom.SERVER_ONLY:
+            words = "fedpfl: %s = %r is code, and is not sent: give it to client_app or personal on the clients"
+            logger.log(WARNING, words, key, reference)
+
+
+def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
+    """Return the mean of each metric over the replies that have it, weighted by the metric ``key``.
+
+    A metric PART-NAME is weighted by PART-``key`` in a reply that has it. Lists of several lengths have no mean.
+    """
+    found: dict[str, list[tuple[np.ndarray, Any]]] = {}
+    for content in contents:
+        metrics = dict(next(iter(content.metric_records.values())))
+        weights = {name: value for name, value in metrics.items() if _is_weight(name, key) and _counts(value)}
+        for name in metrics.keys() - weights.keys():
+            weight = weights.get(f"{name.partition('-')[0]}-{key}", weights.get(key, 0.0))
+            found.setdefault(name, []).append((np.asarray(metrics[name], np.float64), weight))
+    means = {}
+    for name, of_replies in sorted(found.items()):
+        values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]
+        if len({value.shape for value in values}) > 1:
+            logger.log(WARNING, "fedpfl: %s has no mean: nodes sent lists of several lengths", name)
+        elif sum(shares):
+            means[name] = np.average(np.stack(values), axis=0, weights=shares).tolist()
+    return MetricRecord(means)
+
+
+def _is_weight(name: str, key: str) -> bool:
+    return name == key or name.endswith(f"-{key}")
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value >= 0

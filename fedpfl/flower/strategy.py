@@ -385,17 +385,18 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._loop.expected = Weighted(key=self.weighted_by_key, most=self.config.run.max_client_samples)
 
     def _tell_personal(self, task: KnownTask) -> None:
-        """Log which arrays stay on the clients, and that nobody has named the layer that is the head."""
-        names = [self._plain(name) for name in task.model.state_dict() if not self._is_shared(task.model)(name)]
-        if not names:
-            return
-        shown = printable(", ".join(names), 500)
-        logger.log(INFO, "fedpfl: personal, each client begins with its own: %s", shown)
-        if self.model is None and self.config.method.personal_head and not (self.head or self.personal):
-            head = getattr(task.model, "head_path", "")
-            logger.log(
-                WARNING, "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head=", head
-            )
+        """Log which arrays stay on the clients, and a head that nobody has named."""
+        shares = self._is_shared(task.model)
+        shared = {name: shares(name) for name in task.model.state_dict()}
+        if names := [self._plain(name) for name, is_shared in shared.items() if not is_shared]:
+            shown = printable(", ".join(names), 500)
+            logger.log(INFO, "fedpfl: personal, each client begins with its own: %s", shown)
+        head, base = (
+            {shared[name] for name in shared if name.startswith("head.") == of_head} for of_head in (True, False)
+        )
+        if self.model is None and not self.head and not self.personal and head.isdisjoint(base) and head:
+            words = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
+            logger.log(WARNING, words, task.model.head_path)
 
     def _is_shared(self, model: nn.Module) -> Callable[[str], bool]:
         """Return what decides by name whether an array is shared."""

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 512 * 2**20
 # In a mask, the label of pixels that count neither in training nor in tests.
 IGNORED = 255
-# More than any data in use: ImageNet-21k has 21,841 classes, of next words there are some 50,000; an embedding has a
-# row for each token.
+# More than any data in use: ImageNet-21k has 21,841 classes, texts have some 50,000 tokens.
 MAX_CLASSES, MAX_TOKENS = 100_000, 1_000_000
 
 

@@ -16,7 +16,7 @@ from ..core.option import part as imported
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
-from .partitioners import Share, chosen_partitioner, cut_share, cut_validation, partition, task_of
+from .partitioners import Share, all_owners, chosen_partitioner, cut_share, cut_validation, partition, task_of
 from .reading import entry, load_once, owners, state_of_files
 from .registry import AUTO
 from .settings import DataSettings
@@ -62,8 +62,7 @@ class FederatedData:
         """Return one client's data as a federation of its own (number 0)."""
         n = len(data.y_train)
         if data.y_test is None:
-            own_seed = settings.partition_seed or seed
-            share = cut_share(np.arange(n), settings, own_seed, client, data.y_train, data.overlap)
+            share = cut_share(np.arange(n), settings, settings.partition_seed or seed, client, data.y_train, data.overlap)
         else:
             share = Share(np.arange(n), np.arange(n, n + len(data.y_test)))
         if n < settings.min_samples:
@@ -166,9 +165,7 @@ class FederatedData:
         data = self._data
         if not (self._natural and data.client_names and data.client_train is not None):
             return ()
-        owners = (
-            data.client_train if data.client_test is None else np.concatenate([data.client_train, data.client_test])
-        )
+        owners = cast(np.ndarray, all_owners(data))
         return tuple(data.client_names[owners[np.concatenate(share)[0]]] for share in self._shares)
 
     @property

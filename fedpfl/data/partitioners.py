@@ -179,9 +179,8 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     chosen = _entry(settings)
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
-    n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
     labels, owners = np.concatenate([data.y_train, y_test]), all_owners(data)
-    everything = np.arange(n)
+    n_train, everything = len(data.y_train), np.arange(len(labels))
 
     held = np.flatnonzero(data.validation) if data.validation is not None else everything[:0]
     learnt = np.setdiff1d(everything[:n_train], held)
@@ -196,8 +195,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         shares = [Share(*(np.sort(part) for part in both)) for both in dealt]
     elif chosen.draws:
         cut = Share(learnt, everything[n_train:])
-        if not given:
-            cut = cut_share(everything, settings, seed, labels=labels, overlap=data.overlap)
+        cut = cut if given else cut_share(everything, settings, seed, labels=labels, overlap=data.overlap)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
         divided = part("fedpfl.data.given_tests:shares")
@@ -225,13 +223,9 @@ def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
 
 
 def cut_share(
-    positions: np.ndarray,
-    settings: DataSettings,
-    seed: int,
-    client: int = 0,
-    labels: np.ndarray | None = None,
+    positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0, labels: np.ndarray | None = None,
     overlap: int = 0,
-) -> Share:
+) -> Share:  # fmt: skip
     """Cut one client's samples into training and test samples by ``test_fraction``, at least one of each.
 
     ``labels`` are those of the samples, for ``split = "stratified"``; ``overlap`` is the data set's, for
@@ -241,13 +235,9 @@ def cut_share(
 
 
 def cut_validation(
-    positions: np.ndarray,
-    settings: DataSettings,
-    seed: int,
-    client: int,
-    labels: np.ndarray | None = None,
+    positions: np.ndarray, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None = None,
     overlap: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Cut ``validation_fraction`` of a client's training samples off; return both parts, ascending.
 
     At least one sample stays on either side; of a single one none is taken. The rest is as for :func:`cut_share`.
@@ -261,14 +251,9 @@ def held_out(n: int, share: float) -> int:
 
 
 def _cut(
-    positions: np.ndarray,
-    what: str,
-    settings: DataSettings,
-    seed: int,
-    client: int,
-    labels: np.ndarray | None,
+    positions: np.ndarray, what: str, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None,
     overlap: int,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Cut a client's samples for tests or validation off, as ``split`` says: at random, by class, or the last ones."""
     n, share = len(positions), settings.test_fraction if what == "test" else settings.validation_fraction
     if not (count := held_out(n, share)):

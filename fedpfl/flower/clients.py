@@ -31,7 +31,7 @@ from ..core.metrics import COUNT, SUM
 from ..core.payload import Payload, is_probe
 from ..core.rng import seed_global, torch_seed
 from ..core.settings import Value
-from ..core.sharing import Sharing
+from ..core.sharing import Sharing, tied
 from ..data import Dataset
 from ..data.datasets.by_name import CustomLoader
 from ..data.federation import FederatedData
@@ -452,8 +452,17 @@ class PersonalRound:
         shell = cut_shell(self.model, self._head)
         self._plain = plain = models.plain_names(shell)
         split = tuple(map(str, cast(Any, self._given.get("personal", ()))))  # of the strategy, in place of the method's
-        own = Sharing(shell, lambda name: not plain(name).startswith(split)) if split else None
-        self._sharing: Sharing = own or self.config.method.sharing(shell)
+        method = self.config.method
+
+        def travels(name: str) -> bool:
+            return not plain(name).startswith(split) if split else method.travels(name, shell)
+
+        self._tied = [[plain(name) for name in names] for names in tied(shell) if travels(names[0])]
+        for first, *others in tied(shell):
+            if any(travels(first) != travels(other) for other in others):
+                allowed = f"shares only one of {plain(first)} and {plain(others[0])}, one parameter (tied weights)"
+                raise ConfigError("method", method.name, allowed)
+        self._sharing: Sharing = Sharing(shell, travels) if split else method.sharing(shell)
         self._sharing.set_shared(from_named(self._sharing.layout, arrays_of(self._message.content), self._plain))
         if self._sharing.personal and (last := int(self._given["personal-round"])) > 0:
             self._sharing.set_personal(self._state().load(last))
@@ -555,7 +564,11 @@ class PersonalRound:
         content = RecordDict({"metrics": MetricRecord(found)})
         if self._trains:
             packed = self._sharing.layout.pack(self._sharing.get_shared(), self.config.run.wire_dtype)
-            content["arrays"], _ = to_named(self._sharing.layout, packed, self._plain)
+            arrays, _ = to_named(self._sharing.layout, packed, self._plain)
+            for names in self._tied:  # a strategy without the model takes them for several arrays
+                found_as = next(name for name in names if name in arrays)
+                arrays.update(dict.fromkeys(names, arrays[found_as]))
+            content["arrays"] = arrays
         return Message(content, reply_to=self._message)
 
 

@@ -326,6 +326,34 @@ def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
     assert list(start(3, resume=True).evaluate_metrics_clientapp) == [3]
 
 
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enc, self.dec = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+        self.dec.weight = self.enc.weight
+
+    def forward(self, x):
+        return self.dec(torch.relu(self.enc(x)))
+
+
+def test_tied_weights_are_one_parameter_on_clients_of_fedpfl():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        with strategies.personal(message, context, Tied()) as local:
+            training(local.model, loader(local.client))
+        return local.reply({"num-examples": 40})
+
+    start = ArrayRecord(Tied().state_dict())
+    result = strategies.FedAvg(fraction_evaluate=0.0).start(AppGrid(app), start, num_rounds=2)
+    assert list(result.train_metrics_clientapp) == [1, 2]
+    assert np.array_equal(result.arrays["enc.weight"].numpy(), result.arrays["dec.weight"].numpy())
+    assert not np.array_equal(result.arrays["enc.weight"].numpy(), start["enc.weight"].numpy())
+    with pytest.raises(fedpfl.ConfigError, match=r"shares only one of enc.weight and dec.weight, one parameter"):
+        strategies.FedPer(fraction_evaluate=0.0).start(AppGrid(app), start)
+
+
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 

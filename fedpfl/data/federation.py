@@ -60,9 +60,9 @@ class FederatedData:
     @classmethod
     def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:
         """Return one client's data as a federation of its own (number 0)."""
-        n = len(data.y_train)
+        n, of_cut = len(data.y_train), settings.partition_seed or seed
         if data.y_test is None:
-            share = cut_share(np.arange(n), settings, settings.partition_seed or seed, client, data.y_train, data.overlap)
+            share = cut_share(np.arange(n), settings, of_cut, client, data.y_train, data.overlap)
         else:
             share = Share(np.arange(n), np.arange(n, n + len(data.y_test)))
         if n < settings.min_samples:

@@ -72,8 +72,6 @@ def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mappin
 
 def require_same_sharing(config: Config, descriptions: Descriptions, total: int) -> None:
     """Refuse ``client-models`` that name clients that are not there, or whose models differ in what is shared."""
-    if not config.run.client_models:
-        return
     named = [client for numbers, _ in client_models(config.run) for client in numbers]
     if max(named, default=0) >= total:
         allowed = f"names client {max(named)}; the clients are 0 … {total - 1}"

@@ -92,7 +92,7 @@ def prepare(
         require_known(model)
     if config.run.metrics:
         part("fedpfl.training.measure:find")(config.run.metrics)
-    config.training.augmentation_of()
+    config.training.augmentation_of()  # an error of it comes before any process starts
     decided: dict[str, Value] = {}
     if not config.run.resume:
         chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data, config.run.seed)

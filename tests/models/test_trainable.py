@@ -17,7 +17,7 @@ from fedpfl.core.samples import Samples
 from fedpfl.core.sharing import Sharing
 from fedpfl.models.adapters import add_personal, in_adapter, merged
 from fedpfl.options.trainable import TrainableSettings
-from fedpfl.options.trainable.model import adapt, is_adapted
+from fedpfl.options.trainable.model import adapt
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
@@ -171,6 +171,6 @@ def test_a_missing_extra_is_one_line(monkeypatch):
 
 def test_all_is_the_model_as_it_is():
     built = model("small-cnn", "all")
-    assert not is_adapted(built)
+    assert not list(frozen(built))
     assert merged(built).keys() == built.state_dict().keys()
     assert isinstance(built.head, nn.Linear)

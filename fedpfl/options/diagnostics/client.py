@@ -17,7 +17,7 @@ class Movement(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """True."""
+        """Whether the client needs a model of its own: it always does."""
         return True
 
     def begin(self, training: Training) -> Training:

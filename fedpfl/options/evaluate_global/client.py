@@ -87,7 +87,7 @@ class Trained(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """True."""
+        """Whether the client needs a model of its own: it always does."""
         return True
 
     def send(self, training: Training, shared: np.ndarray, extra: Payload) -> tuple[np.ndarray, Payload]:

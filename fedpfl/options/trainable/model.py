@@ -83,11 +83,6 @@ def in_head(name: str) -> bool:
     return name.startswith("head.")
 
 
-def is_adapted(model: nn.Module) -> bool:
-    """Return whether anything of a model is frozen."""
-    return any(True for _ in frozen(model))
-
-
 def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
     """Freeze the arrays of a model that do not train, in place; return their names in the model's order.
 

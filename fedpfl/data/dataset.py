@@ -171,11 +171,6 @@ class Dataset:
         return self.inputs or ((shape[2], shape[0], shape[1]) if self.is_image else tuple(shape))
 
 
-def overlap_of(length: int, step: int) -> int:
-    """Return how many samples after one overlap with it, where one of ``length`` rows starts every ``step`` rows."""
-    return max(0, -(-length // step) - 1)
-
-
 def numbered(n: int) -> tuple[str, ...]:
     """Return the names of n classes that have none: their numbers."""
     return tuple(str(c) for c in range(n))

@@ -10,6 +10,11 @@ from .partitioners import held_out
 from .settings import DataSettings
 
 
+def overlap_of(length: int, step: int) -> int:
+    """Return how many samples after one overlap with it, where one of ``length`` rows starts every ``step`` rows."""
+    return max(0, -(-length // step) - 1)
+
+
 def first_apart(n: int, count: int, overlap: int, settings: DataSettings, client: int, what: str) -> int:
     """Return how many of the first of a client's n samples share nothing with the last ``count``.
 

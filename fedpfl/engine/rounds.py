@@ -153,16 +153,17 @@ class RoundLoop:
         self.collect_scores(transport.replies(self.test_requests(number), Wait(timeout), self.fail))
         self.round.seconds_evaluate = time.perf_counter() - begun
 
-    def choose(self) -> list[Client]:
+    def choose(self, number: int) -> list[Client]:
         """Draw the clients that are asked to train in a round: ``fraction-train`` of the participants, at least one.
 
         In round 1 it is all of them if the rule starts with all.
         """
-        return self.attendance.choose(self.rule, self.round)
+        done = self.round if self.round.number == number else Round(number)
+        return self.attendance.choose(self.rule, done)
 
     def train(self, transport: Transport, number: int) -> list[Client]:
         """Let clients train and combine their replies; return those that were asked."""
-        chosen = self.choose()
+        chosen = self.choose(number)
         asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
         self.begin(number, chosen)
         self._test_first(transport, number)

@@ -141,7 +141,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
             "a,label\n1,0\n1,7\n",
             "a.csv: 2 different labels, the largest 7: number the classes from 0, or set num-classes",
         ),
-        ("a,label,split\n1,0,train\n2,1,dev\n", "a.csv, line 3, column 'split': 'dev' is none of train, test, val"),
+        ("a,label,split\n1,0,train\n2,1,out\n", "a.csv, line 3, column 'split': 'out' is none of train, test, val"),
         ("a,label,split\n1,0,test\n", "a.csv, column 'split': no row is for training"),
         ('a,label\n1,"' + "x" * 200_000 + '"\n', "a.csv: not a readable CSV file: field larger than field limit"),
     ],

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import fedpfl
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
-from fedpfl.data.dataset import overlap_of
 from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.federation import default_clients
+from fedpfl.data.overlap import overlap_of
 from fedpfl.data.partitioners import cut_share, cut_validation
 from fedpfl.data.settings import DataSettings
 from fedpfl.setup.objects import as_setting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -35,17 +34,13 @@ from .columns import (  # fmt: skip
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
-from .places import PARTS, of_parts
+from .places import PARTS, of_parts, part_of
 from .torch_samples import is_samples, read_samples, shared_states
 from .windows import windows_of
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 VALIDATION = ("x_val", "y_val")
-# Names of the parts of a data set, as they are usual.
-_PART = re.compile(
-    r"(?:(train|training)|(test|testing)|(val|valid|validation|dev|eval))[ _-]?(?:set|data|dataset|loader|split)?", re.I
-)
 # The classes of Hugging Face's package whose objects are data sets.
 TABLES = {("datasets.arrow_dataset", "Dataset"), ("datasets.iterable_dataset", "IterableDataset")}
 # Data sets that are kept.
@@ -128,7 +123,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     if parts is not None:
         found = _joined(name, [_Client("", name, *parts)], settings, owned=False)
         for key in source if isinstance(source, Mapping) and len(source) < 3 else ():
-            if (match := _PART.fullmatch(str(key))) and match[3]:
+            if part_of(str(key)) == PARTS[2]:
                 found = replace(found, remarks=(*found.remarks, f"{key} is used as the test set"))
         return found
     if isinstance(source, Mapping):
@@ -187,8 +182,7 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None
     """Return what a mapping has under names such as train and test; None if its keys are no such names."""
     found: dict[str, Any] = {}
     for key in thing:
-        match = _PART.fullmatch(str(key))
-        kind = "" if match is None else ("train", "test", "validation")[match.lastindex - 1]  # type: ignore[operator]
+        kind = part_of(str(key)) or ""
         if kind and kind in found:
             raise DataError(f"{where}: {' and '.join(map(str, thing))}: two of these are one part, {kind}")
         found[kind] = key
@@ -203,7 +197,7 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None
         if found:
             raise DataError(f"{where} has {' and '.join(map(str, thing))}, and no train")
         return None
-    order = sorted(found, key=["train", "test", "validation"].index)
+    order = sorted(found, key=PARTS.index)
     parts = [thing[found[part]] for part in order]
     for part in parts:
         if isinstance(part, (list, Mapping)) and not _is_part(part):

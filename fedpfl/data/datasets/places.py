@@ -19,8 +19,12 @@ from ..dataset import Dataset
 # Size of a file of JSON, which takes several times as much memory.
 MAX_JSON = 2**31
 PARTS = TRAIN, TEST, _ = "train", "test", "val"
-# What the parts of a data set are called: folders, tables or splits.
-_PART = re.compile(r"(?:(train|training)|(test|testing)|(val|valid|validation))(?:\.csv|\.parquet)?", re.IGNORECASE)
+# What the parts of a data set are called: folders, tables, splits or keys.
+_PART = re.compile(
+    r"(?:(train|training)|(test|testing)|(val|valid|validation|dev|eval))[ _-]?(?:set|data|dataset|loader|split)?"
+    r"(?:\.csv|\.parquet)?",
+    re.IGNORECASE,
+)
 
 _downloads = contextvars.ContextVar("downloads", default=True)
 

@@ -18,7 +18,8 @@ from typing import Any, Mapping
 import numpy as np
 
 from ...core.errors import DataError, words_of
-from ..dataset import Dataset, overlap_of
+from ..dataset import Dataset
+from ..overlap import overlap_of
 from ..reading import data_dir
 from ..registry import dataset
 from ..settings import DataSettings

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import ConfigError, DataError
-from ..dataset import Dataset, overlap_of
+from ..dataset import Dataset
+from ..overlap import overlap_of
 from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings

@@ -314,7 +314,10 @@ def flat_message(engine: Engine, content: RecordDict) -> Payload:
         allowed = "is a split of the strategy's own: train and test in loops of your own, without fit and evaluate"
         raise ConfigError("personal", config["personal"], allowed)
     if config.get("frozen", layout.frozen) != layout.frozen:
-        raise LayoutError("the frozen arrays differ from the server's: the model or its weights are others there")
+        why = "the model or its weights are others there"
+        if not config["frozen"]:
+            why = "it has none; parameters that do not train (requires_grad=False) need a strategy with model="
+        raise LayoutError(f"the frozen arrays differ from the server's: {why}")
     shared = from_named(layout, arrays_of(content), models.plain_names(engine.model))
     arrays = {**extras, **layout.pack(shared, engine.config.run.wire_dtype)}
     return Payload({**config, "layout": layout.to_text()}, {}, arrays)

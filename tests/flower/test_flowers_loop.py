@@ -354,6 +354,20 @@ def test_tied_weights_are_one_parameter_on_clients_of_fedpfl():
         strategies.FedPer(fraction_evaluate=0.0).start(AppGrid(app), start)
 
 
+def test_frozen_parameters_need_a_strategy_with_the_model(caplog):
+    def frozen():
+        model = Net()
+        model.fc1.requires_grad_(False)
+        return model
+
+    app = strategies.client_app(model=frozen, data=own_data)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategies.FedAvg().start(AppGrid(app), initial(), num_rounds=1)
+    assert "(requires_grad=False) need a strategy with model=" in caplog.text
+    result = strategies.FedAvg(model=frozen).start(AppGrid(app), ArrayRecord(), num_rounds=1)
+    assert list(result.train_metrics_clientapp) == [1]
+
+
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 

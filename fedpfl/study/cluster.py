@@ -55,7 +55,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 class Cluster:
     """Starts runs as jobs, and finds the jobs in the queue that an earlier grid has submitted.
 
-    ``executor`` is submitit's, for Slurm or, in tests, for this machine.
+    ``executor`` is submitit's, for Slurm or, in tests, for this machine. A job imports ``start``, which starts a run,
+    by its name.
     """
 
     side_by_side = QUEUED
@@ -64,8 +65,8 @@ class Cluster:
     def require(self, runs: Iterable[PlannedRun]) -> None:
         """Refuse nothing: a job can do what this machine can."""
 
-    def __init__(self, executor: Executor, workers: int) -> None:
-        self._executor, self._workers = executor, workers
+    def __init__(self, executor: Executor, workers: int, start: Start = Process) -> None:
+        self._executor, self._workers, self._start = executor, workers, start
         self._jobs: list[_Submitted] = []
 
     def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:
@@ -89,7 +90,7 @@ class Cluster:
 
         self._executor.update_parameters(job_name=run.name)
         try:
-            job = self._executor.submit(Task(run, store, self._workers))
+            job = self._executor.submit(Task(run, store, self._workers, self._start))
         except (FailedJobError, OSError, subprocess.SubprocessError) as error:
             lines = str(error).strip().splitlines() or [repr(error)]
             raise FedpflError(f"Slurm refuses {run.name}: {lines[-1]}") from error

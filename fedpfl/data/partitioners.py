@@ -228,8 +228,7 @@ def cut_share(
 ) -> Share:  # fmt: skip
     """Cut one client's samples into training and test samples by ``test_fraction``, at least one of each.
 
-    ``labels`` are those of the samples, for ``split = "stratified"``; ``overlap`` is the data set's, for
-    ``split = "time"``.
+    ``split = "stratified"`` uses the samples' ``labels``, and ``split = "time"`` the data set's ``overlap``.
     """
     return Share(*_cut(positions, "test", settings, seed, client, labels, overlap))
 

@@ -86,7 +86,7 @@ def state_of_files(settings: DataSettings) -> int:
 def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None, int] | None:
     """Return the owners of training and test samples, and the data's ``overlap``; an npz file's samples are not read.
 
-    None where the data name no owners, or are not here yet; errors are those of :func:`load`.
+    The answer is None if the data name no owners, or are not on this machine yet. Errors are those of :func:`load`.
     """
     info, _ = entry(settings.dataset)
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)

@@ -44,7 +44,7 @@ from ..options import own_code
 from ..options.evaluate_global import EvaluateTrainedSettings
 from ..options.privacy import PrivacySettings
 from ..setup.all_settings import check_keys
-from ..setup.assembly import seed_model
+from ..setup.assembly import require_tied_alike, seed_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
@@ -62,6 +62,7 @@ OF_TRAIN_DATA = {
     "prepare": "prepares the model with them", "personalised": "may predict by them", "adaptation": "adapts to them",
 }  # fmt: skip
 OF_TEST = {**OF_MODEL, "personalised": "predicts in its own way", "adaptation": "adapts the model before a test"}
+TUNES = "adapts the model before a test (tune-epochs)"
 _STATE = re.compile(r"fedpfl/([A-Za-z0-9._-]+)/round-(\d+)")
 
 Data = Callable[[Context], Any]
@@ -433,8 +434,8 @@ class PersonalRound:
         self._needs = own_of(self.config.method, OF_TRAINING if self._trains else OF_TEST)
         if self._trains and self.config.of(PrivacySettings).on:
             self._needs.append("adds noise (dp-noise-multiplier)")
-        self._needs_tuning = ["adapts the model before a test (tune-epochs)"] * bool(self.config.training.tune_epochs)
-        self._needs += [] if self._trains else self._needs_tuning
+        if not self._trains and self.config.training.tune_epochs:
+            self._needs.append(TUNES)
         self._fitted: tuple[ContextEngine, Payload] | None = None
         self._tested = False
         self.client, self._total = _numbers(context)
@@ -461,10 +462,7 @@ class PersonalRound:
             return not plain(name).startswith(split) if split else method.travels(name, shell)
 
         self._tied = [[plain(name) for name in names] for names in tied(shell) if travels(names[0])]
-        for first, *others in tied(shell):
-            if any(travels(first) != travels(other) for other in others):
-                allowed = f"shares only one of {plain(first)} and {plain(others[0])}, one parameter (tied weights)"
-                raise ConfigError("method", method.name, allowed)
+        require_tied_alike(shell, travels, method.name, plain)
         self._sharing: Sharing = Sharing(shell, travels) if split else method.sharing(shell)
         self._sharing.set_shared(from_named(self._sharing.layout, arrays_of(self._message.content), self._plain))
         if self._sharing.personal and (last := int(self._given["personal-round"])) > 0:
@@ -502,7 +500,10 @@ class PersonalRound:
 
         ``train`` are the client's training samples, which methods need that adapt a model before a test.
         """
-        if train is None and (needs := [*own_of(self.config.method, OF_TRAIN_DATA), *self._needs_tuning]):
+        needs = own_of(self.config.method, OF_TRAIN_DATA)
+        if self.config.training.tune_epochs:
+            needs.append(TUNES)
+        if needs and train is None:
             raise ConfigError("train", None, f"must be the training samples: {self.config.method.name} {needs[0]}")
         engine = self._made_engine(test if train is None else train, test)
         message = flat_message(engine, self._message.content)

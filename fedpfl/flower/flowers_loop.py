@@ -47,12 +47,12 @@ def require_settings(config: Config, has_model: bool) -> None:
             raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
 
 
-def require_rounds(config: Config, given: Mapping[str, Any]) -> None:
+def require_rounds(config: Config) -> None:
     """Refuse settings that depend on the number of rounds, which a wrapper of Flower's does not tell."""
     usual = {"learning-rate-schedule": "constant", "evaluate-every": 1}
     values = config.flat()
     for key, value in usual.items():
-        if values[key] != value and "num-server-rounds" not in given:
+        if values[key] != value:
             allowed = "needs the number of rounds, which a wrapper does not tell: give num_server_rounds= as well"
             raise ConfigError(key, values[key], allowed)
 

@@ -57,9 +57,6 @@ from .named_arrays import EXTRAS, NOT_SENT, Names, from_named, others_of, settin
 
 logger = getLogger("flwr")
 
-# Names in a message's config that are the strategy's own.
-_TOLD = ("frozen", "personal", "personal-round", "round", "state-key", SETTINGS)
-
 # What a method may do for which shared arrays alone are not enough.
 OF_ARRAYS = {"build": "changes the model", "sharing": "shares parts of arrays"}
 
@@ -151,13 +148,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.configrecord_key = configrecord_key
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_of_metrics
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_of_metrics
-        self._of_flowers_loop = {
-            "fraction_evaluate": fraction_evaluate, "min_train_nodes": min_train_nodes,
-            "min_evaluate_nodes": min_evaluate_nodes, "min_available_nodes": min_available_nodes,
-            "weighted_by_key": weighted_by_key, "arrayrecord_key": arrayrecord_key,
-            "configrecord_key": configrecord_key, "train_metrics_aggr_fn": train_metrics_aggr_fn,
-            "evaluate_metrics_aggr_fn": evaluate_metrics_aggr_fn,
-        }  # fmt: skip
         self.model, self.head, self.personal = model, head, tuple(personal)
         self.listeners = list(listeners)
         self.folder: RunFolder | None = None
@@ -170,7 +160,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._initial = ArrayRecord()
         self._split: tuple[nn.Module, Sharing] | None = None
         self._arrays: ArrayRecord | None = None  # what the last round made
-        self._knows_rounds = False  # whether `start` has said how many there are
+        self._knows_rounds = "num-server-rounds" in self.values  # or `start` says how many there are
         self._strangers: set[int] = set()
         self._sent: dict[int, tuple[Client, Message]] = {}
 
@@ -300,28 +290,32 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     ) -> Result:
         """Run all rounds and return Flower's ``Result``, whose ``arrays`` are the shared ones by name.
 
-        With ``initial_arrays`` (a state dict of the plain model; empty: the model's own) this is Flower's loop.
-        Personal arrays among them are not sent: each client begins with its own. The arrays of this strategy's last
-        result go on from it, personal arrays included; all others start anew. Without ``initial_arrays`` the loop is
-        fedpfl's, for clients of fedpfl's own app or of ``client_app``; ``folder`` is then the run's folder, and
-        ``evaluate_fn`` is called after each round.
+        With ``initial_arrays`` (a state dict of the plain model; empty: the model's own) this is Flower's loop. The
+        strategy sends only the shared arrays among them; each client begins with its own personal arrays. If they are
+        the arrays of this strategy's last result, the clients keep their personal arrays. Otherwise they start anew.
 
-        Where a method sends each client arrays of its own, ``Result.arrays`` are the mean of these.
+        Without ``initial_arrays`` this is fedpfl's loop, for clients of fedpfl's own app or of ``client_app``. Then
+        ``folder`` is the run's folder, and ``evaluate_fn`` is called after each round.
+
+        Some methods send each client other arrays. Their ``Result.arrays`` are the mean over the clients.
         """
         run = replace(self.config.run, num_server_rounds=num_rounds)
         self.config = replace(self.config, run=run)
         if initial_arrays is not None:
             self._knows_rounds = True
-            if initial_arrays is not self._arrays:
+            if initial_arrays is self._arrays:
+                self._text = settings_text(self._sent_settings())
+            else:
                 self._loop, self.state_key = None, secrets.token_hex(8)
-            self._text = settings_text(self._sent_settings())
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        usual = inspect.signature(MethodStrategy.__init__).parameters
-        for name, value in self._of_flowers_loop.items():
-            if value != usual[name].default:
-                raise ConfigError(name, value, "has no effect in fedpfl's own loop, which initial_arrays would replace")
         if not self.fraction_train:
             raise ConfigError("fraction_train", 0.0, "must be above 0 in fedpfl's own loop")
+        _, _, *flowers = inspect.signature(MethodStrategy.__init__).parameters.values()  # without self, fraction_train
+        for argument in flowers:
+            of_flower, value = argument.kind is argument.POSITIONAL_OR_KEYWORD, getattr(self, argument.name, None)
+            if of_flower and value not in (argument.default, mean_of_metrics):
+                allowed = "has no effect in fedpfl's own loop, which initial_arrays would replace"
+                raise ConfigError(argument.name, value, allowed)
         if not self._told:
             tell_unsent(self.values)
         if train_config or evaluate_config:
@@ -359,7 +353,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         require_settings(self.config, self.model is not None)
         require_listeners(self.listeners)
         if not self._knows_rounds:
-            require_rounds(self.config, self.values)
+            require_rounds(self.config)
         tell_unsent(self.values)
         self._initial, self._text = arrays, settings_text(self._sent_settings())
         if self.model is None:
@@ -379,15 +373,14 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             name: array for name, array in arrays.items()
             if self.model is None and name in names and shares(names[name]) and names[name] not in task.sharing.shared
         }  # fmt: skip
-        self._tell_personal(task)
+        self._tell_personal(task.model, shares)
         following = [limit_of(self.config, extras), *self.listeners]
         self._loop = RoundLoop(rule, self.config.run, self.state_key, extras, following)
         self._loop.expected = Weighted(key=self.weighted_by_key, most=self.config.run.max_client_samples)
 
-    def _tell_personal(self, task: KnownTask) -> None:
+    def _tell_personal(self, model: nn.Module, shares: Callable[[str], bool]) -> None:
         """Log which arrays stay on the clients, and a head that nobody has named."""
-        shares = self._is_shared(task.model)
-        shared = {name: shares(name) for name in task.model.state_dict()}
+        shared = {name: shares(name) for name in model.state_dict()}
         if names := [self._plain(name) for name, is_shared in shared.items() if not is_shared]:
             shown = printable(", ".join(names), 500)
             logger.log(INFO, "fedpfl: personal, each client begins with its own: %s", shown)
@@ -396,7 +389,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         )
         if self.model is None and not self.head and not self.personal and head.isdisjoint(base) and head:
             words = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
-            logger.log(WARNING, words, task.model.head_path)
+            logger.log(WARNING, words, model.head_path)
 
     def _is_shared(self, model: nn.Module) -> Callable[[str], bool]:
         """Return what decides by name whether an array is shared."""
@@ -524,8 +517,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         layout = self._loop.rule.layout
         records: dict[int, tuple[Payload, ArrayRecord, ArrayRecord]] = {}
         self._sent = {}
-        if taken := [key for key in _TOLD if key in config]:
-            raise ConfigError(self.configrecord_key, taken[0], "is a name of fedpfl's own in the messages' config")
         config["server-round"] = server_round
         for request in requests:
             payload = request.make()
@@ -534,10 +525,11 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 arrays, extras = to_named(layout, payload.arrays, self._plain)
                 records[key] = payload, ArrayRecord({**arrays, **self._exact}), extras
             _, arrays, extras = records[key]
-            own = {name: value for name, value in payload.config.items() if name != "layout"}
-            mine = ConfigRecord({
-                **dict(config), **own, "frozen": layout.frozen, "personal": list(self.personal), SETTINGS: self._text,
-            })  # fmt: skip
+            own: dict[str, Any] = {name: value for name, value in payload.config.items() if name != "layout"}
+            own |= {"frozen": layout.frozen, "personal": list(self.personal), SETTINGS: self._text}
+            if taken := [key for key in own if key in config]:
+                raise ConfigError(self.configrecord_key, taken[0], "is a name of fedpfl's own in the messages' config")
+            mine = ConfigRecord({**dict(config), **own})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: mine})
             if extras:
                 content[EXTRAS] = extras

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable
+from typing import Any, Callable, Iterable
 
 import torch
 from torch import nn
@@ -80,11 +80,7 @@ def assemble(
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    for first, *others in tied(model):
-        for other in others:
-            if config.method.travels(first, model) != config.method.travels(other, model):
-                allowed = f"shares only one of {first} and {other}, which are one parameter of the model (tied weights)"
-                raise ConfigError("method", config.run.method, allowed)
+    require_tied_alike(model, lambda name: config.method.travels(name, model), config.run.method)
     sharing = config.method.sharing(model)
     _require_exact(config.run.model, model, sharing)
     if not sharing.shared and any(config.method.travels(name, model) for name in still):
@@ -105,6 +101,15 @@ def _require_exact(name: str, model: nn.Module, sharing: Sharing) -> None:
             raise ConfigError("model", name, f"{allowed} if it never changes")
         if tensor.dtype not in (*SHAREABLE, *STORABLE):
             raise ConfigError("model", name, f"its array {array} is {kind}, which no file of arrays holds; use float32")
+
+
+def require_tied_alike(model: nn.Module, travels: Callable[[str], bool], method: str, shown: Any = str) -> None:
+    """Refuse to share only some names of one parameter; ``shown`` is what the error calls a name."""
+    for first, *others in tied(model):
+        for other in (name for name in others if travels(name) != travels(first)):
+            both = f"{shown(first)} and {shown(other)}"
+            allowed = f"shares only one of {both}, which are one parameter of the model (tied weights)"
+            raise ConfigError("method", method, allowed)
 
 
 def _layers_of_tied(model: nn.Module) -> list[dict[str, nn.Module]]:

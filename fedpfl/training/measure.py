@@ -42,7 +42,7 @@ def find(text: str) -> dict[str, Measure]:
 
 
 def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:
-    """Find the metrics and try each one; errors are those of :func:`require_working`.
+    """Find the metrics and try each one; raise the errors of :func:`require_working`.
 
     If labels are ``permuted``, clients do not agree which of two classes is the second: both count.
     """

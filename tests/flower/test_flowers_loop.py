@@ -350,7 +350,8 @@ def test_tied_weights_are_one_parameter_on_clients_of_fedpfl():
     assert list(result.train_metrics_clientapp) == [1, 2]
     assert np.array_equal(result.arrays["enc.weight"].numpy(), result.arrays["dec.weight"].numpy())
     assert not np.array_equal(result.arrays["enc.weight"].numpy(), start["enc.weight"].numpy())
-    with pytest.raises(fedpfl.ConfigError, match=r"shares only one of enc.weight and dec.weight, one parameter"):
+    words = r"shares only one of enc\.weight and dec\.weight, which are one parameter of the model \(tied weights\)"
+    with pytest.raises(fedpfl.ConfigError, match=words):
         strategies.FedPer(fraction_evaluate=0.0).start(AppGrid(app), start)
 
 

@@ -191,6 +191,7 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
         raise DataError(f"{where}: not a readable image of the formats {', '.join(_FORMATS)}") from error
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
         raise DataError(f"{where}: has more than {pillow.MAX_IMAGE_PIXELS:,} pixels") from error
+    # What Pillow's decoders raise for damaged files.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, KeyError, TypeError,
             OverflowError, MemoryError, NotImplementedError) as error:  # fmt: skip
         raise DataError(f"{where}: not a readable image: {words_of(error)}") from error

@@ -17,7 +17,7 @@ class Movement(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """Whether the client needs a model of its own: it always does."""
+        """Whether the client needs its own model: always true."""
         return True
 
     def begin(self, training: Training) -> Training:

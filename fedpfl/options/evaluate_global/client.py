@@ -87,7 +87,7 @@ class Trained(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """Whether the client needs a model of its own: it always does."""
+        """Whether the client needs its own model: always true."""
         return True
 
     def send(self, training: Training, shared: np.ndarray, extra: Payload) -> tuple[np.ndarray, Payload]:

@@ -70,11 +70,13 @@ def doctor(
     if profile is not None:
         _measure(profile, run_config, shape, classes)
         return
-    from ..core.settings import PLACES
+    from ..setup.all_settings import tagged
     from ..setup.config import Config
 
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
-    settings = Config.parse({key: value for key, value in values.items() if key in (*PLACES, "device", "threads")})
+    settings = Config.parse(
+        {key: value for key, value in values.items() if key in (*tagged("place"), "device", "threads")}
+    )
     folders = {
         "output-dir": settings.run.output_dir,
         "state-dir": settings.run.state_dir,

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from .. import models
 from ..core.errors import DamagedFile, DataError, LayoutError, NoPlainModel, StateError, words_of
 from ..core.files import private_folder, read_regular, write_atomically
+from ..core.inputs import Inputs
 from ..core.names import shape_of
-from ..core.option import part
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..core.samples import MAX_CLASSES, MAX_TOKENS
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
@@ -109,8 +109,10 @@ class LoadedModel(NamedTuple):
 
     def _inputs(self, x: Any) -> Tensor:
         shape, scaling = shape_of(self.about["input-shape"]), self.about["scaling"]
-        if hasattr(shape, "parts"):
-            return torch.from_numpy(self._scaled(part("fedpfl.data.packing:fitting")(x, shape), shape))
+        if isinstance(shape, Inputs):
+            from fedpfl.data.packing import fitting
+
+            return torch.from_numpy(self._scaled(fitting(x, shape), shape))
         wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
         kind = {PIXELS: "uint8", TOKENS: "whole numbers", AS_IT_IS: "floats"}[scaling]
         fits = {PIXELS: x.dtype == np.uint8, TOKENS: x.dtype.kind in "iu", AS_IT_IS: x.dtype.kind == "f"}[scaling]

@@ -10,19 +10,19 @@ import os
 import time
 from functools import partial
 from logging import getLogger
-from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar, cast
+from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
 from weakref import ReferenceType, proxy, ref
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import ConfigError, TrainingDiverged
+from ..core.errors import ConfigError
 from ..core.extras import CLIENT, SERVER
+from ..core.inputs import Inputs
 from ..core.layout import Layout
-from ..core.metrics import COUNT, MASKS, SUM
+from ..core.metrics import MASKS
 from ..core.names import digest, sent, shown
-from ..core.option import part
 from ..core.payload import Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
@@ -30,6 +30,7 @@ from ..core.settings import Value
 from ..core.sharing import Given, Received, Sharing
 from ..data.federation import FederatedData
 from ..methods.base import LocalRound, Method, common_model, require_returned
+from ..options.after_the_end import PersonaliseOption
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 from ..training.device import require_device
@@ -37,7 +38,9 @@ from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
 from .guard import guard
+from .options import of_client, parts_of
 from .part import ClientPart, Later, Momentum, Taken, Training
+from .scores import are_finite, metrics_of, require_finite
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
@@ -78,12 +81,13 @@ class Engine:
         # What computes the metrics besides accuracy and loss, by their names.
         self.measures: Mapping[str, Any] = {}
         if config.run.metrics:
-            find, permuted = part("fedpfl.training.measure:find_working"), config.data.permute_labels
+            from fedpfl.training.measure import find_working
+
+            find, permuted = find_working, config.data.permute_labels
             self.measures = find(config.run.metrics, data.num_classes, config.training.labels, permuted)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
-        settle = config.last("of_client", None)
-        self._own_settings: Callable[[Config, int], Config] | None = settle and settle(config, data.client_names)
+        self._own_settings = of_client(config, data.client_names)
         self._made: dict[str, tuple[Any, ...]] = {}
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
@@ -91,14 +95,20 @@ class Engine:
         if config.training.device == "cuda":
             room = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0])
             scaling = config.data.normalize if data.is_image else None
-            self._placed = part("fedpfl.client.placed:PlacedSamples")("cuda", room, scaling)
+            from fedpfl.client.placed import PlacedSamples
+
+            self._placed = PlacedSamples("cuda", room, scaling)
         self.parts: Sequence[ClientPart] = ()
         self.use_model_of(client)
         # What options do here, and what one has in the place of training.
-        self.parts = [make(self) for make in config.parts("client")]
+        self.parts = parts_of(self, config)
         for option in self.parts:
             option.made()
-        self.instead: Callable[[Engine, int, Payload], Payload] | None = config.last("train", None)
+        self.instead: Callable[[Engine, int, Payload], Payload] | None = None
+        if config.wants(PersonaliseOption):
+            from ..options.after_the_end.client import answer
+
+            self.instead = answer
 
     def use_model_of(self, client: int) -> None:
         """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
@@ -206,7 +216,7 @@ class Engine:
         found = taken()
         if found is None:
             personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
-            finite = _are_finite([shared, *personal.values()])
+            finite = are_finite([shared, *personal.values()])
         else:
             assert found.shared is not None
             personal, shared, finite = dict(found.personal), found.shared, found.finite
@@ -390,7 +400,9 @@ class Engine:
         key, before = message.config.get("personal-key"), message.config.get("classes-before")
         found = (state if key is None else self.state_of(str(key), client)).load(int(message.config["personal-round"]))
         if before is not None:
-            wider = part("fedpfl.client.earlier_arrays:personal_widened")
+            from fedpfl.client.earlier_arrays import personal_widened
+
+            wider = personal_widened
             found = wider(found, self._first_personal, str(before))
         return found
 
@@ -442,7 +454,7 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     if config.training.augmentation != AUGMENTATIONS[0] and data.has_masks:
         raise ConfigError("augmentation", config.training.augmentation, "must be none: masks would stay as they are")
     ours = config.training.augmentation in AUGMENTATIONS[1:]
-    several = hasattr(data.input_shape, "parts") and config.training.augmentation != AUGMENTATIONS[0]
+    several = isinstance(data.input_shape, Inputs) and config.training.augmentation != AUGMENTATIONS[0]
     if several or (ours and len(data.input_shape) != 3):
         which = "have several inputs" if several else "are not images"
         allowed = f"must be none{', or a function of your own,' * (not several)} for {data.name}, whose samples {which}"
@@ -464,30 +476,8 @@ def is_plain(model: nn.Module) -> bool:
     return all(type(module).__module__.partition(".")[0] in ("torch", "fedpfl") for module in model.modules())
 
 
-def require_finite(local: LocalRound, arrays: Iterable[np.ndarray], finite: bool = True) -> None:
-    """Refuse what a client has trained if arrays are not finite."""
-    if not (finite and _are_finite(arrays)):
-        raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
-
-
-def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
-    return all(np.isfinite(array).all() for array in arrays)
-
-
 def _available_threads() -> int:
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def metrics_of(prefix: str, score: Score) -> dict[str, int | float]:
-    """Return the numbers of a test as they travel."""
-    more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
-    return {
-        **more,
-        **{f"{prefix}-{name}{COUNT}": count for name, (_, count) in score.metrics.items()},
-        f"{prefix}-correct": score.correct,
-        f"{prefix}-loss-sum": score.loss_sum,
-        f"{prefix}-samples": score.samples,
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Mapping, Protocol, cast
 
-from ..core.option import part
 from ..core.settings import Value
 
 # Names the policy's file; fedpfl/client/policy.py reads it.
@@ -27,4 +26,6 @@ class Owner(Protocol):
 
 def guard() -> Owner | None:
     """Return the policy of this device's owner; None if it has none, and an error if it cannot be read."""
-    return cast(Owner, part("fedpfl.client.policy:current")()) if os.environ.get(VARIABLE) else None
+    from fedpfl.client.policy import current
+
+    return cast(Owner, current()) if os.environ.get(VARIABLE) else None

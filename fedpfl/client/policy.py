@@ -190,16 +190,13 @@ def _read(path: Path) -> Policy:
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.reading import entry
+    from ..setup.all_settings import places
     from ..setup.client_models import client_models
 
-    if own_data:
-        yield "data-path", own_data
-    elif not entry(config.data.dataset)[0].own:
-        yield "data-dir", config.data.data_dir
-    elif config.data.data:
-        yield "data", config.data.data
-    if config.run.initial_weights:
-        yield "initial-weights", config.run.initial_weights
+    # Data of the device's own stand in the place of what the run names; a data set is downloaded, or it is the user's.
+    left_out = {"data", "data-dir"} if own_data else {"data-dir"} if entry(config.data.dataset)[0].own else {"data"}
+    yield from {"data-path": own_data}.items() if own_data else ()
+    yield from ((key, place) for key, place in places(config.flat(), "read").items() if key not in left_out)
     for model in (config.run.model, *(model for _, model in client_models(config.run))):
         if model.startswith(_HF):
             yield "model", model[len(_HF) :]

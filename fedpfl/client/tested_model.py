@@ -18,7 +18,6 @@ from ..training.loop import Score, predict
 from ..training.phase import Forward
 from ..version import __version__
 from .device_model import BEST, FOLDER, MAX_TEXT, best_score, is_alike, plain_module, traced, write_model
-from .engine import Engine
 from .policy import PolicyError
 from .state import ClientState
 
@@ -31,7 +30,7 @@ KEPT, KEPT_BEST = 2, 1
 
 
 def keep(
-    engine: Engine, state: ClientState, local: LocalRound, personalised: Forward, score: Score,
+    engine: Any, state: ClientState, local: LocalRound, personalised: Forward, score: Score,
     validation: Score | None, due: bool,
 ) -> None:  # fmt: skip
     """Write a tested model if it is due, and as the best if no earlier one was as good on ``validation`` samples."""
@@ -51,7 +50,7 @@ def keep(
 
 
 def _made(
-    engine: Engine, local: LocalRound, personalised: Forward, score: Score
+    engine: Any, local: LocalRound, personalised: Forward, score: Score
 ) -> tuple[dict[str, Any], Mapping[str, Tensor] | bytes | None]:
     """Return what is to be known of a client's model as it was tested, and the model; nothing of it is sent."""
     about, data, why = _about(engine, local), engine.data, ""
@@ -74,7 +73,7 @@ def _made(
     return about, content
 
 
-def _about(engine: Engine, local: LocalRound) -> dict[str, Any]:
+def _about(engine: Any, local: LocalRound) -> dict[str, Any]:
     data, run = engine.data, engine.config.run
     place = engine.place(local.client)
     standardized = data.scaling(place)

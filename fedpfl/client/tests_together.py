@@ -20,8 +20,9 @@ from ..training.batched_tests import scores_of_many
 from ..training.loop import Score, needs_several
 from ..training.merge import CannotStack
 from ..training.phase import Forward
-from .engine import Engine, is_plain, metrics_of
+from .engine import is_plain
 from .part import Later
+from .scores import metrics_of
 from .together import Answer, ClientsAtOnce
 
 logger = getLogger("fedpfl.client")
@@ -34,7 +35,7 @@ class TestsTogether:
     metrics are asked for or the data have no classes.
     """
 
-    def __init__(self, engine: Engine, memory: ClientsAtOnce) -> None:
+    def __init__(self, engine: Any, memory: ClientsAtOnce) -> None:
         self._engine, self._memory = engine, memory
         self._turns = TurnsByModel()
         # Why clients were tested one after the other.
@@ -114,7 +115,8 @@ class TestsTogether:
             self.alone.add(reason)
             logger.info("%s: a client is tested alone: %s", self._engine.config.method.name, reason)
         try:
-            return self._engine.evaluate(client, message)
+            reply: Payload = self._engine.evaluate(client, message)
+            return reply
         except RAISED as error:  # one client's: the others continue
             return error
 

@@ -7,7 +7,6 @@ import json
 from typing import Sequence
 
 from .errors import printable
-from .option import part
 
 # Names that an error shows, and characters of each.
 MAX_NAMED, MAX_NAME = 12, 40
@@ -24,7 +23,9 @@ def shown(shape: Sequence[int]) -> str:
 def shape_of(stored: Sequence[int] | str) -> tuple[int, ...]:
     """Return a sample's shape, which messages have as text, and files as a list or, of several inputs, as text."""
     if isinstance(stored, str) and not stored[:1].isdecimal():
-        several: tuple[int, ...] = part("fedpfl.options.inputs:inputs_of")(stored)
+        from fedpfl.core.inputs import inputs_of
+
+        several: tuple[int, ...] = inputs_of(stored)
         return several
     return tuple(map(int, stored.split("x") if isinstance(stored, str) else stored))
 

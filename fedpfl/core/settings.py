@@ -19,15 +19,6 @@ from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from .errors import ConfigError, did_you_mean, one_of
-from .option import part
-
-# Settings that are places on the machine that uses them.
-PLACES = (
-    "output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights", "devices-model",
-    "available-clients",
-)  # fmt: skip
-# Of those that may also be something else, the ending of a file.
-FILES = {"available-clients": ".csv"}
 
 Value = Union[bool, int, float, str]
 S = TypeVar("S")
@@ -84,6 +75,7 @@ def setting(
     open_to: Mapping[str, Callable[[str], bool]] | None = None,
     needs: str = "",
     of: str | None = None,
+    tags: str = "",
 ) -> Any:
     """Declare a dataclass field that is a setting.
 
@@ -104,6 +96,10 @@ def setting(
     of : str, optional
         What stands before the key of a setting that several methods have, in place of the method's name; empty for
         nothing.
+    tags : str
+        What else is true of it, in words: ``place`` (a path), ``file`` (whose content makes another run), ``read`` (on
+        clients' machines: a device's owner says where), ``own`` (each side's: no strategy sends it), ``free`` (a
+        resumed run may change it), ``idle`` (results do not depend on it).
 
     Examples
     --------
@@ -126,7 +122,9 @@ def setting(
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
     limits = Limits(above, minimum, maximum, choices, open_to or {})
-    return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits, "needs": needs, "of": of})
+    return dataclasses.field(
+        default=default, metadata={"doc": doc, "limits": limits, "needs": needs, "of": of, "tags": tags.split()}
+    )
 
 
 def needing(key: str, settings: Any, prefix: str = "") -> str:
@@ -212,9 +210,9 @@ def joined(value: Any) -> Any:
 
 
 def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:
-    """Raise ``ConfigError`` for a key that is none of ``keys``; a removed setting may have the default that it had."""
+    """Raise ``ConfigError`` for a key that is none of ``keys``."""
     unknown = {key: value for key, value in values.items() if key not in keys}
-    for key, value in part("fedpfl.setup.removed:still_unknown")(unknown).items() if unknown else ():
+    for key, value in unknown.items():
         hint = did_you_mean(key, sorted(keys)) or "; `fedpfl config` lists all keys"
         raise ConfigError(key, value, "there is no such setting" + hint)
 
@@ -229,22 +227,6 @@ def changed(settings: Any) -> list[str]:
     """Return the keys of settings that are not at their defaults."""
     default = type(settings)()
     return [key_of(f) for f in dataclasses.fields(settings) if getattr(settings, f.name) != getattr(default, f.name)]
-
-
-def require_absolute(values: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
-    for key, place in _places(values):
-        require_absolute_path(key, place)
-
-
-def absolute_places(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return settings whose places no longer depend on the working directory; a place that is not set stays so."""
-    return {**values, **{key: str(Path(place).expanduser().absolute()) for key, place in _places(values)}}
-
-
-def _places(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    given = [(key, str(values[key])) for key in PLACES if values.get(key)]
-    return [(key, place) for key, place in given if place.endswith(FILES.get(key, ""))]
 
 
 def require_absolute_path(key: str, place: str) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..core import custom
 from ..core.errors import DataError, words_of
-from ..core.option import part as imported
 from ..core.samples import IGNORED, MAX_CLASSES
 
 
@@ -94,9 +93,13 @@ class Dataset:
         if not isinstance(self.overlap, (int, np.integer)) or isinstance(self.overlap, bool) or self.overlap < 0:
             raise DataError(f"{self.name}: overlap is {self.overlap!r}, must be a whole number from 0")
         if any(isinstance(x, (tuple, dict)) for x in (self.x_train, self.x_test)):
-            imported("fedpfl.data.packing:pack")(self)
+            from fedpfl.data.packing import pack
+
+            pack(self)
         if hasattr(self.x_train, "columns"):
-            imported("fedpfl.data.datasets.columns:align")(self)
+            from fedpfl.data.datasets.columns import align
+
+            align(self)
         self._set("inputs", getattr(self.x_train, "inputs", None) or self.inputs)
         for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
             if getattr(self, field) is not None:
@@ -106,7 +109,9 @@ class Dataset:
                 raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
             self._set("split", "given")
         if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
-            imported("fedpfl.data.datasets.categories:number_names")(self)
+            from fedpfl.data.datasets.categories import number_names
+
+            number_names(self)
         if self.y_train.dtype.kind == "f":
             self._set("num_classes", self.y_train.shape[1] if self.y_train.ndim > 1 else 1)
             self._set("class_names", self.class_names or numbered(self.num_classes))

@@ -6,13 +6,12 @@ import zlib
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Hashable, Iterable, Sequence, cast
+from typing import TYPE_CHECKING, Any, Hashable, Iterable, Sequence, cast
 
 import numpy as np
 
 from ..core import custom
 from ..core.errors import ConfigError, DataError, printable
-from ..core.option import part as imported
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
@@ -55,7 +54,9 @@ class FederatedData:
         self._cache = SamplesCache(cache_bytes)
         if not settings.division_file:
             self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
-        self.remarks += imported("fedpfl.data.remarks:remarks")(data, settings, shares)
+        from fedpfl.data.remarks import remarks
+
+        self.remarks += remarks(data, settings, shares)
 
     @classmethod
     def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:
@@ -84,17 +85,23 @@ class FederatedData:
             allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, allowed)
         if not isinstance(data.x_train, np.ndarray):
-            imported("fedpfl.data.datasets.lazily:require_unchanged")(data, settings)
+            from fedpfl.data.datasets.lazily import require_unchanged
+
+            require_unchanged(data, settings)
         self._data, self._shares, self._numbers = data, shares, numbers
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         # Each client scales with its own numbers, also test samples that are another client's.
-        gaps = settings.fills_gaps and imported("fedpfl.data.scaling:has_gaps")(data)
+        from fedpfl.data.scaling import has_gaps
+
+        gaps = settings.fills_gaps and has_gaps(data)
         self._inputs_differ = settings.standardize == "client" or gaps
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
-        skew = None if settings.feature_skew == NONE else imported("fedpfl.data.skew:skew")
+        from fedpfl.data.skew import skew as _skew
+
+        skew = None if settings.feature_skew == NONE else _skew
         self._skewed = skew and skew(data, settings, numbers, seed)
         self._scalings: dict[int, Any] = {}
         if self._standardize != NONE and (data.is_image or data.vocabulary):
@@ -215,8 +222,9 @@ class FederatedData:
 
     def division(self) -> dict[str, np.ndarray]:
         """Return who has each sample, as a file of a division has it; ``DataError`` if a sample is in two shares."""
-        made = imported("fedpfl.data.division_file:division_arrays")(self._shares, _samples(self._data))
-        return cast(Dict[str, np.ndarray], made)
+        from fedpfl.data.division_file import division_arrays
+
+        return division_arrays(self._shares, _samples(self._data))
 
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""
@@ -288,7 +296,9 @@ class FederatedData:
     def _prepared(self, i: int, part: str) -> Samples:
         positions = self._part(i, part)
         if not isinstance(self._data.x_train, np.ndarray):
-            lazily = imported("fedpfl.data.datasets.lazily:samples_at")
+            from fedpfl.data.datasets.lazily import samples_at
+
+            lazily = samples_at
             return cast(Samples, lazily(positions, partial(self._inputs, i=i), self._labels(positions, i)))
 
         def prepare() -> Samples:
@@ -311,7 +321,9 @@ class FederatedData:
         return self._permutation(i)[y] if self._permute else y
 
     def _permutation(self, i: int) -> np.ndarray:
-        found: np.ndarray = imported("fedpfl.data.skew:label_permutation")(self._numbers[i], self.num_classes)
+        from fedpfl.data.skew import label_permutation
+
+        found: np.ndarray = label_permutation(self._numbers[i], self.num_classes)
         return found
 
     def _own_labels(self, positions: np.ndarray, i: int) -> np.ndarray:
@@ -336,7 +348,9 @@ class FederatedData:
     def _measured(self, clients: Iterable[int]) -> Any:
         positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
         taken = _take(self._data.x_train, self._data.x_test, positions)
-        return imported("fedpfl.data.scaling:Scaling").of(taken, self._data.inputs)
+        from fedpfl.data.scaling import Scaling
+
+        return Scaling.of(taken, self._data.inputs)
 
     def _inputs(self, positions: np.ndarray, i: int) -> torch.Tensor:
         import torch
@@ -371,7 +385,9 @@ def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
     if settings.partitioner not in (AUTO, "natural"):
         return None
     owned = owners(settings, seed)
-    return None if owned is None else int(imported("fedpfl.data.natural:natural_clients")(*owned, settings))
+    from fedpfl.data.natural import natural_clients
+
+    return None if owned is None else int(natural_clients(*owned, settings))
 
 
 def with_partitioner(settings: DataSettings, seed: int = 0) -> DataSettings:
@@ -380,7 +396,9 @@ def with_partitioner(settings: DataSettings, seed: int = 0) -> DataSettings:
 
 
 def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | None = None) -> list[Share]:
-    read = imported("fedpfl.data.division_file:read_division")
+    from fedpfl.data.division_file import read_division
+
+    read = read_division
     shares: list[Share] = read(Path(settings.division_file).expanduser(), _samples(data))
     if num_clients not in (None, len(shares)):
         allowed = f"must be {len(shares)}, the number of clients in {settings.division_file}"

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..core.custom import article
 from ..core.errors import DataError
+from ..core.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Input, Inputs, inputs_of
 from ..core.names import difference
-from ..options.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Input, Inputs, inputs_of
 from .dataset import Dataset, array
 
 # Arrays of a file: x_NAME, or x_train_NAME and so on; inputs without names have their places, from 0.

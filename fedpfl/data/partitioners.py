@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
-from ..core.option import part
 from ..core.rng import generator
 from .dataset import Dataset
 from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, partitioner
@@ -198,20 +197,26 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         cut = cut if given else cut_share(everything, settings, seed, labels=labels, overlap=data.overlap)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
-        divided = part("fedpfl.data.given_tests:shares")
+        from fedpfl.data.given_tests import shares as _shares
+
+        divided = _shares
         shares = divided(data, settings, num_clients, seed, partial(deal, learnt, "train"))
     else:
         dealt = deal(everything, "all")
         shares = [cut_share(mine, settings, seed, i, labels[mine], data.overlap) for i, mine in enumerate(dealt)]
     if len(held):
-        shares = part("fedpfl.data.given_tests:with_validation")(shares, data, settings, seed)
+        from fedpfl.data.given_tests import with_validation
+
+        shares = with_validation(shares, data, settings, seed)
     _check_shares(shares, settings, data)
     return shares
 
 
 def _entry(settings: DataSettings) -> PartitionerEntry:
     if is_flower(settings.partitioner):
-        return PartitionerEntry(part("fedpfl.data.flower_datasets:deal"), draws=False, cuts=False, tasks=None)
+        from fedpfl.data.flower_datasets import deal
+
+        return PartitionerEntry(deal, draws=False, cuts=False, tasks=None)
     return PARTITIONERS[settings.partitioner]
 
 
@@ -259,7 +264,9 @@ def _cut(
         return positions, positions[:0]
     if settings.split == "time":
         # Windows that share rows with the first one that is cut off belong to neither part.
-        apart = part("fedpfl.data.overlap:first_apart")(n, count, overlap, settings, client, what)
+        from fedpfl.data.overlap import first_apart
+
+        apart = first_apart(n, count, overlap, settings, client, what)
         return positions[:apart], positions[n - count :]
     rng = generator(seed, f"{what} split", client)
     order = rng.permutation(n)

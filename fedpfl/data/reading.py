@@ -10,7 +10,6 @@ import numpy as np
 from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError
-from ..core.option import part
 from .dataset import Dataset
 from .registry import DATASETS, DatasetInfo, Loader, table
 from .settings import READING, DataSettings
@@ -40,7 +39,9 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
     if name in DATASETS and name not in custom.entry_point_names("dataset"):
         return DATASETS[name]
-    found: tuple[DatasetInfo, Loader] = part("fedpfl.data.datasets.by_name:entry")(name)
+    from fedpfl.data.datasets.by_name import entry as _entry
+
+    found: tuple[DatasetInfo, Loader] = _entry(name)
     return found
 
 
@@ -57,7 +58,9 @@ def load(settings: DataSettings, seed: int = 0) -> Dataset:
         names = ", ".join(one.name for one in table() if one.own)
         raise ConfigError("data", settings.data, f'is not used with dataset = "{settings.dataset}"; use one of {names}')
     if info.download and shortcut(settings).is_file():
-        found: Dataset = part("fedpfl.data.datasets.npz:read_npz")(shortcut(settings), info.name)
+        from fedpfl.data.datasets.npz import read_npz
+
+        found: Dataset = read_npz(shortcut(settings), info.name)
         return found
     drawn = {"seed": settings.partition_seed or seed} if getattr(loader, "draws", False) else {}
     found = loader(settings, **drawn)
@@ -80,7 +83,9 @@ def _load_once(settings: DataSettings, files: int) -> Dataset:
 def state_of_files(settings: DataSettings) -> int:
     """Return a number of the names, sizes and times of a user's files: another one once they have changed."""
     given = [place for place in (settings.data, settings.division_file, settings.tokenizer) if place]
-    return int(part("fedpfl.data.file_state:state_of")(given)) if given else 0
+    from fedpfl.data.file_state import state_of
+
+    return int(state_of(given)) if given else 0
 
 
 def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None, int] | None:
@@ -91,7 +96,9 @@ def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     info, _ = entry(settings.dataset)
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
     if settings.dataset == "npz" or (info.download and path.is_file()):
-        found = part("fedpfl.data.datasets.npz:owners_in")(path)
+        from fedpfl.data.datasets.npz import owners_in
+
+        found = owners_in(path)
         return None if found is None else (*found, 0)
     if not info.owned:
         return None
@@ -104,5 +111,7 @@ def fetch(settings: DataSettings) -> None:
     if not entry(settings.dataset)[0].download or shortcut(settings).is_file():
         return
     # A look at the names only: torchvision would read all of the files.
-    if not all(path.exists() for path in part("fedpfl.data.datasets.published:downloaded")(settings)):
+    from fedpfl.data.datasets.published import downloaded
+
+    if not all(path.exists() for path in downloaded(settings)):
         load(settings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..options.inputs import Inputs
+    from ..core.inputs import Inputs
     from .dataset import Dataset
 
 

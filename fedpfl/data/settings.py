@@ -76,11 +76,13 @@ class DataSettings:
         "Data set; `fedpfl datasets` lists all. The first six read your own data.",
         choices=dataset_names,
         open_to={custom.FORM: custom.is_reference},
+        tags="own",
     )
-    data: str = setting("", "Your own data.")
+    data: str = setting("", "Your own data.", tags="place file read free")
     data_dir: str = setting(
         "~/.fedpfl/data",
         "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",
+        tags="place read free idle",
     )
     normalize: str = setting(
         HALF,
@@ -110,6 +112,7 @@ class DataSettings:
     tokenizer: str = setting(
         "",
         "Makes numbers of the texts in a table's only feature column.",
+        tags="place file read",
     )
     label_column: str = setting("label", "Table column with the label; with a loss of numbers, several between commas.")
     client_column: str = setting(
@@ -150,6 +153,7 @@ class DataSettings:
         0,
         "Number of clients. 0: one per node; in `fedpfl run`, the natural clients of the data, or 10.",
         minimum=0,
+        tags="own",
     )
     num_classes: int = setting(
         0,
@@ -166,6 +170,7 @@ class DataSettings:
     division_file: str = setting(
         "",
         "Assigns each sample to a client, in place of the partitioner and the split.",
+        tags="place file read free",
     )
     partition_seed: int = setting(
         0,

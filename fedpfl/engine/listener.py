@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.extras import Extras
-from ..core.option import part
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..results.record import Round
@@ -64,7 +63,9 @@ class Listener:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        part("fedpfl.options.own_code:require_hooks")("listener", cls, Listener)
+        from fedpfl.options.own_code import require_hooks
+
+        require_hooks("listener", cls, Listener)
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Prepare for the rounds; the clients are known, and ``remarks`` is what a user should know of them."""

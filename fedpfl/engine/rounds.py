@@ -20,7 +20,6 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reas
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
-from ..core.option import part
 from ..core.payload import EVALUATION_ONLY, Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
@@ -81,7 +80,9 @@ class RoundLoop:
     ) -> None:
         self.rule = rule
         ours = type(rule).__module__.startswith("fedpfl.")
-        self._own = None if ours else part("fedpfl.engine.own_rule:OwnRule")(rule)
+        from fedpfl.engine.own_rule import OwnRule
+
+        self._own = None if ours else OwnRule(rule)
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()
@@ -171,7 +172,9 @@ class RoundLoop:
         requests = self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
-        of_groups = part("fedpfl.engine.sums:of_groups") if transport.adds and self.rule.has_groups else None
+        from fedpfl.engine.sums import of_groups as _of_groups
+
+        of_groups = _of_groups if transport.adds and self.rule.has_groups else None
         replies = of_groups and of_groups(self, transport, requests)
         self.combine(number, replies or transport.replies(requests, wait, self.fail))
         self.attendance.trained(self.round, chosen)

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..core.errors import FedpflError
 from ..core.option import TaskFacts
-from ..core.option import part as imported
 from ..core.server_view import new_clients
 from ..results.history import Patience
 from ..results.record import Round
@@ -18,8 +17,8 @@ from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
+from . import options
 from .agreement import Agreement, agree
-from .attendance import Attendance
 from .listener import Listener, Server
 from .rounds import RoundLoop
 from .transport import Transport
@@ -87,17 +86,17 @@ def run_federation(
 
     ``remarks`` are for users before round 1, in addition to those on settings and clients.
     """
-    if instead := config.last("instead", None):
-        done: RunFolder = instead(transport, config)
+    if (done := options.instead_of_rounds(transport, config)) is not None:
         return done
     goes_on = config.run.resume or config.run.continue_from
-    beginning: Beginning = (imported("fedpfl.engine.going_on:beginning") if goes_on else Beginning)(config)
+    from fedpfl.engine.going_on import beginning as _beginning
+
+    beginning: Beginning = (_beginning if goes_on else Beginning)(config)
     folder = beginning.folder
     with folder.exclusive():
         reason, following = "the run was interrupted", list[Listener]()
         try:
-            followers = [listener for part in config.parts("follower") for listener in part(config, folder)]
-            following += [*followers, *listeners]
+            following += [*options.followers(config, folder), *listeners]
             _run(transport, config, beginning, following, remarks)
             reason = ""
         except Exception as error:  # of any kind: the folder records that the run failed, and the error is raised again
@@ -116,7 +115,7 @@ def _run(
     folder = beginning.folder
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     beginning.open()
-    attendance = config.last("attendance", _usual)(config, folder, transport)
+    attendance = options.attendance(config, folder, transport)
     task = folder.task()
     found = transport.find_clients(config, task["state_key"], task.get("identities"), beginning.task_before)
     agreed = agree(config, attendance.present_at_start(found))
@@ -125,13 +124,11 @@ def _run(
     rule = make_rule(config, agreed.clients, agreed.sharing)
     attendance.take_rule(rule)
     server = Server(config, folder, agreed, rule, extras_of(config, agreed.model, agreed.sharing))
-    own = [listener for part in config.parts("listener") if (listener := part(server)) is not None]
-    listeners = [*own, Recorder(folder, config.run.early_stop, config.run.choose_by), *following]
+    listeners = [*options.listeners(server), Recorder(folder, config.run.early_stop, config.run.choose_by), *following]
     for listener in listeners:
         listener.run_started(folder, task.get("remarks", []))
     kind = config.training.kind
-    make = part(config) if (part := config.last("loop", None)) else RoundLoop
-    loop = make(
+    loop = options.loop(config)(
         rule, config.run, task["state_key"], server.extras, listeners, counted=kind.counted,
         several=not kind.classes, continued=task.get("continued", {}).get("personal", ()), attendance=attendance,
     )  # fmt: skip
@@ -139,13 +136,10 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=beginning.finished + 1)
-    folder.finish(rule, imported("fedpfl.results.summary:summary")(folder))
-    for afterwards in config.parts("afterwards"):
-        afterwards(transport, server)
+    from fedpfl.results.summary import summary
 
-
-def _usual(config: Config, folder: RunFolder, transport: Transport) -> Attendance:
-    return Attendance(config.run)
+    folder.finish(rule, summary(folder))
+    options.afterwards(transport, server)
 
 
 def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:

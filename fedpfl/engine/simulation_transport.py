@@ -25,11 +25,11 @@ from ..client.forks import in_one_process
 from ..core import settings as s
 from ..core.errors import RAISED, ConfigError, FedpflError, in_one_line
 from ..core.files import private_folder
-from ..core.option import part
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..data import partition_counts
 from ..options import own_code
+from ..options.after_the_end import PersonaliseOption
 from ..options.worker_limits import WorkerLimits
 from ..setup.config import Config
 from .transport import Fail, Request, Transport, Wait
@@ -95,10 +95,14 @@ class SimulationTransport(Transport):
         # Who runs the clients, if it is not this process, one after the other.
         self.crew: Any = None
         if self.workers:
-            processes = part("fedpfl.engine.worker_processes:WorkerProcesses")
+            from fedpfl.engine.worker_processes import WorkerProcesses
+
+            processes = WorkerProcesses
             self.crew = processes(config, self._engine, self.workers, fork, printed)
         elif trains_together(config):
-            self.crew = part("fedpfl.engine.at_once:AtOnce")(self._engine)
+            from fedpfl.engine.at_once import AtOnce
+
+            self.crew = AtOnce(self._engine)
 
     def __enter__(self) -> SimulationTransport:
         """Begin; workers are started with the first requests."""
@@ -219,7 +223,7 @@ def trains_together(config: Config) -> bool:
     """Return whether a process trains clients as one batch; not where something else is done in place of training."""
     at_once = config.training.clients_at_once
     asked = at_once > 1 or (at_once == 0 and config.training.device == "cuda")
-    return asked and config.last("train", None) is None
+    return asked and not config.wants(PersonaliseOption)
 
 
 def default_workers(config: Config) -> int:

@@ -11,8 +11,8 @@ from flwr.clientapp import ClientApp
 from ..bench.device.forward import forward
 from ..core.errors import FedpflError
 from ..core.payload import Payload, is_probe
-from ..core.settings import require_absolute
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
+from ..setup.all_settings import require_absolute
 
 logger = getLogger("flwr")
 app = ClientApp()

@@ -19,8 +19,6 @@ from .named_arrays import NOT_SENT
 
 logger = getLogger("flwr")
 
-# What an option brings for the server's side of fedpfl's loop.
-_OF_SERVER = {"listener", "follower", "attendance", "loop", "instead", "afterwards"}
 # Settings of a run's folder and of its end.
 _OF_RUN = ("resume", "continue-from", "run-name", "output-dir", "early-stop", "test-at")
 # What a strategy without a model does not know enough for.
@@ -35,7 +33,7 @@ def require_settings(config: Config, has_model: bool) -> None:
         for option in config.options
         # The limit of norms is a part of every strategy.
         if option.wanted(config) and not isinstance(option.settings, NormLimitSettings)
-        if not _OF_SERVER.isdisjoint(option.parts)
+        if option.at_server
         for key, _ in s.items(option.settings)
     ]
     for key in (*_OF_RUN, *own):

@@ -15,15 +15,13 @@ from flwr.app import Array, ArrayRecord
 
 from ..core.errors import LayoutError
 from ..core.layout import Layout
-from ..core.settings import PLACES, Value
+from ..core.settings import Value
+from ..setup.all_settings import tagged
 from .messages import SETTINGS, numpy_of
 
 EXTRAS = "extras"
 # Settings that each side has for itself: what its own code is, where its files are, and how the server runs.
-NOT_SENT = frozenset({
-    *PLACES, "method", "model", "client-models", "dataset", "num-clients", "fraction-train", "run-name", "resume",
-    "continue-from", "personalise", "listeners",
-})  # fmt: skip
+NOT_SENT = tagged("place") | tagged("own")
 # The longest text of settings that is read.
 MAX_SETTINGS_BYTES = 100_000
 

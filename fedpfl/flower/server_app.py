@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
             "the SuperLink, avoids it",
         )
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
-    from ..core.settings import require_absolute
+    from ..setup.all_settings import require_absolute
     from .strategy import run_over_flower
 
     if os.environ.get(SHORT_PAUSES):  # only a bench of this package sets it

@@ -13,8 +13,7 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import private_folder
-from ..core.option import part
-from ..core.settings import Value, absolute_places
+from ..core.settings import Value
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
@@ -22,9 +21,10 @@ from ..methods import discover
 from ..models import require_known
 from ..options import own_code
 from ..options.after_the_end import PersonaliseSettings
-from ..options.participation import ParticipationSettings
+from ..options.participation import ParticipationOption, ParticipationSettings
+from ..options.virtual_time import VirtualTimeOption
 from ..results.run_folder import RunFolder, find_run
-from ..setup.all_settings import check_keys, know_method
+from ..setup.all_settings import absolute_places, check_keys, know_method
 from ..setup.config import Config
 from ..training.device import require_device
 
@@ -48,7 +48,9 @@ class Plan:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
         if self.config.of(PersonaliseSettings).on or not self.folder.finished:
             return False
-        return part("fedpfl.launch.resuming:is_over")(self)  # type: ignore[no-any-return]
+        from fedpfl.launch.resuming import is_over
+
+        return is_over(self)  # type: ignore[no-any-return]
 
 
 def prepare(
@@ -79,7 +81,9 @@ def prepare(
     if resume is None and continued is None:
         check_keys(values)
     else:
-        stored = part("fedpfl.launch.resuming:stored_settings")(resume, continued, values, given)
+        from fedpfl.launch.resuming import stored_settings
+
+        stored = stored_settings(resume, continued, values, given)
         if continued is not None and (num_clients or "data" in given or "dataset" in given):
             default_clients, stored["num-clients"] = stored["num-clients"], given.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
@@ -87,11 +91,15 @@ def prepare(
     config = Config.parse(values)
     models = {config.run.model, config.run.model_of(0)}
     if config.run.client_models:
-        models |= {model for _, model in part("fedpfl.setup.client_models:client_models")(config.run)}
+        from fedpfl.setup.client_models import client_models
+
+        models |= {model for _, model in client_models(config.run)}
     for model in models:
         require_known(model)
     if config.run.metrics:
-        part("fedpfl.training.measure:find")(config.run.metrics)
+        from fedpfl.training.measure import find
+
+        find(config.run.metrics)
     config.training.augmentation_of()  # an error of it comes before any process starts
     decided: dict[str, Value] = {}
     if not config.run.resume:
@@ -100,7 +108,9 @@ def prepare(
     given_number = _clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
     if config.run.continue_from and not config.run.resume:
-        decided["continue-from"] = str(part("fedpfl.launch.resuming:EarlierRun").continued(config).path)
+        from ..results.earlier_run import EarlierRun
+
+        decided["continue-from"] = str(EarlierRun.continued(config).path)
     if replay := config.of(ParticipationSettings).replay:
         decided["replay"] = str(find_run(replay, Path(config.run.output_dir), "replay").path)
     decided["run-name"] = config.run.run_name or _new_name(config)
@@ -108,9 +118,17 @@ def prepare(
     config = Config.parse({**absolute_places(config.flat()), **decided})
     require_device(config.training)
     over = config.of(PersonaliseSettings).on
-    for check in [] if over else config.parts("plan"):
+    if not over and config.wants(ParticipationOption):
+        from ..options.participation.available import check
+
         check(config)
-    run = part("fedpfl.launch.resuming:reopened")(config, over) if config.run.resume else _fresh(config)
+    if not over and config.wants(VirtualTimeOption):
+        from ..options.virtual_time.devices import read_bench
+
+        read_bench(config)
+    from fedpfl.launch.resuming import reopened
+
+    run = reopened(config, over) if config.run.resume else _fresh(config)
     return Plan(None if app is None else app.resolve(), config, run)
 
 

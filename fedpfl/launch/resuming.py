@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.registry import AUTO
-from ..results.earlier_run import FREE_ON_RESUME, EarlierRun
+from ..results.earlier_run import EarlierRun
 from ..results.run_folder import RunFolder, find_run
 from ..setup.config import Config, RunSettings
-from ..setup.removed import require_there
 from .plan import Plan
 
 
@@ -19,8 +18,6 @@ def stored_settings(
 ) -> dict[str, Any]:
     """Return the settings of a run that is resumed, or else continued, with those that are ``given``."""
     run = find_run(str(resume or continued), Path(str(values.get("output-dir", RunSettings.output_dir))))
-    # Its rounds cannot go on as they were.
-    require_there({key: value for key, value in run.config().items() if key not in FREE_ON_RESUME})
     if resume is None:
         return _with_clients({**run.config(), **given, "continue-from": str(run.path)}, run)
     where = {"run-name": run.path.name, "output-dir": str(run.path.parent), "resume": True}

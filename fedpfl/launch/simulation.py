@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from ..core.errors import NoPlainModel
-from ..core.option import part
 from ..engine.listener import Listener
 from ..engine.server_run import run_federation
 from ..engine.simulation_transport import SimulationTransport
@@ -54,7 +53,9 @@ def run(
     """
     with shown, logged(shown), global_state_kept():
         if plan.has_finished():
-            shown.line(f"note: {part('fedpfl.launch.resuming:how_to_continue')(plan)}")
+            from fedpfl.launch.resuming import how_to_continue
+
+            shown.line(f"note: {how_to_continue(plan)}")
         else:
             shown.show_step("reading the data")
             simulate(plan.config, [shown, *listeners], workers, shown.printed)

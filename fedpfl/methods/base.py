@@ -22,7 +22,7 @@ from ..core.custom import article
 from ..core.errors import ConfigError, LayoutError
 from ..core.extras import Extra
 from ..core.layout import Layout
-from ..core.option import NoSettings, part
+from ..core.option import NoSettings
 from ..core.payload import Payload
 from ..core.pixels import HALF
 from ..core.rng import generator
@@ -252,7 +252,9 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        part("fedpfl.options.own_code:require_hooks")("method", cls, Method)
+        from fedpfl.options.own_code import require_hooks
+
+        require_hooks("method", cls, Method)
         for key in cls.refuses:
             if key not in REFUSABLE:
                 raise ConfigError("method", cls.__name__, f"refuses {key!r}; it can refuse {', '.join(REFUSABLE)}")

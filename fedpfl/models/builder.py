@@ -6,8 +6,8 @@ from functools import partial
 
 from ..core import custom
 from ..core.errors import ConfigError
+from ..core.inputs import Inputs
 from ..core.names import shown
-from ..core.option import part
 from .registry import MODELS, BaseHeadModel, Shape, source_of
 
 
@@ -22,14 +22,16 @@ def build(
     otherwise; an ``Inputs`` of several. ``download``: a source may fetch pretrained weights from the internet.
     """
     source = source_of(name)
-    if hasattr(input_shape, "parts") and (source is not None or _is_registered(name)):
+    if isinstance(input_shape, Inputs) and (source is not None or _is_registered(name)):
         raise ConfigError("model", name, f"takes one input, and the data have {input_shape}: give a model of your own")
     if source is not None:
         model = source(name.partition(":")[2], input_shape, num_classes, vocabulary, download)
     elif _is_registered(name):
         model = _registered(name, input_shape, num_classes, vocabulary)
     else:
-        model = part("fedpfl.models.user_model:named")(name, input_shape, num_classes, vocabulary)
+        from fedpfl.models.user_model import named
+
+        model = named(name, input_shape, num_classes, vocabulary)
     model.input_shape, model.vocabulary = input_shape, vocabulary
     model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
     return model
@@ -38,7 +40,9 @@ def build(
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     if source_of(name) is None and not _is_registered(name):
-        part("fedpfl.options.own_code:find")("model", name, MODELS)
+        from fedpfl.options.own_code import find
+
+        find("model", name, MODELS)
 
 
 def _is_registered(name: str) -> bool:

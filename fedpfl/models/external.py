@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
+from fedpfl.core.inputs import Inputs
 from fedpfl.core.names import shown
 from fedpfl.options.own_code import global_state_kept
 
@@ -104,7 +105,7 @@ def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:
 
 def made_up(shape: Shape, vocabulary: int = 0) -> Tensor:
     """Return samples whose numbers are not all the same, so that a layer which is left out shows."""
-    if hasattr(shape, "parts"):
+    if isinstance(shape, Inputs):
         return cast(Tensor, cast(Any, shape).example(PROBES))
     size = torch.Size((PROBES, *shape))
     x = torch.arange(size.numel()).reshape(size)

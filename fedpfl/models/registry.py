@@ -8,7 +8,6 @@ from typing import Callable, NamedTuple, Tuple
 from torch import Tensor, nn
 
 from fedpfl.core import custom
-from fedpfl.core.option import part
 from fedpfl.core.registry import Registry
 from fedpfl.models.sources import SOURCES
 
@@ -164,7 +163,12 @@ Source = Callable[[str, Shape, int, int, bool], BaseHeadModel]
 def source_of(name: str) -> Source | None:
     """Return the source that a name of the form ``PREFIX:WORD`` is for; None for other names."""
     prefix, colon, _ = name.partition(":")
-    return part(SOURCES[prefix][1]) if colon and prefix in SOURCES else None
+    if not (colon and prefix in SOURCES):
+        return None
+    from . import external
+
+    source: Source = getattr(external, SOURCES[prefix][1])
+    return source
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Sequence, Tuple
 from torch import Tensor, nn
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.options.inputs import Inputs
+from fedpfl.core.inputs import Inputs
 
 from .registry import BaseHeadModel
 

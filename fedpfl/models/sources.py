@@ -7,10 +7,10 @@ from typing import Callable
 # What users write, and the function that builds it, by the prefix of the name.
 SOURCES = {
     "torchvision": (
-        "torchvision:NAME for a classification model of torchvision", "fedpfl.models.external:torchvision_model",
+        "torchvision:NAME for a classification model of torchvision", "torchvision_model",
     ),
-    "timm": ("timm:NAME for one of timm (extra timm)", "fedpfl.models.external:timm_model"),
-    "hf": ("hf:FOLDER for a folder of Hugging Face's transformers (extra hf)", "fedpfl.models.external:hf_model"),
+    "timm": ("timm:NAME for one of timm (extra timm)", "timm_model"),
+    "hf": ("hf:FOLDER for a folder of Hugging Face's transformers (extra hf)", "hf_model"),
 }  # fmt: skip
 
 
@@ -21,3 +21,10 @@ def sources() -> dict[str, Callable[[str], bool]]:
         return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
 
     return {about: has(prefix) for prefix, (about, _) in SOURCES.items()}
+
+
+def names() -> list[str]:
+    """Return the names of the models of this package, and of installed packages."""
+    from .registry import names as found
+
+    return found()

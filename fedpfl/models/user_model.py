@@ -12,8 +12,8 @@ from torch import nn
 
 from ..core import custom
 from ..core.errors import ConfigError, did_you_mean
+from ..core.inputs import Inputs
 from ..core.names import shown
-from ..core.option import part
 from ..options import own_code
 from .builder import build
 from .external import made_up, with_head
@@ -56,8 +56,10 @@ def named(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> B
     built = own_code.call("model", name, found, offered)
     if not isinstance(built, nn.Module):
         raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
-    if hasattr(input_shape, "parts"):
-        part("fedpfl.models.several_inputs:take_apart")(built, input_shape, name)
+    if isinstance(input_shape, Inputs):
+        from fedpfl.models.several_inputs import take_apart
+
+        take_apart(built, input_shape, name)
     return with_head(built, input_shape, num_classes, vocabulary, name=name)
 
 
@@ -89,8 +91,10 @@ def outputs_of(model: OwnModel, input_shape: Shape) -> int:
     if needs_classes(model):
         raise ConfigError("num_classes", 0, f"must be given: {name_of(model)} is built for a number of classes")
     module = made(model, input_shape, 0).eval()
-    if hasattr(input_shape, "parts"):
-        part("fedpfl.models.several_inputs:take_apart")(module, input_shape, name_of(model))
+    if isinstance(input_shape, Inputs):
+        from fedpfl.models.several_inputs import take_apart
+
+        take_apart(module, input_shape, name_of(model))
     try:
         with torch.no_grad():
             return int(module(made_up(input_shape)).shape[1])

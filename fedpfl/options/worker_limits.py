@@ -19,12 +19,14 @@ class WorkerLimits:
         0.0,
         "Seconds that a client of `fedpfl run` may take for a message; one that takes longer fails. 0: no limit.",
         minimum=0,
+        tags="idle",
     )
     worker_memory: float = setting(
         0.0,
         "GiB of memory that a worker of `fedpfl run` may take besides what it starts with, on Linux; a client that "
         "needs more fails. 0: no limit.",
         minimum=0,
+        tags="idle",
     )
 
 

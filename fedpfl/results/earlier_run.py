@@ -19,8 +19,8 @@ from ..core.files import open_regular, private_folder, write_atomically
 from ..core.names import other_than
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
 from ..options import own_code
+from ..setup.all_settings import tagged
 from ..setup.config import Config
-from ..setup.removed import REMOVED
 from ..version import __version__
 from .run_folder import GLOBAL, KEPT_CHECKPOINTS, PERSONALISED, RunFolder, find_run, task_of, writer
 
@@ -29,13 +29,7 @@ _NEWER = f"it was written by fedpfl {{}}, which is newer than this one ({__versi
 
 
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
-FREE_ON_RESUME = frozenset({
-    "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "round-deadline", "round-deadline-pace", "min-replies", "min-clients", "max-client-samples",
-    "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "update-norm-limit", "device-models", "device-models-kept", "personalise",
-    "missed-timeout", "listeners",
-})  # fmt: skip
+FREE_ON_RESUME = tagged("free")
 
 
 class EarlierRun(RunFolder):
@@ -50,7 +44,7 @@ class EarlierRun(RunFolder):
         same = dict(config.flat())
         if is_newer(theirs := str(folder.task().get("written_by", {}).get("fedpfl", ""))):
             raise StateError(f"{folder.path}: {_NEWER.format(theirs)}: resume it with that version")
-        for key in sorted(stored.keys() - same.keys() - REMOVED.keys()):
+        for key in sorted(stored.keys() - same.keys()):
             raise ConfigError(key, stored[key], f"{folder.path / 'config.toml'} has it, and there is no such setting")
         joined = more_clients and same["num-clients"] > stored["num-clients"]
         if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
@@ -179,7 +173,7 @@ class EarlierRun(RunFolder):
                 found.append("the code of your own that it uses has changed since")
         except FedpflError as error:
             return [*found, f"its settings cannot be checked here: {error}"]
-        for key in sorted(values.keys() - known.keys() - REMOVED.keys()):
+        for key in sorted(values.keys() - known.keys()):
             found.append(f"config.toml has {key} = {values[key]!r:.100}, and there is no such setting")
         return found
 

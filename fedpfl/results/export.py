@@ -18,8 +18,8 @@ from ..client.earlier_arrays import personal_place, personal_widened
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import private_folder, write_atomically
+from ..core.inputs import Inputs
 from ..core.names import shape_of
-from ..core.option import part
 from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
@@ -86,8 +86,10 @@ def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[s
 def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
     """Return a model as TorchScript or ONNX, which gives what it gives for batches of any size."""
     shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
-    if hasattr(shape, "parts"):
-        program: bytes = part("fedpfl.results.programs:program")(module, shape, form)
+    if isinstance(shape, Inputs):
+        from fedpfl.results.programs import program as _program
+
+        program: bytes = _program(module, shape, form)
         return program
     shape, rng = (PROGRAM_BATCH, *shape), generator(0, "export")
     x = torch.from_numpy(rng.integers(0, vocabulary, shape) if vocabulary else rng.random(shape, np.float32))
@@ -242,7 +244,9 @@ def _plain(
             arrays = complete_arrays(start, arrays)
     plain.load_state_dict(arrays)
     original = models.original_module(plain).eval()
-    return part("fedpfl.models.several_inputs:released")(original) if hasattr(shape, "parts") else original
+    from fedpfl.models.several_inputs import released
+
+    return released(original) if isinstance(shape, Inputs) else original
 
 
 def _shared_model(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor] | None:

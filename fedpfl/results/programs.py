@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..client.device_model import is_alike
 from ..core.errors import NoPlainModel
+from ..core.inputs import Inputs
 from ..models.several_inputs import call_of
-from ..options.inputs import Inputs
 
 _jit: Any = torch.jit  # whose functions have no types
 # Batches with which a program is compared with its model.

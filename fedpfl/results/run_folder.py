@@ -37,7 +37,6 @@ from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, pr
 from ..core.files import locked, naming, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.names import stored
-from ..core.option import part
 from ..core.stored import (
     MAX_JSON,
     Stored,
@@ -59,7 +58,6 @@ from .record import Round
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
 GLOBAL, PERSONALISED = "global.safetensors", "personalised.jsonl"
-_KEPT = "fedpfl.results.latest:kept"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -189,7 +187,9 @@ class RunFolder:
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old[1].unlink()
         if self._curves is None:
-            self._curves = part("fedpfl.results.curves:Curves")(self.path)
+            from fedpfl.results.curves import Curves
+
+            self._curves = Curves(self.path)
         self._curves.add(line)
         return line
 
@@ -205,25 +205,20 @@ class RunFolder:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def config(self) -> Stored:
-        """Return the stored settings; those that are called otherwise now, by that key."""
+        """Return the stored settings."""
         path = self.path / "config.toml"
         try:
-            found: Stored = part(_KEPT)(path, read_toml)
-            same = found.keys() <= {*part("fedpfl.setup.all_settings:keys_of")(str(found.get("method", "")))}
-            return Stored(path, (found if same else part("fedpfl.setup.removed:renewed")(found)).items())
+            from .latest import kept
+
+            return Stored(path, kept(path, read_toml).items())
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
 
     def parsed(self) -> Config:
-        """Return the settings; ``ConfigError`` if the run's method had one that there is no more."""
-        values = self.config()
-        config = Config.parse(values)
-        if gone := values.keys() - config.flat().keys():
-            own = {key: values[key] for key in gone if key.startswith(f"{config.method.name}-")}
-            part("fedpfl.setup.removed:require_there")(own)
-        return config
+        """Return the settings."""
+        return Config.parse(self.config())
 
     def described(self) -> Stored:
         """Return :meth:`task` of a run whose clients are found."""
@@ -250,7 +245,9 @@ class RunFolder:
 
     def history(self) -> History:
         """Return the recorded rounds, whose lines stay as they are: they may be kept for the next call."""
-        lines = part(_KEPT)(self.path / "metrics.jsonl", lambda _: self.metrics())
+        from .latest import kept
+
+        lines = kept(self.path / "metrics.jsonl", lambda _: self.metrics())
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 
@@ -319,7 +316,9 @@ class RunFolder:
 
 def writer(config: Config) -> dict[str, str]:
     """Return which code writes a run."""
-    own = part("fedpfl.options.own_code:fingerprint")(config.flat())
+    from fedpfl.options.own_code import fingerprint
+
+    own = fingerprint(config.flat())
     return {"fedpfl": __version__, "code": code_hash.of_package(), "own_code": own}
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.layout import rounded
-from ..core.option import part
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client, Federation
@@ -132,7 +131,9 @@ class Rule(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        part("fedpfl.options.own_code:require_hooks")("rule", cls, Rule)
+        from fedpfl.options.own_code import require_hooks
+
+        require_hooks("rule", cls, Rule)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
         named = (name for base in reversed(cls.__mro__) for name in vars(base).get("remembers", ()))
         cls.remembers = tuple(dict.fromkeys(named))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import Field
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Mapping
 
 from ..core import custom
 from ..core import settings as s
-from ..core.option import options, part
 from ..data.settings import DataSettings
 from ..methods import find, own_settings, settings_of_methods
+from ..options import OPTIONS
 from ..training.settings import TrainingSettings
 from .config import RunSettings
 
@@ -21,7 +24,7 @@ SEVERAL, METHOD = "Several methods", "Method "
 def _common() -> list[tuple[str, type]]:
     """Return title and settings class of every part that all methods have."""
     own = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
-    return [*own, *((option.title, option.Settings) for option in options() if s.keys(option.Settings))]
+    return [*own, *((option.title, option.Settings) for option in OPTIONS if s.keys(option.Settings))]
 
 
 def keys_of(method: str = "") -> list[str]:
@@ -79,8 +82,7 @@ def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, 
     fields = _fields_of(method if isinstance(method, str) else "")
     if {*named, *given} - fields.keys():
         fields = all_settings(look=False)
-        removed = part("fedpfl.setup.removed:REMOVED")
-        s.require_keys({**named, **given}, {*fields, *app} - removed.keys())
+        s.require_keys({**named, **given}, {*fields, *app})
     for key, value in given.items():
         if key == "model":
             s.typed(key, value, fields[key])
@@ -117,3 +119,39 @@ def check_keys(values: Mapping[str, Any]) -> None:
     if not set(values) - {*keys_of(str(values.get("method", "")))}:  # so that no other method needs to be imported
         return
     s.require_keys(values, all_settings())
+
+
+@lru_cache(maxsize=None)
+def tagged(tag: str) -> frozenset[str]:
+    """Return the keys of the settings with a tag (see ``setting``)."""
+    return frozenset(key for _, cls in _common() for key, of in s.by_key(cls).items() if tag in of.metadata["tags"])
+
+
+def places(values: Mapping[str, Any], tag: str = "place") -> dict[str, str]:
+    """Return the paths among settings, by key; one that names code instead is none."""
+    given = {key: str(values[key]) for key in sorted(tagged(tag)) if values.get(key)}
+    code = (*custom.FUNCTIONS, *custom.SERVER_ONLY)
+    return {key: place for key, place in given.items() if key not in code or not custom.is_reference(place)}
+
+
+def require_absolute(values: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
+    for key, place in places(values).items():
+        s.require_absolute_path(key, place)
+
+
+def absolute_places(values: Mapping[str, s.Value]) -> dict[str, s.Value]:
+    """Return settings whose places no longer depend on the working directory; a place that is not set stays so."""
+    return {**values, **{key: str(Path(place).expanduser().absolute()) for key, place in places(values).items()}}
+
+
+def contents(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return a hash of what lies in the files that settings name, by key."""
+    found = {}
+    for key, place in places(values, "file").items():
+        root, digest = Path(place).expanduser(), hashlib.sha256()
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.is_file():
+                digest.update(f"{path.relative_to(root)} ".encode() + path.read_bytes())
+        found[key] = digest.hexdigest()[:16]
+    return found

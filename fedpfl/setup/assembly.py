@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Iterable
 
 import torch
@@ -11,13 +12,18 @@ from ..core.errors import ConfigError
 from ..core.extras import Extras
 from ..core.frozen import frozen
 from ..core.metrics import MASKS
-from ..core.option import part
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
 from ..methods.base import require_returned
 from ..models.builder import build
 from ..models.registry import BaseHeadModel
+from ..options.evaluate_global import EvaluateGlobalOption
+from ..options.privacy import PrivacyOption
+from ..options.robust import RobustOption
+from ..options.server_step import ServerStepOption
+from ..options.trainable import InitialWeightsOption
+from ..options.trainable.model import trainable
 from ..rules import Rule
 from .config import Config
 
@@ -45,8 +51,11 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
         gives = "pixel" if per_pixel else "sample"
         raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
     layers = _layers_of_tied(plain)
-    for change in config.parts("model"):
-        plain = change(config, plain)
+    if config.wants(InitialWeightsOption):
+        from ..models.weight_files import initial
+
+        plain = initial(config, plain)
+    plain = trainable(config, plain)
     _require_tied(layers, plain, "trainable", str(config.flat()["trainable"]))
     return plain
 
@@ -69,7 +78,9 @@ def assemble(
     if not any(True for _ in plain.parameters()):
         raise ConfigError("model", config.run.model, "freezes all its parameters (requires_grad=False): nothing trains")
     if config.method.personal_head:
-        part("fedpfl.models.parts:cut")(plain)  # which refuses a model without a head
+        from fedpfl.models.parts import cut
+
+        cut(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
@@ -129,7 +140,11 @@ def _require_tied(layers: list[dict[str, nn.Module]], model: nn.Module, key: str
 
 def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
     """Return what travels alongside the shared vector in a run: the method's extras, and those of options."""
-    more = [extra for extras in config.parts("extras") for extra in extras(config, model, sharing)]
+    more = []
+    if config.wants(EvaluateGlobalOption):
+        from ..options.evaluate_global.layout import extras
+
+        more = extras(config, model, sharing)
     return Extras([*config.method.extras, *more], model, sharing.layout.size, config.run.wire_dtype)
 
 
@@ -145,6 +160,14 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
         wire_dtype=run.wire_dtype,
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
-    for change in config.parts("rule"):
-        change(config, rule)
+    if config.wants(ServerStepOption):
+        from ..options.server_step.rule import add_step
+
+        add_step(config, rule)
+    if config.wants(RobustOption):
+        from ..options.robust.rule import make_robust
+
+        make_robust(config, rule)
+    if config.wants(PrivacyOption):
+        rule.federation = replace(rule.federation, noisy=True)
     return rule

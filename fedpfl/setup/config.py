@@ -16,13 +16,14 @@ from ..core.errors import ConfigError
 from ..core.extras import Extra
 from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
-from ..core.option import Option, TaskFacts, options
-from ..core.option import part as imported
+from ..core.option import Option, TaskFacts
 from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import find
 from ..methods import names as method_names
+from ..models.sources import names as model_names
 from ..models.sources import sources as model_sources
+from ..options import OPTIONS
 from ..training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -38,20 +39,28 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class RunSettings:
     """What is run, for how long, and where the results go."""
 
-    method: str = setting("feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference})
+    method: str = setting(
+        "feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own"
+    )
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
-        choices=lambda: imported("fedpfl.models.registry:names")(),
+        choices=model_names,
         open_to={**model_sources(), custom.FORM: custom.is_reference},
+        tags="own",
     )
     client_models: str = setting(
         "",
         "Models of some clients. Shared arrays must have the same shapes in all models.",
+        tags="own",
     )
-    num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)
+    num_server_rounds: int = setting(5, "Number of rounds.", minimum=1, tags="free")
     fraction_train: float = setting(
-        1.0, "Share of the clients asked to train in each round (join rate); at least one client.", above=0, maximum=1
+        1.0,
+        "Share of the clients asked to train in each round (join rate); at least one client.",
+        above=0,
+        maximum=1,
+        tags="own",
     )
     personal_head: bool = setting(
         False,
@@ -67,6 +76,7 @@ class RunSettings:
     initial_weights: str = setting(
         "",
         "Initial weights, at the same path on every machine. A last layer of another shape is initialised at random.",
+        tags="place file read",
     )
     download_weights: bool = setting(
         False,
@@ -86,6 +96,7 @@ class RunSettings:
         0,
         "Stop after this number of rounds without a better mean accuracy on the validation samples. 0: no early stop.",
         minimum=0,
+        tags="free",
     )
     metrics: str = setting(
         "",
@@ -96,60 +107,77 @@ class RunSettings:
         "Metric on the validation samples that chooses the best round, controls early-stop and compares settings.",
     )
     seed: int = setting(1, "Seed of every random choice.", minimum=0)
-    output_dir: str = setting("~/.fedpfl/runs", "Place of run folders, on the server's machine.")
-    state_dir: str = setting("~/.fedpfl/state", "Place of a client's personal arrays, on the client's machine.")
+    output_dir: str = setting(
+        "~/.fedpfl/runs", "Place of run folders, on the server's machine.", tags="place free idle"
+    )
+    state_dir: str = setting(
+        "~/.fedpfl/state", "Place of a client's personal arrays, on the client's machine.", tags="place free idle"
+    )
     device_models: str = setting(
         "auto",
         "Whether a client writes its whole personalised model below state-dir after the last round. auto: devices "
         "do, and clients of a simulation that adapt it to the test.",
         choices=("auto", "always", "never"),
+        tags="free idle",
     )
     device_model_every: int = setting(
         0,
         "Rounds between further device models; clients are tested in these rounds. 0: only after the last round.",
         minimum=0,
     )
-    run_name: str = setting("", "Name of the run's folder. Empty: made from method, data set and time.")
-    resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
+    run_name: str = setting(
+        "", "Name of the run's folder. Empty: made from method, data set and time.", tags="own free idle"
+    )
+    resume: bool = setting(
+        False, "Continue the run called run-name after its last finished round.", tags="own free idle"
+    )
     continue_from: str = setting(
         "",
         "Run whose final shared and personal arrays this new run starts from.",
+        tags="own",
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
         600.0,
         "Seconds to wait over Flower until all clients are connected.",
         above=0,
+        tags="free idle",
     )
     round_timeout: float = setting(
         600.0,
         "Seconds to wait over Flower for a round's replies; at least a quarter is for the tests. `fedpfl run` waits "
         "as long as its workers live.",
         above=0,
+        tags="free idle",
     )
     check_after: float = setting(
         60.0,
         "Seconds without a reply after which a device is asked whether it still works.",
         above=0,
+        tags="free idle",
     )
     min_clients: int = setting(
         0,
         "Over Flower, minimum number of clients at the start. 0: more than half, and a node that is missing or "
         "silent after node-timeout fails the start. Above 0: the run then starts without it.",
         minimum=0,
+        tags="free idle",
     )
     max_client_samples: int = setting(
         1_000_000,
         "Maximum number of samples per client. A client that reports more is left out.",
         minimum=1,
+        tags="free idle",
     )
     min_replies: int = setting(
-        1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1
+        1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1, tags="free"
     )
 
     def model_of(self, client: int) -> str:
         """Return a client's model."""
-        return imported("fedpfl.setup.client_models:model_of")(self, client) if self.client_models else self.model
+        from fedpfl.setup.client_models import model_of as _model_of
+
+        return _model_of(self, client) if self.client_models else self.model
 
     def enough_clients(self, expected: int) -> int:
         """Return how many of the expected clients have to take part."""
@@ -191,7 +219,9 @@ class RunSettings:
         if self.run_name and not _RUN_NAME.fullmatch(self.run_name):
             raise ConfigError("run-name", self.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         if self.client_models:
-            imported("fedpfl.setup.client_models:check")(self)
+            from fedpfl.setup.client_models import check as _check
+
+            _check(self)
         if self.client_models and self.initial_weights:
             allowed = "cannot be combined with client-models: it is for one model"
             raise ConfigError("initial-weights", self.initial_weights, allowed)
@@ -231,7 +261,7 @@ class Config:
         run, data, training = s.parse(RunSettings, values), DataSettings.of(values), s.parse(TrainingSettings, values)
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
-        config = cls(run, data, training, tuple(option(s.parse(option.Settings, values)) for option in options()), own)
+        config = cls(run, data, training, tuple(option(s.parse(option.Settings, values)) for option in OPTIONS), own)
         run.check(config)
         training.check(own)
         config._check_method()
@@ -266,13 +296,9 @@ class Config:
         new = (replace(o, settings=settings) if type(o.settings) is old else o for o in self.options)
         return replace(self, options=tuple(new))
 
-    def parts(self, kind: str) -> list[Any]:
-        """Import and return what the options of this run bring of a kind, in their order."""
-        return [imported(option.parts[kind]) for option in self.options if kind in option.parts and option.wanted(self)]
-
-    def last(self, kind: str, usual: Any) -> Any:
-        """Return the last of :meth:`parts`, of which a run has one; ``usual`` if there is none."""
-        return [usual, *self.parts(kind)][-1]
+    def wants(self, kind: type[Option]) -> bool:
+        """Return whether an option does anything in this run."""
+        return next(option for option in self.options if type(option) is kind).wanted(self)
 
     def remarks(self, task: TaskFacts) -> list[str]:
         """Return what a user should know of the settings before round 1."""

@@ -18,7 +18,6 @@ from ..core.files import write_atomically
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__
 from .all_settings import METHOD, all_settings, sections
-from .removed import renewed, require_there
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
@@ -277,8 +276,6 @@ def _values(project: Path, block: str) -> dict[str, Any]:
                 found[key], _ = json.JSONDecoder().raw_decode(rest)
             except ValueError:
                 raise FedpflError(f"{project}: the setting {key} is not written as a plain value: {rest}") from None
-    found = renewed(found)
-    require_there(found)
     return found
 
 

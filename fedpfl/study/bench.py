@@ -16,10 +16,10 @@ from typing import Any
 from ..bench.superlink import answer, copy_app, reason_in, run_flwr
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from ..core.settings import PLACES
 from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
 from ..options import own_code
+from ..setup.all_settings import places
 from .grid import Job, Resources
 from .store import PlannedRun, Store
 
@@ -99,8 +99,8 @@ class SuperLinkExecutor:
         store.prepare(run)
         folder, app, home = store.folder(run), store.cell(run) / "app", f"{Path.home()}/"
         # What is below this user's home is below that of each device's user.
-        places = {key: str(run.settings[key]) for key in PLACES}
-        at_home = {key: f"~/{place.removeprefix(home)}" for key, place in places.items() if place.startswith(home)}
+        named = places(run.settings).items()
+        at_home = {key: f"~/{place.removeprefix(home)}" for key, place in named if place.startswith(home)}
         own = {"output-dir": str(folder.path.parent), "run-name": run.name, "resume": folder.resumable}
         settings = store.cell(run) / "bench.toml"
         write_atomically(settings, to_toml({**run.settings, **at_home, **own}).encode())

@@ -15,11 +15,10 @@ from ..core.errors import ConfigError, printable
 from ..core.files import write_atomically
 from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
-from ..core.settings import absolute_places
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
 from ..results.tables import Cell, Spread, Table
-from ..setup.all_settings import owners
+from ..setup.all_settings import absolute_places, owners, tagged
 from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
@@ -27,7 +26,7 @@ from .analysis.repetitions import other_threads
 from .analysis.significance import has_validation, interval, metric_of, significance
 from .description import Experiment
 from .measured import Measured, in_words
-from .store import NOT_IDENTIFYING, PlannedRun, Store
+from .store import PlannedRun, Store
 
 # Of each client's training samples, where settings are chosen and the user has not said how many.
 VALIDATION_FRACTION = 0.2
@@ -68,7 +67,7 @@ def comparison(
         if key in owned and not methods.keys() & {*owned[key]}:
             owner = ", ".join(owned[key])
             raise ConfigError(option, key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
-        if key in NOT_IDENTIFYING or key in ("method", "seed"):
+        if key in tagged("idle") or key in ("method", "seed"):
             raise ConfigError(option, key, f"is the same for all methods and cannot be {_TRIED[option]}")
         if not values:
             raise ConfigError(option, key, "needs at least one value")

@@ -13,13 +13,14 @@ from ..core.errors import FedpflError
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
 from ..results.views import of_clients
+from ..setup.all_settings import tagged
 from . import run_numbers
 from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
 from .description import BY_COLUMN, Experiment, Ranking
 from .measured import Measured, in_words
-from .store import NOT_IDENTIFYING, State
+from .store import State
 
 CURVE_ROUNDS = 20
 
@@ -243,7 +244,7 @@ def _repeated(measured: Measured) -> Iterator[str]:
     """Yield which seeds there are, and which settings were given on the command line."""
     seeds = ", ".join(map(str, measured.seeds))
     yield f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
-    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in NOT_IDENTIFYING]:
+    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in tagged("idle")]:
         yield f"Set besides: {', '.join(more)}."
 
 

@@ -30,38 +30,14 @@ from ..client.state import run_state
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
-from ..core.settings import absolute_places
 from ..core.stored import read_json, to_toml
 from ..options import own_code
 from ..results.run_folder import RunFolder, find_run
-from ..setup.all_settings import all_settings, check_keys
+from ..setup.all_settings import absolute_places, check_keys, contents, tagged
 from ..setup.config import Config
-from ..setup.removed import REMOVED, as_before
 from . import run_numbers
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"
-
-# What a run's results do not depend on. `data` and `initial-weights` are places too, but other data are another run.
-NOT_IDENTIFYING = frozenset({
-    "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
-    "min-clients", "max-client-samples", "tracker", "tracker-project", "device-models", "device-models-kept",
-    "listeners", "personalise", "missed-timeout", "client-timeout", "worker-memory",
-})  # fmt: skip
-
-# Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
-ADDED_LATER = frozenset({
-    "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
-    "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
-    "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth", "fedreg-personal-start",
-    "device-model-every", "continue-from", "schedule", "buffer-size", "over-selection", "round-deadline",
-    "round-deadline-pace", "replay", "new-nodes", "forget-after",
-    "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
-    "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
-    "factorized-fl-penalty", "factorized-fl-plus-penalty",
-    "metrics", "choose-by", "standardize", "impute", "image-size", "class-weights", "learning-rate-over",
-    "client-models", "devices-model", "clients-at-once", "time-column", "category-columns", "drop-rate",
-    "available-clients", "client-settings", "feature-skew", "tokenizer",
-})  # fmt: skip
 
 
 class State(Enum):
@@ -111,11 +87,13 @@ def plan(
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
     # Nor on whose home folder it is: a place below `~` counts as it was written.
     named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
-    # So that runs are found that the version before has made.
-    named = as_before(named, config.method.name)
-    known: Mapping[str, Any] = {**all_settings(), **REMOVED}
-    same = {key for key in ADDED_LATER & named.keys() if named[key] == known[key].default}
-    counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
+    # What is at its default does not count: so a new setting changes no name.
+    usual = Config.parse({"method": flat["method"]}).flat()
+    counted: dict[str, Any] = {
+        key: value for key, value in sorted(named.items()) if key not in tagged("idle") and value != usual[key]
+    }
+    if not generate and (files := contents(flat)):
+        counted["files"] = files  # other data make another run
     if code := own_code.fingerprint(flat):
         counted["parts"] = code  # other custom code makes another run
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]

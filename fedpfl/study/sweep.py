@@ -17,10 +17,10 @@ from ..core.rng import generator
 from ..methods import find
 from ..results.run_folder import RunFolder
 from ..results.tables import Cell, Spread, Table
-from ..setup.all_settings import owners
+from ..setup.all_settings import owners, tagged
 from ..setup.config import RunSettings
 from . import run_numbers
-from .store import NOT_IDENTIFYING, PlannedRun, State, Store, plan
+from .store import PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 # The columns of the tables; the first one is the number by which the best point is chosen.
@@ -61,7 +61,7 @@ class SweepPlan:
         if not self.keys and seeds < 2:
             raise ConfigError("grid", "", "give a grid, random settings, both, or several seeds (--seeds)")
         for key in self.keys:
-            if key in NOT_IDENTIFYING:
+            if key in tagged("idle"):
                 option = "grid" if key in fixed else "random"
                 raise ConfigError(option, key, "changes no result, so that all its values are one run")
         draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]

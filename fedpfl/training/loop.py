@@ -8,7 +8,7 @@ read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Iterator, Mapping, NamedTuple, Sequence, cast
+from typing import Any, Callable, ContextManager, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import UnusedParameter
 from ..core.frozen import NAMES
-from ..core.option import part
 from ..core.pixels import HALF
 from ..core.samples import Samples
 from .losses import CROSS_ENTROPY, KINDS, SEGMENTATION
@@ -79,7 +78,9 @@ def run_phase(
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
     weighted = settings.class_weights != "none"
-    weights = part("fedpfl.training.further_losses:weighing")(y, settings.class_weights) if weighted else nullcontext()
+    from fedpfl.training.further_losses import weighing
+
+    weights = weighing(y, settings.class_weights) if weighted else nullcontext()
     with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
@@ -166,7 +167,9 @@ def evaluate(
     """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
     kind, measures = KINDS[loss], measures or {}
     if loss == SEGMENTATION:
-        return cast(Score, part("fedpfl.training.masks:evaluate")(forward, samples, measures))
+        from fedpfl.training.masks import evaluate as _evaluate
+
+        return _evaluate(forward, samples, measures)
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
@@ -192,7 +195,9 @@ def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str
     """Return sum and count of each further metric."""
     if not measures:
         return {}
-    found: Mapping[str, tuple[float, float]] = part("fedpfl.training.measure:measured")(measures, outputs, y, loss)
+    from fedpfl.training.measure import measured
+
+    found: Mapping[str, tuple[float, float]] = measured(measures, outputs, y, loss)
     return found
 
 

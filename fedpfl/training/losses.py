@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.option import part
-
 CROSS_ENTROPY, MSE, MULTI_LABEL, SEGMENTATION = "cross-entropy", "mse", "multi-label", "segmentation"
 
 # (numbers of the model, labels or targets) → mean loss.
@@ -51,7 +49,12 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
 
 
 def _of_masks(name: str) -> Callable[..., Any]:
-    return lambda *given, **named: part(f"fedpfl.training.masks:{name}")(*given, **named)
+    def call(*given: Any, **named: Any) -> Any:
+        from . import masks
+
+        return getattr(masks, name)(*given, **named)
+
+    return call
 
 
 KINDS = {

@@ -12,8 +12,6 @@ from typing import Protocol, Sequence
 import torch
 from torch import Tensor
 
-from ..core.option import part
-
 
 class SGD:
     """Stochastic gradient descent with heavy-ball momentum, as ``torch.optim.SGD``; updates in place.
@@ -70,5 +68,7 @@ def make_optimizer(
     """Return the optimiser that the setting ``optimizer`` names."""
     if name == "sgd":
         return SGD(params, learning_rate, momentum, weight_decay)
-    found: Optimizer = part("fedpfl.training.adaptive:make")(name, params, learning_rate, momentum, weight_decay)
+    from fedpfl.training.adaptive import make
+
+    found: Optimizer = make(name, params, learning_rate, momentum, weight_decay)
     return found

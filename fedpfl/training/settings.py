@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from ..core import custom
 from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, labels_of
-from ..core.option import part
 from ..core.pixels import HALF
 from ..core.settings import setting
 
@@ -40,7 +39,9 @@ def listed_weights(text: str) -> list[float] | None:
 
 
 def _is_torch_optimizer(name: str) -> bool:
-    return bool(part("fedpfl.training.adaptive:is_torch_optimizer")(name))
+    from fedpfl.training.adaptive import is_torch_optimizer
+
+    return bool(is_torch_optimizer(name))
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,15 @@ class TrainingSettings:
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
         minimum=0,
+        tags="free",
     )  # fmt: skip
 
     @property
     def kind(self) -> Any:
         """The loss, and how tests are scored: a ``LossKind`` of fedpfl/training/losses.py."""
-        return part("fedpfl.training.losses:KINDS")[self.labels]
+        from fedpfl.training.losses import KINDS
+
+        return KINDS[self.labels]
 
     @property
     def labels(self) -> str:
@@ -159,17 +163,22 @@ class TrainingSettings:
     def criterion(self) -> Callable[..., Tensor]:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
         if self.has_own_loss:
-            own: Callable[..., Tensor] = part("fedpfl.training.further_losses:own_loss")(self.loss)
+            from fedpfl.training.further_losses import own_loss
+
+            own: Callable[..., Tensor] = own_loss(self.loss)
             return own
         usual: Callable[..., Tensor] = self.kind.criterion
-        return part("fedpfl.training.further_losses:weighted_cross_entropy") if self.class_weights != "none" else usual
+        from fedpfl.training.further_losses import weighted_cross_entropy
+
+        return weighted_cross_entropy if self.class_weights != "none" else usual
 
     def augmentation_of(self, normalize: str = HALF) -> Callable[[Any, Any], Any] | None:
         """Return how samples of a batch are changed, (samples, generator) → samples; None where they are not."""
         if self.augmentation == AUGMENTATIONS[0]:
             return None
-        found: Callable[[Any, Any], Any] = part("fedpfl.training.augment:find")(self.augmentation, normalize)
-        return found
+        from fedpfl.training.augment import find
+
+        return find(self.augmentation, normalize)
 
     def rate_factor(self, number: int, rounds: int) -> float:
         """Return by what all learning rates of clients are multiplied in round ``number`` of ``rounds``, from 1.
@@ -193,7 +202,9 @@ class TrainingSettings:
                 "class-weights", self.class_weights, f"must have {num_classes} weights, one for each class"
             )
         if self.has_own_loss:
-            part("fedpfl.training.further_losses:require_working")(self.loss, num_classes)
+            from fedpfl.training.further_losses import require_working
+
+            require_working(self.loss, num_classes)
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""

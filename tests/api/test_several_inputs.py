@@ -20,12 +20,12 @@ from torch.utils import data as td
 import fedpfl
 from fedpfl.core.claims import require_description
 from fedpfl.core.errors import ConfigError, DataError, FedpflError, LayoutError
+from fedpfl.core.inputs import inputs_of
 from fedpfl.core.names import shape_of, stored
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.npz import read_npz
 from fedpfl.data.packing import fitting, packed
-from fedpfl.options.inputs import inputs_of
 from fedpfl.setup.objects import as_setting
 
 N, CLASSES = 24, 3

@@ -12,7 +12,7 @@ from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.options.server_step import ServerStepSettings
-from fedpfl.options.server_step.server import BETA2, TAU, ServerStep, add_step
+from fedpfl.options.server_step.rule import BETA2, TAU, ServerStep, add_step
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config

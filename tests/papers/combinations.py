@@ -11,12 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedpfl.setup.removed import as_before
+
 from fedpfl.data import table
 from fedpfl.launch.shipped import experiments
 from fedpfl.methods.base import in_classifier
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.setup.removed import as_before
 from fedpfl.study.description import load
 from fedpfl.study.measured import Measured
 from fedpfl.study.store import NOT_IDENTIFYING, PlannedRun, Store, plan

@@ -20,7 +20,7 @@ from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
 from fedpfl.options.robust import RobustSettings
-from fedpfl.options.robust.server import RobustAverages, clipped_mean, count_false, krum, largest_weight
+from fedpfl.options.robust.rule import RobustAverages, clipped_mean, count_false, krum, largest_weight
 from fedpfl.rules import Rule
 from fedpfl.rules.averages import RunningMean, group_size
 from fedpfl.rules.mean import Mean

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fedpfl.setup.removed import REMOVED, as_before, renewed
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
@@ -17,7 +18,6 @@ from fedpfl.methods.settings import ALIASES, SETTINGS
 from fedpfl.setup import reference
 from fedpfl.setup.all_settings import all_settings, check, check_keys, owners, unused
 from fedpfl.setup.config import Config
-from fedpfl.setup.removed import REMOVED, as_before, renewed
 from fedpfl.training.adaptive import OPTIMIZERS
 from fedpfl.training.losses import KINDS
 

@@ -19,7 +19,6 @@ import numpy as np
 from ...core.errors import DamagedFile, DataError, words_of
 from ...core.files import open_regular
 from ...core.names import MAX_NAMED, difference, in_short
-from ...core.option import part as imported
 from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..settings import DataSettings
@@ -680,7 +679,9 @@ def to_dataset(
             places(part.features, parts[0].features, part.path, parts[0].path)
     vocabulary = 0
     if settings.tokenizer:
-        parts, vocabulary, said = imported("fedpfl.data.datasets.tokens:of_files")(parts, settings)
+        from fedpfl.data.datasets.tokens import of_files
+
+        parts, vocabulary, said = of_files(parts, settings)
         remarks = (*remarks, *said)
     targets = None if known or (settings.class_names and not settings.targets) else _targets(parts, settings)
     if targets:

@@ -12,7 +12,6 @@ from typing import Any, Iterator
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.option import part as imported
 from ...core.samples import IGNORED, MAX_CLASSES, MAX_TOKENS
 from ..dataset import Dataset, numbered
 from ..npy import UNREADABLE, header
@@ -51,7 +50,9 @@ def read_npz(
     arrays, said = read_arrays(path), dict[str, None]()
     several = () if "x" in arrays or "x_train" in arrays else tuple(key for key in arrays if key.startswith("x_"))
     if several:
-        arrays = imported("fedpfl.data.packing:joined")(arrays, str(path))
+        from fedpfl.data.packing import joined
+
+        arrays = joined(arrays, str(path))
     if "x" in arrays and "x_train" in arrays:
         raise DataError(f"{path}: has both x and x_train; keep x, y or x_train, y_train, x_test, y_test")
     parts: tuple[str, ...] = ("",) if "x" in arrays else ("_train", "_test")
@@ -62,10 +63,14 @@ def read_npz(
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
     tokenizer = tokenizer if "vocabulary" not in arrays else ""
     if tokenizer:
-        tokens: Any = imported("fedpfl.data.datasets.tokens:of_array")
+        from fedpfl.data.datasets.tokens import of_array
+
+        tokens: Any = of_array
         of_x = [f"x{part}" for part in parts]
         arrays.update({key: tokens(arrays[key], tokenizer, f"{path}: {key}", said) for key in of_x})
-        arrays["vocabulary"] = np.array(imported("fedpfl.data.datasets.tokens:find")(tokenizer).vocabulary)
+        from fedpfl.data.datasets.tokens import find
+
+        arrays["vocabulary"] = np.array(find(tokenizer).vocabulary)
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=gaps) for part in parts]
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
@@ -91,11 +96,13 @@ def read_npz(
                 at = int(y.argmax())
                 raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
+    from fedpfl.data.datasets.tokens import feature_names
+
     return of_parts(
         name or path.stem, xs, ys, owners, class_names=class_names,
         num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
         remarks=tuple(said),
-        feature_names=imported("fedpfl.data.datasets.tokens:feature_names")(tokenizer) if tokenizer else (),
+        feature_names=feature_names(tokenizer) if tokenizer else (),
     )  # fmt: skip
 
 

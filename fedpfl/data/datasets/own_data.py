@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Hashable, Sequence
+from typing import Any, Hashable, Sequence
 
 import numpy as np
 
@@ -114,49 +114,52 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     if any(data.is_image and data.x_train.shape[3] == RGB for data in found):
         found = [_in_colour(data) for data in found]
     found = _in_one_order(found, entries)
-    first = found[0]
-    for entry, data in zip(entries, found):
-        if (data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary, data.inputs) != (
-            first.x_train.shape[1:], first.x_train.dtype.kind, first.vocabulary, first.inputs,
-        ):  # fmt: skip
-            raise DataError(f"{entry}: its samples are {_shape(data)}, those of {entries[0].name} {_shape(first)}")
-        if (data.x_test is None) != (first.x_test is None):
-            has, lacks = (entries[0], entry) if data.x_test is None else (entry, entries[0])
-            raise DataError(f"{lacks}: has no test set, but {has.name} has one")
-        if (data.validation is None) != (first.validation is None):
-            has, lacks = (entries[0], entry) if data.validation is None else (entry, entries[0])
-            raise DataError(f"{lacks}: has no validation part, but {has.name} has one")
-        if (data.has_targets, data.has_masks) != (first.has_targets, first.has_masks):
-            kind = "classes" if not data.has_targets else "masks" if data.has_masks else "numbers with decimals"
-            raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
-        if data.unnamed != first.unnamed:
-            kind = "numbers" if data.unnamed else "names"
-            raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
+    _require_alike(entries, found)
     names = _joined_names(found)
-    x_test = y_test = client_test = None
-    if first.x_test is not None:
-        x_test = np.concatenate([data.x_test for data in found if data.x_test is not None])
-        y_test = np.concatenate([_renumbered(data, data.y_test, names) for data in found if data.y_test is not None])
-        client_test = np.repeat(np.arange(len(found)), [len(data.y_test) for data in found if data.y_test is not None])
-    held = [data.validation for data in found if data.validation is not None]
+    found = [
+        replace(data, y_train=_renumbered(data, data.y_train, names), y_test=_renumbered(data, data.y_test, names))
+        for data in found
+    ]
+    first = found[0]
+
+    def joined(part: str) -> Any:
+        arrays = [getattr(data, part) for data in found]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    def owners(part: str) -> Any:
+        counts = [len(getattr(data, part)) for data in found if getattr(data, part) is not None]
+        return np.repeat(np.arange(len(found)), counts) if counts else None
+
     return Dataset(
-        root.name,
-        np.concatenate([data.x_train for data in found]),
-        np.concatenate([_renumbered(data, data.y_train, names) for data in found]),
-        x_test,
-        y_test,
-        np.repeat(np.arange(len(found)), [len(data.y_train) for data in found]),
-        client_test,
-        len(names),
-        names,
-        first.vocabulary,
-        client_names=tuple(whose),
-        feature_names=first.feature_names,
-        validation=np.concatenate(held) if held else None,
-        inputs=first.inputs,
+        root.name, joined("x_train"), joined("y_train"), joined("x_test"), joined("y_test"), owners("y_train"),
+        owners("y_test"), len(names), names, first.vocabulary, client_names=tuple(whose),
+        feature_names=first.feature_names, validation=joined("validation"), inputs=first.inputs,
         overlap=max(data.overlap for data in found),
         remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
-    )
+    )  # fmt: skip
+
+
+def _require_alike(entries: Sequence[Path], found: Sequence[Dataset]) -> None:
+    """Refuse a client whose samples, parts or labels are of another kind than the first one's."""
+    first, name = found[0], entries[0].name
+    for entry, data in zip(entries, found):
+        if _samples(data) != _samples(first):
+            raise DataError(f"{entry}: its samples are {_shape(data)}, those of {name} {_shape(first)}")
+        for part, word in (("x_test", "test set"), ("validation", "validation part")):
+            has, lacks = (entries[0], entry) if getattr(data, part) is None else (entry, entries[0])
+            if (getattr(data, part) is None) != (getattr(first, part) is None):
+                raise DataError(f"{lacks}: has no {word}, but {has.name} has one")
+        for kind in (_labels, lambda data: "numbers" if data.unnamed else "names"):
+            if kind(data) != kind(first):
+                raise DataError(f"{entry}: its labels are {kind(data)}, unlike those of {name}")
+
+
+def _samples(data: Dataset) -> Any:
+    return data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary, data.inputs
+
+
+def _labels(data: Dataset) -> str:
+    return "masks" if data.has_masks else "numbers with decimals" if data.has_targets else "classes"
 
 
 def _in_one_order(found: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:
@@ -184,9 +187,9 @@ def _in_colour(data: Dataset) -> Dataset:
     return replace(data, x_train=coloured(data.x_train), x_test=None if data.x_test is None else coloured(data.x_test))
 
 
-def _renumbered(data: Dataset, y: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+def _renumbered(data: Dataset, y: Any, names: tuple[str, ...]) -> Any:
     """Return labels by their places among the classes of all clients; targets as they are."""
-    if data.class_names == names or (data.has_targets and not data.has_masks):
+    if y is None or data.class_names == names or (data.has_targets and not data.has_masks):
         return y
     place = {name: at for at, name in enumerate(names)}
     numbers = np.arange(max(IGNORED + 1, data.num_classes))

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
-from ...core.option import part
 from ..dataset import array
 from ..packing import are_several, packed, with_inputs
 from ..settings import DataSettings
@@ -87,7 +86,9 @@ class _Reading:
         if not count:
             raise DataError(f"{self._where}: has no samples")
         first = self._sample(source, 0)
-        of_array: Any = part("fedpfl.data.datasets.tokens:of_array") if settings.tokenizer else None
+        from fedpfl.data.datasets.tokens import of_array as _of_array
+
+        of_array: Any = _of_array if settings.tokenizer else None
 
         def checked(place: int) -> tuple[np.ndarray, np.ndarray]:
             """Return a sample as one alone, which is like the first one."""

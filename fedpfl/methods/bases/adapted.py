@@ -6,7 +6,6 @@ from torch import nn
 
 from ...core.errors import ConfigError
 from ...models.adapters import has_adapters
-from ...options.trainable import LORA
 from ..base import Method
 
 
@@ -28,5 +27,5 @@ class AdapterMethod(Method):
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse a model without adapters."""
         if not has_adapters(model):
-            raise ConfigError("method", self.name, f"needs trainable = {LORA}: this model has no adapters")
+            raise ConfigError("method", self.name, "needs trainable = lora: this model has no adapters")
         return model

@@ -20,6 +20,7 @@ class PersonaliseSettings:
         "shared arrays, by one round of training of their personal part (local-train) or of everything (fine-tune), "
         "and clients that missed the last test are tested.",
         choices=("none", "local-train", "fine-tune"),
+        tags="own free idle",
     )
 
     @property
@@ -33,10 +34,7 @@ class PersonaliseOption(Option):
 
     title = "After the end"
     Settings = PersonaliseSettings
-    parts = {
-        "instead": "fedpfl.options.after_the_end.server:personalise",
-        "train": "fedpfl.options.after_the_end.client:answer",
-    }
+    at_server = True
 
     def check(self, config: Any) -> None:
         """Refuse a run that is not over."""
@@ -49,7 +47,6 @@ class DeviceModelOption(Option):
     """Has clients write their models on their own machines; the settings say in which rounds they are tested for it."""
 
     title = "Device models"
-    parts = {"client": "fedpfl.options.after_the_end.kept_models:KeptModels"}
 
     def wanted(self, config: Any) -> bool:
         """Return whether any client may write one."""
@@ -60,7 +57,7 @@ class BestRoundOption(Option):
     """Keeps the models of the round that is best on the validation samples, as a run of its own in RUN/best."""
 
     title = "Best round"
-    parts = {"follower": "fedpfl.options.after_the_end.best_round:best_round"}
+    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return whether there are validation samples."""
@@ -76,6 +73,7 @@ class MissedSettings:
         "Over Flower, seconds to wait after the last round for clients that missed its test. 0: do not wait; "
         "`fedpfl personalise` serves them later.",
         minimum=0,
+        tags="free idle",
     )
 
 
@@ -84,7 +82,7 @@ class MissedOption(Option):
 
     title = "Missed tests"
     Settings = MissedSettings
-    parts = {"afterwards": "fedpfl.options.after_the_end.server:wait_for_missed"}
+    at_server = True
 
     def check(self, config: Any) -> None:
         """Refuse to wait for tests that there are none of."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ...client.engine import Engine, metrics_of, require_finite
+from ...client.scores import metrics_of, require_finite
 from ...core.payload import Payload
 from ...core.sharing import Sharing
 from ...training.phase import Penalty, Phase
@@ -22,12 +22,12 @@ from . import PersonaliseSettings
 LOCAL_TRAIN, FINE_TUNE = "local-train", "fine-tune"
 
 
-def answer(engine: Engine, client: int, message: Payload) -> Payload:
+def answer(engine: Any, client: int, message: Payload) -> Payload:
     """Make a client's model as the setting ``personalise`` says, in place of its training in a round."""
     return personalise(engine, client, message, engine.config.of(PersonaliseSettings).personalise)
 
 
-def personalise(engine: Engine, client: int, message: Payload, mode: str) -> Payload:
+def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payload:
     """Make a model for a client that was not in the run from the shared arrays of its end; test and keep it.
 
     With ``local-train`` its personal part alone is trained, with ``fine-tune`` all of it, each for a round at the full

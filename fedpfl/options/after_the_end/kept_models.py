@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...client.part import ClientPart
 from ...client.state import ClientState
-from ...core.option import part
 from ...methods.base import LocalRound, tests_more_than_arrays
 from ...training.loop import Score
 from ...training.phase import Forward
@@ -17,7 +16,9 @@ class KeptModels(ClientPart):
         """Write the model, if it is due here or if none before was as good on the validation samples."""
         due, held = self._is_due(state, local), held if self._keeps_best(state) else None
         if due or held is not None:
-            part("fedpfl.client.tested_model:keep")(self.engine, state, local, forward, score, held, due)
+            from fedpfl.client.tested_model import keep
+
+            keep(self.engine, state, local, forward, score, held, due)
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
         """Whether the model is due here, or may be the client's best."""

@@ -15,8 +15,7 @@ from typing import Any
 from ...core.errors import ConfigError, FedpflError, reasons
 from ...core.extras import Extras
 from ...core.server_view import Client
-from ...engine.agreement import Agreement
-from ...engine.disagreement import agree_with
+from ...engine.agreement import Agreement, agree_with
 from ...engine.listener import Server
 from ...engine.rounds import RoundLoop
 from ...engine.transport import EVALUATE, TRAIN, Transport, Wait

@@ -31,10 +31,7 @@ class BufferedOption(Option):
 
     title = "Buffered rounds"
     Settings = BufferedSettings
-    parts = {
-        "loop": "fedpfl.options.buffered.server:loop",
-        "attendance": "fedpfl.options.participation.server:Participation",
-    }
+    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return whether rounds are buffered."""

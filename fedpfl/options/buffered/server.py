@@ -8,9 +8,8 @@ from. The server adds it to what the shared arrays are now, and its rule makes t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,7 @@ from ...core.server_view import Client
 from ...core.vectors import without_negative_variances
 from ...engine.rounds import MIN_FOR_TESTS, RoundLoop
 from ...engine.transport import TRAIN, Request, Transport, Wait
-from ...setup.config import Config
 from ..participation.server import Participation
-from . import BufferedSettings
 
 PENDING, STARTS, NOW = STATE = ("buffered_pending", "buffered_starts", "buffered_now")
 
@@ -132,8 +129,3 @@ class BufferedLoop(RoundLoop):
         for client in clients:
             by_round.setdefault(self._trainings[client].round, []).append(self.rule.clients[client])
         return [one for number, of in sorted(by_round.items()) for one in self.requests(of, number, TRAIN)]
-
-
-def loop(config: Config) -> Callable[..., BufferedLoop]:
-    """Return what makes the loop of a run."""
-    return partial(BufferedLoop, config.of(BufferedSettings).buffer_size)

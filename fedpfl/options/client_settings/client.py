@@ -3,55 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
-from ...core.errors import ConfigError, did_you_mean
-from ...core.settings import parse
 from ...setup.config import Config
-from ..privacy import PrivacySettings
-from . import UNLIKE, ClientSettings
-
-WEIGHT, MAX_WEIGHT = "weight", 1e6
-ALLOWED = (*UNLIKE, WEIGHT)
-
-
-def tables(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the settings of each client, by its number or name."""
-    text = config.of(ClientSettings).client_settings
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
-        allowed = "must be a table of settings for each client: {anna = {local-epochs = 2}}"
-        raise ConfigError("client-settings", text, allowed)
-    return found
-
-
-def check(config: Config) -> None:
-    """Raise ``ConfigError`` for what one client cannot have, and for weights that a sum with noise does not allow."""
-    privacy = config.of(PrivacySettings)
-    for client, own in tables(config).items():
-        for key in own:
-            if key not in ALLOWED:
-                hint = did_you_mean(key, ALLOWED)
-                raise refused(client, f"{key} of client {client}: must be one of {', '.join(ALLOWED)}{hint}")
-        try:
-            parse(type(config.training), own)
-        except ConfigError as error:
-            raise refused(client, str(error)) from error
-        weight = own.get(WEIGHT, 1)
-        if type(weight) not in (int, float) or not 0 <= weight <= MAX_WEIGHT:
-            raise refused(client, f"weight = {weight!r}: must be a number of at least 0")
-        if weight != 1 and privacy.on and privacy.dp_where == "server":
-            raise refused(client, "weight: must be 1 with dp-where = server: all weigh alike")
-
-
-def refused(client: str, why: str) -> ConfigError:
-    """Return the error for a client's settings."""
-    return ConfigError("client-settings", client, why)
+from . import UNLIKE, tables
 
 
 def own_settings(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...engine.listener import Server
 from ...rules.mean import Mean
-from .client import WEIGHT, refused, tables
+from . import WEIGHT, refused, tables
 
 
 def own_weights(server: Server) -> None:

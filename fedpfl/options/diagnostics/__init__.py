@@ -24,7 +24,4 @@ class DiagnosticsOption(Option):
 
     title = "Diagnostics"
     Settings = DiagnosticsSettings
-    parts = {
-        "client": "fedpfl.options.diagnostics.client:Movement",
-        "listener": "fedpfl.options.diagnostics.server:diagnostics",
-    }
+    at_server = True

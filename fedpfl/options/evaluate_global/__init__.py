@@ -26,11 +26,7 @@ class EvaluateGlobalOption(Option):
 
     title = "Global model"
     Settings = EvaluateGlobalSettings
-    parts = {
-        "client": "fedpfl.options.evaluate_global.client:ClientMeanModel",
-        "extras": "fedpfl.options.evaluate_global.client:extras",
-        "listener": "fedpfl.options.evaluate_global.server:mean_model",
-    }
+    at_server = True
 
     def check(self, config: Any) -> None:
         """Refuse clients with different models, which have no mean."""
@@ -54,4 +50,3 @@ class EvaluateTrainedOption(Option):
 
     title = "Trained models"
     Settings = EvaluateTrainedSettings
-    parts = {"client": "fedpfl.options.evaluate_global.client:Trained"}

@@ -6,35 +6,15 @@ from dataclasses import replace
 from typing import Any, Mapping
 
 import numpy as np
-from torch import nn
 
-from ...client.engine import metrics_of
 from ...client.part import ClientPart, Training
+from ...client.scores import metrics_of
 from ...client.state import ClientState
-from ...core.extras import BOTH, Extra
 from ...core.layout import Layout
 from ...core.payload import EVALUATION_ONLY, Payload
 from ...core.samples import Samples
-from ...core.sharing import Sharing
-from ...methods.base import LocalRound, common_model
-from ...setup.config import Config
-from . import EvaluateGlobalSettings
-
-
-def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Layout:
-    """Return the layout of the personal arrays that are averaged; empty unless that is wanted and of use."""
-    if not config.of(EvaluateGlobalSettings).evaluate_global or common_model(config.method, model) is not None:
-        return Layout(())
-    personal = sharing.get_personal().items()
-    floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]
-    return Layout.of([(name, shape) for name, shape in floats if config.method.in_mean_model(name)])
-
-
-def extras(config: Config, model: nn.Module, sharing: Sharing) -> list[Extra]:
-    """Return the array with which the personal ones and their mean travel, if they do."""
-    mean = mean_model_layout(config, model, sharing)
-    about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
-    return [Extra(EVALUATION_ONLY, BOTH, about, (mean.size,), required=False)] if mean.size else []
+from ...methods.base import LocalRound
+from .layout import mean_model_layout
 
 
 class ClientMeanModel(ClientPart):

@@ -17,7 +17,7 @@ from ...core.server_view import Client
 from ...engine.listener import Listener, Server
 from ...results.record import Round
 from ...rules import Rule
-from .client import mean_model_layout
+from .layout import mean_model_layout
 
 STATE = "mean-model"
 

@@ -26,7 +26,6 @@ class KeepMomentumOption(Option):
     title = "Momentum over rounds"
     Settings = KeepMomentumSettings
     of_arrays = True
-    parts = {"client": "fedpfl.options.keep_momentum.client:KeptMomentum"}
 
     def check(self, config: Any) -> None:
         """Refuse optimisers without momentum."""

@@ -18,6 +18,7 @@ class ListenersSettings:
     listeners: str = setting(
         "",
         "Your own listeners, in the server's process (docs/how-to/callbacks.md).",
+        tags="own free idle",
     )
 
     @property
@@ -31,7 +32,7 @@ class ListenersOption(Option):
 
     title = "Your own listeners"
     Settings = ListenersSettings
-    parts = {"follower": "fedpfl.options.listeners.server:named_listeners"}
+    at_server = True
 
     def check(self, config: Any) -> None:
         """Refuse what names no code."""

@@ -18,6 +18,7 @@ class NormLimitSettings:
         "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, norm of newly "
         "initialised weights, 5 · median norm of recent updates). 0: only that of the number type.",
         minimum=0,
+        tags="free",
     )
 
 
@@ -26,7 +27,7 @@ class NormLimitOption(Option):
 
     title = "False updates"
     Settings = NormLimitSettings
-    parts = {"listener": "fedpfl.options.norm_limit.server:norm_limit"}
+    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return True."""

@@ -26,11 +26,13 @@ class ParticipationSettings:
         "Over Flower, seconds after which a round's training ends with the replies received, if at least "
         "min-replies. 0: wait for all.",
         minimum=0,
+        tags="free",
     )
     round_deadline_pace: float = setting(
         0.0,
         "Like round-deadline, as a multiple of the median duration of the clients' last trainings. 0: none.",
         minimum=0,
+        tags="free",
     )
     drop_rate: float = setting(
         0.0,
@@ -41,6 +43,7 @@ class ParticipationSettings:
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them.",
+        tags="place file",
     )
     replay: str = setting(
         "",
@@ -65,10 +68,7 @@ class ParticipationOption(Option):
 
     title = "Who takes part"
     Settings = ParticipationSettings
-    parts = {
-        "attendance": "fedpfl.options.participation.server:Participation",
-        "plan": "fedpfl.options.participation.available:check",
-    }
+    at_server = True
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name settings that change nothing in a simulation."""

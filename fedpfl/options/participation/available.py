@@ -12,12 +12,11 @@ from ...core.errors import ConfigError, DamagedFile
 from ...core.files import open_regular
 from ...core.rng import generator
 from ...core.server_view import Client
-from ...core.settings import FILES
 from ...setup.config import Config
 from .. import own_code
 from . import ParticipationSettings
 
-KEY, COLUMNS = "available-clients", ["client", "first", "last"]
+KEY, ENDING, COLUMNS = "available-clients", ".csv", ["client", "first", "last"]
 # Of a file, and of what a function says of a round.
 MAX_ROWS = 1_000_000
 
@@ -35,9 +34,9 @@ def available(text: str, config: Config, number_of: Callable[[str], int] = int) 
 
     ``number_of`` returns the number of the client that a row of a file names.
     """
-    if not text.endswith(FILES[KEY]):
+    if not text.endswith(ENDING):
         if not custom.is_reference(text):
-            raise ConfigError(KEY, text, f"must be a file that ends in {FILES[KEY]}, or {custom.FORM}")
+            raise ConfigError(KEY, text, f"must be a file that ends in {ENDING}, or {custom.FORM}")
         function = own_code.find(KEY, text)
         own_code.guarded(KEY, text, function)
 

@@ -15,8 +15,8 @@ from ...core.errors import ConfigError, FedpflError
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.server_view import Client
+from ...engine.agreement import agree_with
 from ...engine.attendance import Attendance
-from ...engine.disagreement import agree_with
 from ...engine.transport import Transport, Wait
 from ...results.record import Round
 from ...results.run_folder import RunFolder, find_run

@@ -57,11 +57,7 @@ class PrivacyOption(Option):
     title = "Differential privacy"
     Settings = PrivacySettings
     of_arrays = True
-    parts = {
-        "client": "fedpfl.options.privacy.client:ClientPrivacy",
-        "rule": "fedpfl.options.privacy.server:expect_noise",
-        "listener": "fedpfl.options.privacy.server:server_privacy",
-    }
+    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return whether there is any noise."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from ...core.vectors import clipped
 from ...engine.listener import Listener, Server
 from ...results.record import Round
 from ...rules import Rule
-from ...setup.config import Config
 from . import PrivacySettings
 from .client import gaussian, noise_key
 
@@ -96,11 +94,6 @@ class ServerPrivacy(Listener):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore it."""
         self._releases = dict(zip(self._releases, state["releases"].tolist(), strict=True))
-
-
-def expect_noise(config: Config, rule: Rule) -> None:
-    """Have a rule know that what clients send has noise."""
-    rule.federation = replace(rule.federation, noisy=True)
 
 
 def server_privacy(server: Server) -> ServerPrivacy:

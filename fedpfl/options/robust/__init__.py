@@ -64,7 +64,6 @@ class RobustOption(Option):
 
     title = "Robust means"
     Settings = RobustSettings
-    parts = {"rule": "fedpfl.options.robust.server:make_robust"}
 
     def wanted(self, config: Any) -> bool:
         """Return whether the means are not the usual ones."""

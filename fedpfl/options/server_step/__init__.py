@@ -43,7 +43,6 @@ class ServerStepOption(Option):
     title = "Server's step"
     Settings = ServerStepSettings
     of_arrays = True
-    parts = {"rule": "fedpfl.options.server_step.server:add_step"}
 
     def wanted(self, config: Any) -> bool:
         """Return whether there is an optimiser."""

@@ -12,7 +12,7 @@ class ServerTestOption(Option):
     """Tests the global model on samples that no client has."""
 
     title = "Test set at the server"
-    parts = {"listener": "fedpfl.options.tests_at_server.server:tests_at_server"}
+    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return whether the test set stays at the server."""

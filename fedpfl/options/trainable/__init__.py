@@ -31,7 +31,6 @@ class InitialWeightsOption(Option):
     """Has the model start from the weights in a file."""
 
     title = "Initial weights"
-    parts = {"model": "fedpfl.models.weight_files:initial"}
 
     def wanted(self, config: Any) -> bool:
         """Return whether there is a file."""
@@ -44,7 +43,6 @@ class TrainableOption(Option):
     title = "What trains"
     Settings = TrainableSettings
     of_arrays = True
-    parts = {"model": "fedpfl.options.trainable.model:trainable"}
 
     def wanted(self, config: Any) -> bool:
         """Return True."""

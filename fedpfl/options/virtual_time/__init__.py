@@ -16,6 +16,7 @@ class VirtualTimeSettings:
         "",
         "Describes the clients' devices (docs/how-to/virtual-time.md): `fedpfl run` computes the time of each round "
         "on them, and replies come in that order.",
+        tags="place file",
     )
 
 
@@ -24,7 +25,4 @@ class VirtualTimeOption(Option):
 
     title = "Virtual time"
     Settings = VirtualTimeSettings
-    parts = {
-        "plan": "fedpfl.options.virtual_time.devices:read_bench",
-        "attendance": "fedpfl.options.virtual_time.server:TimedParticipation",
-    }
+    at_server = True

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...client.options import of_client
 from ...core.errors import ConfigError
 from ...core.names import shape_of
 from ...core.server_view import Client
@@ -39,8 +40,8 @@ class TimedParticipation(Participation):
         shape = shape_of(self._folder.task()["input_shape"])
         size = rule.layout.size * np.dtype(self._config.run.wire_dtype).itemsize
         bench = read_bench(self._config, shape)
-        config, part = self._config, self._config.last("of_client", None)
-        own = None if part is None else part(config, self._folder.task().get("client_names", ()))
+        config = self._config
+        own = of_client(config, self._folder.task().get("client_names", ()))
         training = (lambda client: config.training) if own is None else lambda client: own(config, client).training
         self.clock = Clock(bench, training, size, size if rule.takes_shared else 0)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ..core.errors import LayoutError, printable
+from .errors import LayoutError, printable
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,35 @@
+"""Numbers of a test as they travel, and what a client has trained, looked at before it leaves."""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+import numpy as np
+
+from ..core.errors import TrainingDiverged
+from ..core.metrics import COUNT, SUM
+from ..methods.base import LocalRound
+from ..training.loop import Score
+
+
+def require_finite(local: LocalRound, arrays: Iterable[np.ndarray], finite: bool = True) -> None:
+    """Refuse what a client has trained if arrays are not finite."""
+    if not (finite and are_finite(arrays)):
+        raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+
+
+def are_finite(arrays: Iterable[np.ndarray]) -> bool:
+    """Tell whether every value of every array is finite."""
+    return all(np.isfinite(array).all() for array in arrays)
+
+
+def metrics_of(prefix: str, score: Score) -> dict[str, int | float]:
+    """Return the numbers of a test as they travel."""
+    more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
+    return {
+        **more,
+        **{f"{prefix}-{name}{COUNT}": count for name, (_, count) in score.metrics.items()},
+        f"{prefix}-correct": score.correct,
+        f"{prefix}-loss-sum": score.loss_sum,
+        f"{prefix}-samples": score.samples,
+    }

@@ -28,8 +28,8 @@ from fedpfl.core.samples import Samples
 from fedpfl.data import load
 from fedpfl.data.more_partitioners import DOMAINS
 from fedpfl.data.settings import DataSettings
-from fedpfl.options.trainable import TrainableSettings
-from fedpfl.options.trainable.model import adapt
+from fedpfl.setup.options.trainable import TrainableSettings
+from fedpfl.setup.trainable import adapt
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings

@@ -8,7 +8,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from fedpfl.options import own_code
+from fedpfl.core import own_code
 
 # Equalities to the bit need one number of threads on both sides; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import plain
 from ..data import DataSettings, default_clients
@@ -17,7 +17,6 @@ from ..engine.listener import Listener
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
-from ..options import own_code
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from ..setup.objects import as_setting

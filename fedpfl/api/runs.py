@@ -9,12 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError
+from ..core.own_code import global_state_kept
 from ..engine.listener import Listener
 from ..launch.plan import Plan
-from ..options import own_code
-from ..options.own_code import global_state_kept
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run_folder import RunFolder, find_run
 from ..results.summary import Summary, outcome

@@ -77,8 +77,8 @@ def app_settings(app: Path) -> dict[str, Any] | None:
 
 def load_app() -> None:
     """Load the custom code of the app in this folder, if there is one, with the settings of its methods."""
+    from ..core import own_code
     from ..methods import discover
-    from ..options import own_code
     from ..setup.all_settings import know_method
 
     own_code.set_folder(Path())
@@ -96,8 +96,7 @@ def require_allowed(
     ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet. Of the
     settings of which several values are ``tried``, the keys are checked.
     """
-    from ..core import custom
-    from ..options import own_code
+    from ..core import custom, own_code
     from ..setup.all_settings import check
 
     folder = app or Path()
@@ -194,7 +193,7 @@ def prepare(
 
 def run_folder(run: str) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
-    from ..options import own_code
+    from ..core import own_code
     from ..study.store import find_stored
 
     own_code.set_folder(Path())  # a run with a custom model is shown in the folder of its code

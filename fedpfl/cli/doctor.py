@@ -99,7 +99,7 @@ def doctor(
 def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: int) -> None:
     """Write how fast this machine is with the settings that a run started here would have."""
     from ..bench.device.profile import write
-    from ..options import own_code
+    from ..core import own_code
     from ..setup.all_settings import know_method
     from ..setup.config import Config
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import FedpflError
-from ..options.after_the_end import MissedSettings
+from ..setup.options.after_the_end import MissedSettings
 from .run import COMPLETED, RunFailedError
 
 if TYPE_CHECKING:

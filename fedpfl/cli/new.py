@@ -28,10 +28,10 @@ def new_command(
 
     Example: fedpfl new my-app
     """
+    from ..core import own_code
     from ..core.errors import ConfigError
     from ..launch.project import APP, OWN_FLOWER_APP, TESTBED, make
     from ..methods import discover
-    from ..options import own_code
     from ..setup import reference
 
     if testbed and flower:

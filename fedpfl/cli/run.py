@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from ..options.after_the_end import PersonaliseSettings
+from ..setup.options.after_the_end import PersonaliseSettings
 from .common import NumClients, RunConfig, ending_signals, outcome_table, prepare, print_json, require_allowed, stdout
 from .program import app, in_words
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
-from ..options.virtual_time import VirtualTimeSettings
+from ..setup.options.virtual_time import VirtualTimeSettings
 from .common import RunConfig, ending_signals, output_dir, prepare, require_allowed
 from .program import app
 from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
@@ -147,7 +147,7 @@ def up_command(
     pages = ExitStack()
 
     def make() -> Plan:
-        from ..options.own_code import require_installed
+        from ..core.own_code import require_installed
 
         own_data = bench is not None and len(bench.data) == bench.clients
         clients = bench.clients if bench else num_supernodes

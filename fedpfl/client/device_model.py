@@ -26,12 +26,12 @@ from ..core.errors import DamagedFile, DataError, LayoutError, NoPlainModel, Sta
 from ..core.files import private_folder, read_regular, write_atomically
 from ..core.inputs import Inputs
 from ..core.names import shape_of
+from ..core.own_code import global_state_kept
 from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..core.samples import MAX_CLASSES, MAX_TOKENS
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
 from ..data.scaling import Scaling, features_of
-from ..options.own_code import global_state_kept
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
 from ..training.phase import Forward

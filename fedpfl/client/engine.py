@@ -30,9 +30,9 @@ from ..core.settings import Value
 from ..core.sharing import Given, Received, Sharing
 from ..data.federation import FederatedData
 from ..methods.base import LocalRound, Method, common_model, require_returned
-from ..options.after_the_end import PersonaliseOption
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
+from ..setup.options.after_the_end import PersonaliseOption
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
@@ -106,7 +106,7 @@ class Engine:
             option.made()
         self.instead: Callable[[Engine, int, Payload], Payload] | None = None
         if config.wants(PersonaliseOption):
-            from ..options.after_the_end.client import answer
+            from .options.after_the_end import answer
 
             self.instead = answer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Tuple
 
+from ..core import own_code
 from ..core.errors import ConfigError
 from ..core.settings import Value
 from ..data.federation import FederatedData, federated_data
-from ..options import own_code
 from ..setup.config import Config
 from .engine import Engine
 

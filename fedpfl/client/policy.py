@@ -16,15 +16,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
 
-from ..core import code_hash, custom
+from ..core import code_hash, custom, own_code
 from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extras import SERVER
 from ..core.files import read_regular
 from ..core.settings import Value
 from ..core.stored import MAX_TOML, parse_toml
-from ..options import own_code
-from ..options.evaluate_global import EvaluateGlobalSettings
-from ..options.privacy import PrivacySettings
+from ..setup.options.evaluate_global import EvaluateGlobalSettings
+from ..setup.options.privacy import PrivacySettings
 from .guard import VARIABLE
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Mapping, Tuple
 
-from ..core import custom
-from ..options import own_code
+from ..core import custom, own_code
 from ..setup.config import Config
 
 Items = Tuple[Tuple[str, type, Any], ...]

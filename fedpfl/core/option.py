@@ -22,9 +22,9 @@ class NoSettings:
 
 @dataclass(frozen=True)
 class Option:
-    """An option and its settings: a subclass in a folder of ``options/``, whose ``__init__.py`` imports only the core.
+    """An option and its settings: a subclass in a file of ``setup/options/``.
 
-    What it does is called where it is done: ``setup/assembly.py``, ``client/options.py``, ``engine/options.py``.
+    What it does is called where it is done: ``setup/assembly.py``, ``client/options/``, ``engine/options/``.
 
     Attributes
     ----------

@@ -63,7 +63,7 @@ class Listener:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.options.own_code import require_hooks
+        from fedpfl.core.own_code import require_hooks
 
         require_hooks("listener", cls, Listener)
 

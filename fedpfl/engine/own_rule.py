@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.payload import Payload
-from ..options import own_code
 from ..rules import Rule
 from ..rules.mean import Mean
 

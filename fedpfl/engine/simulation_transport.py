@@ -22,16 +22,16 @@ from typing import Any, Literal
 from ..client.engine import HANDLERS, Engine
 from ..client.engines import engine_for
 from ..client.forks import in_one_process
+from ..core import own_code
 from ..core import settings as s
 from ..core.errors import RAISED, ConfigError, FedpflError, in_one_line
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..data import partition_counts
-from ..options import own_code
-from ..options.after_the_end import PersonaliseOption
-from ..options.worker_limits import WorkerLimits
 from ..setup.config import Config
+from ..setup.options.after_the_end import PersonaliseOption
+from ..setup.options.worker_limits import WorkerLimits
 from .transport import Fail, Request, Transport, Wait
 
 # Numbers of samples by client and class, for people, that a run records.

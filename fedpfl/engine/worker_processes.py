@@ -18,9 +18,9 @@ from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..options.worker_limits import WorkerLimits
 from ..rules.averages import group_size
 from ..setup.config import Config
+from ..setup.options.worker_limits import WorkerLimits
 from .headers import arrays_of
 from .pool import Died, Finished, WorkerPool, same_arrays
 from .simulation_transport import Failed, engine_here, trains_together

@@ -25,7 +25,7 @@ from .. import models
 from ..client.engine import HANDLERS, Engine
 from ..client.guard import guard
 from ..client.state import ClientState
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel, StateError
 from ..core.metrics import COUNT, SUM
 from ..core.payload import Payload, is_probe
@@ -40,13 +40,12 @@ from ..methods import Method
 from ..models import BaseHeadModel
 from ..models import user_model as own_models
 from ..models.external import with_head
-from ..options import own_code
-from ..options.evaluate_global import EvaluateTrainedSettings
-from ..options.privacy import PrivacySettings
 from ..setup.all_settings import check_keys
 from ..setup.assembly import require_tied_alike, seed_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
+from ..setup.options.evaluate_global import EvaluateTrainedSettings
+from ..setup.options.privacy import PrivacySettings
 from .messages import FRAME, SETTINGS, from_content, numpy_of, to_content, to_framed_content
 from .named_arrays import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
 from .strategy import OF_ARRAYS, MethodStrategy, own_of

@@ -13,8 +13,8 @@ from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError
 from ..engine.listener import Listener
-from ..options.norm_limit import NormLimitSettings
 from ..setup.config import Config
+from ..setup.options.norm_limit import NormLimitSettings
 from .named_arrays import NOT_SENT
 
 logger = getLogger("flwr")

@@ -35,6 +35,7 @@ from ..core.vectors import without_negative_variances
 from ..engine.agreement import agree
 from ..engine.listener import Listener
 from ..engine.log import Log
+from ..engine.options.norm_limit import limit_of
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.server_run import run_federation
@@ -42,7 +43,6 @@ from ..engine.transport import EVALUATE, TRAIN, Request
 from ..methods import Method, methods
 from ..models import user_model as own_models
 from ..models.skeleton import skeleton
-from ..options.norm_limit.server import limit_of
 from ..results.record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.settings import Value
@@ -19,13 +19,12 @@ from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
 from ..methods import discover
 from ..models import require_known
-from ..options import own_code
-from ..options.after_the_end import PersonaliseSettings
-from ..options.participation import ParticipationOption, ParticipationSettings
-from ..options.virtual_time import VirtualTimeOption
 from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, check_keys, know_method
 from ..setup.config import Config
+from ..setup.options.after_the_end import PersonaliseSettings
+from ..setup.options.participation import ParticipationOption, ParticipationSettings
+from ..setup.options.virtual_time import VirtualTimeOption
 from ..training.device import require_device
 
 # Where neither the settings nor the data say how many there are.
@@ -119,11 +118,11 @@ def prepare(
     require_device(config.training)
     over = config.of(PersonaliseSettings).on
     if not over and config.wants(ParticipationOption):
-        from ..options.participation.available import check
+        from ..engine.options.available import check
 
         check(config)
     if not over and config.wants(VirtualTimeOption):
-        from ..options.virtual_time.devices import read_bench
+        from ..engine.options.devices import read_bench
 
         read_bench(config)
     from fedpfl.launch.resuming import reopened

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from ..core.errors import NoPlainModel
+from ..core.own_code import global_state_kept
 from ..engine.listener import Listener
 from ..engine.server_run import run_federation
 from ..engine.simulation_transport import SimulationTransport
-from ..options.after_the_end import PersonaliseSettings
-from ..options.own_code import global_state_kept
 from ..results.export import export_personal
 from ..results.run_folder import RunFolder
 from ..setup.config import Config
+from ..setup.options.after_the_end import PersonaliseSettings
 from .plan import Plan
 from .progress import Display, logged
 

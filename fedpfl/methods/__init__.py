@@ -12,9 +12,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError
-from ..options import own_code
 from .settings import ALIASES, SETTINGS
 
 if TYPE_CHECKING:

@@ -252,7 +252,7 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.options.own_code import require_hooks
+        from fedpfl.core.own_code import require_hooks
 
         require_hooks("method", cls, Method)
         for key in cls.refuses:

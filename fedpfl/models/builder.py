@@ -17,7 +17,7 @@ def build(
     """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
     ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
-    :func:`fedpfl.options.own_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
+    :func:`fedpfl.core.own_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
     otherwise; an ``Inputs`` of several. ``download``: a source may fetch pretrained weights from the internet.
     """
@@ -40,7 +40,7 @@ def build(
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     if source_of(name) is None and not _is_registered(name):
-        from fedpfl.options.own_code import find
+        from fedpfl.core.own_code import find
 
         find("model", name, MODELS)
 

@@ -22,7 +22,7 @@ from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.inputs import Inputs
 from fedpfl.core.names import shown
-from fedpfl.options.own_code import global_state_kept
+from fedpfl.core.own_code import global_state_kept
 
 from .parts import cut_at
 from .registry import BaseHeadModel, NoHead, Shape

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError, did_you_mean
 from ..core.inputs import Inputs
 from ..core.names import shown
-from ..options import own_code
 from .builder import build
 from .external import made_up, with_head
 from .registry import MODELS, BaseHeadModel, NoHead, Shape

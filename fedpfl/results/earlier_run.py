@@ -13,12 +13,11 @@ import numpy as np
 
 from ..client.earlier_arrays import personal_place
 from ..client.state import ClientState
-from ..core import code_hash
+from ..core import code_hash, own_code
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError
 from ..core.files import open_regular, private_folder, write_atomically
 from ..core.names import other_than
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
-from ..options import own_code
 from ..setup.all_settings import tagged
 from ..setup.config import Config
 from ..version import __version__

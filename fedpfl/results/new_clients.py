@@ -17,6 +17,7 @@ import torch
 
 from ..client.earlier_arrays import personal_place
 from ..client.engine import Engine
+from ..client.options.after_the_end import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..core.errors import ConfigError, DataError
 from ..core.extras import CLIENT
 from ..core.payload import Payload
@@ -24,7 +25,6 @@ from ..core.server_view import Client, new_clients
 from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
-from ..options.after_the_end.client import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
 from .run_folder import RunFolder

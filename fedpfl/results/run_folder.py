@@ -316,7 +316,7 @@ class RunFolder:
 
 def writer(config: Config) -> dict[str, str]:
     """Return which code writes a run."""
-    from fedpfl.options.own_code import fingerprint
+    from fedpfl.core.own_code import fingerprint
 
     own = fingerprint(config.flat())
     return {"fedpfl": __version__, "code": code_hash.of_package(), "own_code": own}

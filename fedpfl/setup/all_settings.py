@@ -13,9 +13,9 @@ from ..core import custom
 from ..core import settings as s
 from ..data.settings import DataSettings
 from ..methods import find, own_settings, settings_of_methods
-from ..options import OPTIONS
 from ..training.settings import TrainingSettings
 from .config import RunSettings
+from .options import OPTIONS
 
 # Titles of parts of the settings.
 SEVERAL, METHOD = "Several methods", "Method "

@@ -18,14 +18,14 @@ from ..core.sharing import Sharing, tied
 from ..methods.base import require_returned
 from ..models.builder import build
 from ..models.registry import BaseHeadModel
-from ..options.evaluate_global import EvaluateGlobalOption
-from ..options.privacy import PrivacyOption
-from ..options.robust import RobustOption
-from ..options.server_step import ServerStepOption
-from ..options.trainable import InitialWeightsOption
-from ..options.trainable.model import trainable
 from ..rules import Rule
 from .config import Config
+from .options.evaluate_global import EvaluateGlobalOption
+from .options.privacy import PrivacyOption
+from .options.robust import RobustOption
+from .options.server_step import ServerStepOption
+from .options.trainable import InitialWeightsOption
+from .trainable import trainable
 
 # Types of arrays that are exact as float32, and of others that a client can store.
 SHAREABLE = (torch.float32, torch.float16)
@@ -142,7 +142,7 @@ def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
     """Return what travels alongside the shared vector in a run: the method's extras, and those of options."""
     more = []
     if config.wants(EvaluateGlobalOption):
-        from ..options.evaluate_global.layout import extras
+        from .mean_model import extras
 
         more = extras(config, model, sharing)
     return Extras([*config.method.extras, *more], model, sharing.layout.size, config.run.wire_dtype)
@@ -161,11 +161,11 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
     if config.wants(ServerStepOption):
-        from ..options.server_step.rule import add_step
+        from .server_step import add_step
 
         add_step(config, rule)
     if config.wants(RobustOption):
-        from ..options.robust.rule import make_robust
+        from .robust_rule import make_robust
 
         make_robust(config, rule)
     if config.wants(PrivacyOption):

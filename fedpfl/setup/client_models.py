@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core import settings as s
 from ..core.errors import ConfigError
-from ..options import own_code
 from .config import RunSettings
 
 # At most six digits: what comes from the network must not make a range of billions.

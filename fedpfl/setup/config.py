@@ -23,8 +23,8 @@ from ..methods import find
 from ..methods import names as method_names
 from ..models.sources import names as model_names
 from ..models.sources import sources as model_sources
-from ..options import OPTIONS
 from ..training.settings import TrainingSettings
+from .options import OPTIONS
 
 if TYPE_CHECKING:
     from ..methods import Method

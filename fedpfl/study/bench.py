@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.superlink import answer, copy_app, reason_in, run_flwr
+from ..core import own_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
-from ..options import own_code
 from ..setup.all_settings import places
 from .grid import Job, Resources
 from .store import PlannedRun, Store

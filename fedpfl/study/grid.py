@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
-from ..options import own_code
 from .store import PlannedRun, State, Store, unique
 from .warm_process import WarmProcess
 

@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from ..client.state import run_state
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import read_json, to_toml
-from ..options import own_code
 from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, check_keys, contents, tagged
 from ..setup.config import Config

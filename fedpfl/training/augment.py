@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.pixels import HALF, of_channels, scale
-from ..options import own_code
 
 NO_AUGMENTATION, FLIP_CROP = "none", "flip-crop"
 BORDER = 4

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.metrics import labels_of
-from ..options import own_code
 from .losses import CROSS_ENTROPY, SEGMENTATION, Criterion
 from .settings import listed_weights
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom, metrics
+from ..core import custom, metrics, own_code
 from ..core.claims import LARGEST
 from ..core.errors import ConfigError, FedpflError
 from ..core.samples import IGNORED
-from ..options import own_code
 from .losses import CROSS_ENTROPY, KINDS, MSE, SEGMENTATION
 
 SumAndCount = Tuple[float, float]

@@ -14,7 +14,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.cli.common import load_app
-from fedpfl.options import own_code
+from fedpfl.core import own_code
 from fedpfl.setup import reference
 from fedpfl.study.sweep import SweepPlan
 

@@ -23,12 +23,11 @@ from fedpfl.client import policy, protocol
 from fedpfl.client.answer import handle
 from fedpfl.client.guard import VARIABLE
 from fedpfl.client.policy import PolicyError
-from fedpfl.core import code_hash, stored
+from fedpfl.core import code_hash, own_code, stored
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
 from fedpfl.flower.messages import to_content
-from fedpfl.options import own_code
 
 SHIPPED = Path(__file__).parents[2] / "jetson" / "policy.toml"
 NODE = {"partition-id": 1, "num-partitions": 3}

@@ -14,12 +14,11 @@ from support import arrays, federation, run_federation
 from torch import nn
 
 from fedpfl import models
-from fedpfl.core import custom
+from fedpfl.core import custom, own_code
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import Method, find, methods
-from fedpfl.options import own_code
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.all_settings import check_keys
 from fedpfl.setup.config import Config

@@ -13,14 +13,14 @@ from torch import nn
 import fedpfl.setup.all_settings
 import fedpfl.setup.config
 from fedpfl.client.engines import _engines
+from fedpfl.client.options import privacy as client_privacy
+from fedpfl.client.options.privacy import private_reply
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
 from fedpfl.core.payload import Payload
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import Aggregation
-from fedpfl.options.privacy import client as client_privacy
-from fedpfl.options.privacy.client import private_reply
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config

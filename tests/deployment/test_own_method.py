@@ -16,8 +16,8 @@ from support import DOUBLE
 
 from fedpfl.bench.credentials import prepare
 from fedpfl.bench.superlink import free_port
+from fedpfl.core import own_code
 from fedpfl.launch.project import make
-from fedpfl.options import own_code
 from fedpfl.results.export import export_personal
 from fedpfl.setup import reference
 from fedpfl.setup.all_settings import know_method

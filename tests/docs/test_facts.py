@@ -20,8 +20,8 @@ from fedpfl.api import dataframes
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
+from fedpfl.engine.options.devices import SHIPPED
 from fedpfl.methods import methods
-from fedpfl.options.virtual_time.devices import SHIPPED
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary

@@ -18,11 +18,11 @@ from fedpfl.bench.superlink import copy_app
 from fedpfl.cli import app as cli
 from fedpfl.client import policy
 from fedpfl.client.guard import VARIABLE
+from fedpfl.core import own_code
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import APP, files, make
 from fedpfl.methods import discover
-from fedpfl.options import own_code
 from fedpfl.setup import reference
 from fedpfl.version import FLOWER
 

@@ -19,7 +19,7 @@ from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
 from fedpfl.methods import fedas, fedgh, fedpac, fedtgp, knn_per, pfedfda
 from fedpfl.models import BaseHeadModel, registry
-from fedpfl.options.server_step import rule as server_step
+from fedpfl.setup import server_step as server_step
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 

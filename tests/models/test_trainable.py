@@ -16,8 +16,8 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.samples import Samples
 from fedpfl.core.sharing import Sharing
 from fedpfl.models.adapters import add_personal, in_adapter, merged
-from fedpfl.options.trainable import TrainableSettings
-from fedpfl.options.trainable.model import adapt
+from fedpfl.setup.options.trainable import TrainableSettings
+from fedpfl.setup.trainable import adapt
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings

@@ -101,7 +101,7 @@ def test_a_run_of_a_version_that_did_not_write_this_is_read_without_a_word(folde
 
 
 def test_changed_code_of_one_s_own_is_said(tmp_path, values):
-    from fedpfl.options import own_code
+    from fedpfl.core import own_code
 
     code = tmp_path / "mine.py"
     text = (

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from fedpfl import models
 from fedpfl.cli import app
 from fedpfl.client.engine import Engine
+from fedpfl.client.options.after_the_end import of_personal_part
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.server_view import new_clients
 from fedpfl.data.federation import federated_data
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
-from fedpfl.options.after_the_end.client import of_personal_part
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import MODES, Simulation, try_new_clients
 from fedpfl.setup.config import Config

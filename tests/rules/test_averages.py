@@ -19,13 +19,13 @@ from fedpfl.methods.clustered_fl import ClusteredFLSettings, Clusters
 from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
-from fedpfl.options.robust import RobustSettings
-from fedpfl.options.robust.rule import RobustAverages, clipped_mean, count_false, krum, largest_weight
 from fedpfl.rules import Rule
 from fedpfl.rules.averages import RunningMean, group_size
 from fedpfl.rules.mean import Mean
 from fedpfl.rules.norms import distance
 from fedpfl.setup.config import Config
+from fedpfl.setup.options.robust import RobustSettings
+from fedpfl.setup.robust_rule import RobustAverages, clipped_mean, count_false, krum, largest_weight
 
 EPSILON = Fraction(2) ** -52
 KINDS = ["clip", "median", "trimmed-mean", "krum"]

@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl.client.engine import _require_fitting
+from fedpfl.core import own_code
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods.fedreg.rebalance import augmented
-from fedpfl.options import own_code
 from fedpfl.setup.config import Config
 from fedpfl.training.adaptive import AdamW
 from fedpfl.training.augment import find, flip_crop

@@ -13,11 +13,10 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
 from ...client import protocol
-from ...core import code_hash
+from ...core import code_hash, own_code
 from ...core.errors import FedpflError
 from ...core.payload import Payload
 from ...core.settings import Value
-from ...options import own_code
 from ...version import __version__
 
 logger = getLogger("flwr")

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Iterator
 
 from ...client import protocol
 from ...client.guard import VARIABLE, guard
-from ...core import code_hash
+from ...core import code_hash, own_code
 from ...core.errors import RAISED, FedpflError, in_one_line
 from ...core.payload import Payload
-from ...options import own_code
 from ...version import __version__
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import Any, Hashable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from ...core import custom, rng
+from ...core import custom, own_code, rng
 from ...core.errors import ConfigError, DataError
-from ...options import own_code
 from ..dataset import Dataset, array
 from ..packing import are_several, packed, with_inputs
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader

@@ -9,10 +9,9 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from ...core import custom
+from ...core import custom, own_code
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
 from ...core.samples import MAX_TOKENS
-from ...options import own_code
 from ..settings import DataSettings
 from .columns import FileSamples, Words
 from .npz import smallest_integers

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...client.options.privacy import ClientPrivacy
 from ...core.errors import ConfigError, FedpflError
 from ...core.payload import Payload
 from ...core.pixels import HALF
@@ -19,11 +20,10 @@ from ...core.rng import generator, torch_seed
 from ...core.samples import Samples
 from ...core.settings import setting
 from ...methods.base import LocalRound
-from ...options.privacy import PrivacySettings
-from ...options.privacy.client import ClientPrivacy
 from ...results.new_clients import Simulation
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
+from ...setup.options.privacy import PrivacySettings
 from ...training.loop import run_phase
 from ...training.phase import Batch, Phase
 from .cache import cached

@@ -12,8 +12,8 @@ from support import simulate
 from torch import nn
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.options.privacy import PrivacySettings
 from fedpfl.results.new_clients import Simulation
+from fedpfl.setup.options.privacy import PrivacySettings
 from fedpfl.study.analysis import ANALYSES, NotRecorded
 from fedpfl.study.analysis.attack import AttackOptions, _attacker_phases, attack_run, observe, psnr, psnr_of_grey
 from fedpfl.study.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation

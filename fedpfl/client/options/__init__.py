@@ -1,0 +1,53 @@
+"""What the options of a run do on a client, in the order in which it is done."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+from ...setup.config import Config
+from ...setup.options.after_the_end import DeviceModelOption
+from ...setup.options.client_settings import ClientSettingsOption
+from ...setup.options.diagnostics import DiagnosticsOption
+from ...setup.options.evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
+from ...setup.options.keep_momentum import KeepMomentumOption
+from ...setup.options.privacy import PrivacyOption
+from ..part import ClientPart
+
+
+def parts_of(engine: Any, config: Config) -> list[ClientPart]:
+    """Return the parts that see a client's training and tests."""
+    made: list[type[ClientPart]] = []
+    if config.wants(PrivacyOption):
+        from .privacy import ClientPrivacy
+
+        made.append(ClientPrivacy)
+    if config.wants(EvaluateGlobalOption):
+        from .evaluate_global import ClientMeanModel
+
+        made.append(ClientMeanModel)
+    if config.wants(DiagnosticsOption):
+        from .diagnostics import Movement
+
+        made.append(Movement)
+    if config.wants(KeepMomentumOption):
+        from .keep_momentum import KeptMomentum
+
+        made.append(KeptMomentum)
+    if config.wants(EvaluateTrainedOption):
+        from .evaluate_global import Trained
+
+        made.append(Trained)
+    if config.wants(DeviceModelOption):
+        from .kept_models import KeptModels
+
+        made.append(KeptModels)
+    return [part(engine) for part in made]
+
+
+def of_client(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config] | None:
+    """Return what gives a client its own settings, if any client has some; ``names`` are those of the clients."""
+    if not config.wants(ClientSettingsOption):
+        return None
+    from .client_settings import own_settings
+
+    return own_settings(config, names)

@@ -1,0 +1,95 @@
+"""How a client that was not in a run makes its own model from the run's final shared arrays.
+
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
+and 5.2 (table 3): LocalTrain trains its personal part alone, and FedAvg+ all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...core.payload import Payload
+from ...core.sharing import Sharing
+from ...setup.options.after_the_end import PersonaliseSettings
+from ...training.phase import Penalty, Phase
+from ..scores import metrics_of, require_finite
+
+LOCAL_TRAIN, FINE_TUNE = "local-train", "fine-tune"
+
+
+def answer(engine: Any, client: int, message: Payload) -> Payload:
+    """Make a client's model as the setting ``personalise`` says, in place of its training in a round."""
+    return personalise(engine, client, message, engine.config.of(PersonaliseSettings).personalise)
+
+
+def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payload:
+    """Make a model for a client that was not in the run from the shared arrays of its end; test and keep it.
+
+    With ``local-train`` its personal part alone is trained, with ``fine-tune`` all of it, each for a round at the full
+    learning rate. Neither array nor state of the run changes.
+    """
+    started = time.perf_counter()
+    state, local = engine.load(client, message)
+    method, sharing = engine.config.method, engine.sharing
+    method.prepare(local)
+    phases: Sequence[Phase] = method.schedule(local)
+    if mode == LOCAL_TRAIN:
+        phases = of_personal_part(phases, sharing, engine.model, engine.config.training.weight_decay)
+    losses = engine.run_phases(phases, local, "batches", factor=1.0)
+    if mode == LOCAL_TRAIN:
+        trained = sharing.get_personal()
+        sharing.set_shared(sharing.layout.unpack(message.arrays))  # running statistics have moved
+        sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
+    else:
+        method.conclude(local)
+    require_finite(local, [sharing.get_shared(), *sharing.get_personal().values()])
+    seconds = time.perf_counter() - started
+    personalised = engine.adapted(local)
+    score = engine.score(personalised, local, engine.test_samples(client))
+    for part in engine.parts:
+        part.tested(state, local, personalised, score, None)
+    trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
+    return Payload(metrics={**metrics_of("personalised", score), **trained_on, "train-seconds": seconds})
+
+
+class OnlyPersonal:
+    """Keeps the shared elements of arrays still, which a selection of whole arrays cannot.
+
+    Weight decay, which an optimiser would add later and everywhere, is added here.
+    """
+
+    def __init__(self, where: Mapping[str, Tensor], weight_decay: float, inner: Penalty | None) -> None:
+        self.where = where
+        self.weight_decay = weight_decay
+        self.inner = inner
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Set the gradient of shared elements to zero."""
+        if self.inner is not None:
+            self.inner.add_gradient(names, params, grads)
+        for name, param, grad in zip(names, params, grads):
+            grad.add_(param, alpha=self.weight_decay).mul_(self.where[name])
+
+
+def of_personal_part(phases: Sequence[Phase], sharing: Sharing, model: nn.Module, weight_decay: float) -> list[Phase]:
+    """Return the phases of a round as they train the personal part alone; none if there is no personal part."""
+    own = sharing.personal_elements()
+    if own.keys() & dict(model.named_parameters()).keys():
+        return [_of_personal(phase, own, weight_decay) for phase in phases]
+    # Running statistics alone, which move under parameters that stand still.
+    return [_of_statistics(phase) for phase in phases] if own else []
+
+
+def _of_statistics(phase: Phase) -> Phase:
+    return replace(phase, learning_rate=0.0, weight_decay=0.0, groups=(), penalty=None, project=None)
+
+
+def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -> Phase:
+    penalty = OnlyPersonal(own, weight_decay if phase.weight_decay is None else phase.weight_decay, phase.penalty)
+    return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty, weight_decay=0.0)

@@ -1,0 +1,35 @@
+"""Settings of training that single clients have, and what they weigh in the mean."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, Callable, Sequence
+
+from ...setup.config import Config
+from ...setup.options.client_settings import UNLIKE, tables
+
+
+def own_settings(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config]:
+    """Return what gives a client its settings; ``names`` are those of the clients in the data, if they have any."""
+    every = tables(config)
+    made: dict[int, Config] = {}
+
+    def of(usual: Config, client: int) -> Config:
+        if client not in made:
+            name = names[client] if client < len(names) else ""
+            # A name of the data comes before a number.
+            own = every.get(name, {} if str(client) in names else every.get(str(client), {}))
+            values = {key.replace("-", "_"): value for key, value in own.items() if key in UNLIKE}
+            made[client] = _with_training(usual, values) if values else usual
+        return made[client]
+
+    return of
+
+
+def _with_training(config: Config, values: dict[str, Any]) -> Config:
+    # The method stays the one that has built the model.
+    method = copy.copy(config.method)
+    method.training = replace(config.training, **values)
+    method.check()
+    return replace(config, training=method.training, method=method)

@@ -1,0 +1,42 @@
+"""How far a client's personal part moves, for the setting ``diagnostics``."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+import numpy as np
+
+from ..part import ClientPart, Training
+
+# In front of the names of arrays as they were before the client's first round.
+FIRST = "first/"
+
+
+class Movement(ClientPart):
+    """Has a client keep its personal part of before its first round, and measures how far it has moved since."""
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the client needs its own model: always true."""
+        return True
+
+    def begin(self, training: Training) -> Training:
+        """Keep the first personal part on."""
+        state, local = training.state, training.local
+        # Checked before the file: a client that stores nothing has none.
+        if self.engine.config.method.personal_part(self.engine.model):
+            training.kept.update(self._now() if local.never_trained else self.engine.kept(state, local, FIRST))
+        return training
+
+    def end(self, training: Training) -> Mapping[str, float]:
+        """Return the distance, if there is a personal part."""
+        first = {name: array for name, array in training.kept.items() if name.startswith(FIRST)}
+        if not first:
+            return {}
+        now = self._now()
+        squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
+        return {"personal-change": sum(squares) ** 0.5}
+
+    def _now(self) -> dict[str, np.ndarray]:
+        part = self.engine.config.method.personal_part(self.engine.model)
+        return {f"{FIRST}{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}

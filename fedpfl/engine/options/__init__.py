@@ -1,0 +1,104 @@
+"""What the options of a run do on the server, in the order in which it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...results.run_folder import RunFolder
+from ...setup.config import Config
+from ...setup.options.after_the_end import BestRoundOption, MissedOption, PersonaliseOption
+from ...setup.options.buffered import BufferedOption, BufferedSettings
+from ...setup.options.client_settings import ClientSettingsOption
+from ...setup.options.diagnostics import DiagnosticsOption
+from ...setup.options.evaluate_global import EvaluateGlobalOption
+from ...setup.options.listeners import ListenersOption
+from ...setup.options.participation import ParticipationOption
+from ...setup.options.privacy import PrivacyOption
+from ...setup.options.tests_at_server import ServerTestOption
+from ...setup.options.virtual_time import VirtualTimeOption
+from ..attendance import Attendance
+from ..listener import Listener, Server
+from ..rounds import RoundLoop
+from ..transport import Transport
+from .norm_limit import norm_limit
+
+
+def instead_of_rounds(transport: Transport, config: Config) -> RunFolder | None:
+    """Do what a run does in the place of its rounds, if it does; return its folder."""
+    if not config.wants(PersonaliseOption):
+        return None
+    from .after_the_end import personalise
+
+    return personalise(transport, config)
+
+
+def followers(config: Config, folder: RunFolder) -> list[Listener]:
+    """Return the listeners that see a run from before its first message."""
+    found: list[Listener] = []
+    if config.wants(BestRoundOption):
+        from .best_round import best_round
+
+        found += best_round(config, folder)
+    if config.wants(ListenersOption):
+        from .listeners import named_listeners
+
+        found += named_listeners(config, folder)
+    return found
+
+
+def attendance(config: Config, folder: RunFolder, transport: Transport) -> Attendance:
+    """Return what decides who takes part."""
+    if config.wants(VirtualTimeOption):
+        from .virtual_time import TimedParticipation
+
+        return TimedParticipation(config, folder, transport)
+    if config.wants(ParticipationOption) or config.wants(BufferedOption):
+        from .participation import Participation
+
+        return Participation(config, folder, transport)
+    return Attendance(config.run)
+
+
+def listeners(server: Server) -> list[Listener]:
+    """Return the listeners of a run."""
+    config = server.config
+    found: list[Listener | None] = [norm_limit(server)]
+    if config.wants(PrivacyOption):
+        from .privacy import server_privacy
+
+        found.append(server_privacy(server))
+    if config.wants(EvaluateGlobalOption):
+        from .evaluate_global import mean_model
+
+        found.append(mean_model(server))
+    if config.wants(DiagnosticsOption):
+        from .diagnostics import diagnostics
+
+        found.append(diagnostics(server))
+    if config.wants(ServerTestOption):
+        from .tests_at_server import tests_at_server
+
+        found.append(tests_at_server(server))
+    if config.wants(ClientSettingsOption):
+        from .client_settings import own_weights
+
+        own_weights(server)
+    return [listener for listener in found if listener is not None]
+
+
+def loop(config: Config) -> Callable[..., RoundLoop]:
+    """Return what makes the loop over the rounds."""
+    if not config.wants(BufferedOption):
+        return RoundLoop
+    from .buffered import BufferedLoop
+
+    return partial(BufferedLoop, config.of(BufferedSettings).buffer_size)
+
+
+def afterwards(transport: Transport, server: Server) -> None:
+    """Do what follows once the results are written."""
+    if server.config.wants(MissedOption):
+        from .after_the_end import wait_for_missed
+
+        wait_for_missed(transport, server)

@@ -1,0 +1,162 @@
+"""What happens to clients after a run's end: nothing that they answer changes the run's arrays.
+
+Clients that were not in the run make their own models from its final shared arrays. Those that were in it, and
+missed its last test, are tested with the arrays of its end; a device writes its model with that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from logging import INFO, WARNING, getLogger
+from typing import Any
+
+from ...core.errors import ConfigError, FedpflError, reasons
+from ...core.extras import Extras
+from ...core.server_view import Client
+from ...results.earlier_run import EarlierRun
+from ...results.line import scores_of
+from ...results.record import Round
+from ...results.run_folder import RunFolder
+from ...rules import Rule
+from ...setup.assembly import extras_of, make_rule
+from ...setup.config import Config
+from ...setup.options.after_the_end import MissedSettings, PersonaliseSettings
+from ...setup.options.participation import ParticipationSettings
+from ..agreement import Agreement, agree_with
+from ..listener import Server
+from ..rounds import RoundLoop
+from ..transport import EVALUATE, TRAIN, Transport, Wait
+
+logger = getLogger("flwr")
+
+
+# How often it is looked for clients that have come back.
+LOOK_SECONDS = 2.0
+
+
+def personalise(transport: Transport, config: Config) -> RunFolder:
+    """Give clients that were not in a run, or missed its end, their own models, and record their accuracies."""
+    folder = EarlierRun.reopen(config, more_clients=True)
+    with folder.exclusive():
+        last, stored, remarks = folder.last_intact(config.run.state_dir)
+        for remark in remarks:
+            logger.log(WARNING, "fedpfl: %s", remark)
+        if not folder.finished:
+            words = "fedpfl: %s is not finished: clients get the arrays of its round %d of %d"
+            logger.log(WARNING, words, folder.path.name, last, folder.config()["num-server-rounds"])
+        task = folder.described()
+        # Who is not there is not waited for beyond node-timeout, but may come within missed-timeout.
+        anybody = replace(config, run=replace(config.run, min_clients=config.run.min_clients or 1))
+        anybody = anybody.put(replace(config.of(ParticipationSettings), new_nodes="join"))
+        found = transport.find_clients(anybody, task["state_key"], task.get("identities"))
+        agreed = agree_with(config, found, task)
+        folder.add_identities(transport.identities())
+        rule = _rule(config, agreed, task, stored)
+        loop = _Afterwards.of(config, folder, rule, extras_of(config, agreed.model, agreed.sharing))
+        there = {client.id: client for client in agreed.clients if not client.absent}
+        missed = [there.get(client.id, client) for client in loop.missed(folder)]
+        new = [client for client in there.values() if client.id not in folder.history().clients()]
+        if new and not rule.one_model:
+            allowed = "makes a model for each client and has none for new ones"
+            if not missed:
+                raise ConfigError("method", config.method.name, allowed)
+            logger.log(WARNING, "fedpfl: %s %s", config.method.name, allowed)
+            new = []
+        if not config.of(MissedSettings).missed_timeout:
+            missed = [client for client in missed if client.id in there]
+        if not missed and not new:
+            raise FedpflError(
+                f"{folder.path.name}: nothing to do: every connected client was already tested at the end of this run"
+            )
+        answers = {
+            "new": loop.ask(transport, new, last + 1, TRAIN),
+            "missed": loop.catch_up(transport, missed, last, there),
+        }
+        failed = _note(folder, config, answers)
+        if not any(done.evaluated for done in answers.values()):
+            raise FedpflError(f"{folder.path.name}: {reasons(failed, 'client') if failed else 'no client came back'}")
+    return folder
+
+
+def wait_for_missed(transport: Transport, server: Server) -> None:
+    """Once a run is over, test the clients that missed its last test as they come back, within ``missed-timeout``."""
+    config, folder = server.config, server.folder
+    loop = _Afterwards.of(config, folder, server.rule, server.extras)
+    if missed := loop.missed(folder):
+        words = "fedpfl: clients that missed the end, for whom the server waits up to %g s: %s"
+        logger.log(INFO, words, loop.timeout, ", ".join(str(client.id) for client in missed))
+        _note(folder, config, {"missed": loop.catch_up(transport, missed, folder.history().last_round)})
+
+
+class _Afterwards(RoundLoop):
+    """Asks clients with the arrays of a run's end."""
+
+    timeout: float  # seconds for clients that come back
+
+    @classmethod
+    def of(cls, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> _Afterwards:
+        """Return the loop of a run that is over."""
+        task = folder.task()
+        made = cls(
+            rule, config.run, task["state_key"], extras, counted=config.training.kind.counted,
+            several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
+        )  # fmt: skip
+        made.timeout = config.of(MissedSettings).missed_timeout
+        return made
+
+    def ask(self, transport: Transport, clients: Sequence[Client], number: int, kind: str) -> Round:
+        """Send clients their messages; return what they answered as a round's tests."""
+        self.round = Round(number)
+        requests = self.requests(clients, number, kind)
+        self.collect_scores(transport.replies(requests, Wait(self.settings.round_timeout), self.fail))
+        return self.round
+
+    def missed(self, folder: RunFolder) -> list[Client]:
+        """Return the clients of the run that were not tested at its end."""
+        history = folder.history()
+        tests = history.tests().get(history.last_round, {}) if self.settings.test_at == "end" else {}
+        missed = history.clients() - {int(client) for client in tests}
+        return [client for client in self.rule.participants if client.id in missed]
+
+    def catch_up(self, transport: Transport, missed: Sequence[Client], last: int, there: Collection[int] = ()) -> Round:
+        """Test clients that missed the last round's test: those that are there at once, others as they come back."""
+        until = time.monotonic() + self.timeout
+        done = self.ask(transport, [client for client in missed if client.id in there], last, EVALUATE)
+        away = {client.id: client for client in missed if client.id not in there}
+        while away and time.monotonic() < until:
+            transport.begin_round()
+            transport.newcomers()
+            if back := [away.pop(client) for client in sorted(transport.speaking(away))]:
+                answered = self.ask(transport, back, last, EVALUATE)
+                done.evaluated.update(answered.evaluated)
+                done.failed.update(answered.failed)
+            else:
+                time.sleep(LOOK_SECONDS)
+        return done
+
+
+def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> dict[int, str]:
+    """Record what clients answered after the end; return who failed and why."""
+    found = {name: scores for name, done in answers.items() if (scores := scores_of("personalised", done.evaluated))}
+    failed = {client: reason for done in answers.values() for client, reason in done.failed.items()}
+    for name, scores in found.items():
+        logger.log(INFO, "fedpfl: %s clients: personalised %.1f %%", name, 100 * scores["accuracy"])
+    for client, reason in failed.items():
+        logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
+    if found:
+        mode = config.of(PersonaliseSettings).personalise
+        EarlierRun(folder.path).note_personalised({"mode": mode, **found, "failed": failed})
+    return failed
+
+
+def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Mapping[str, Any]) -> Rule:
+    """Return the rule as it was at the run's end; clients that came later have never trained."""
+    sizes = task.get("samples") or [(client.train_samples, client.test_samples) for client in agreed.clients]
+    before = [Client(i, train, test, absent=not train + test) for i, (train, test) in enumerate(sizes)]
+    before = before[: task["clients"]]
+    rule = make_rule(config, before, agreed.sharing)
+    rule.load_state(stored)
+    rule.personal_round.update({client.id: 0 for client in agreed.clients[len(before) :]})
+    return rule

@@ -1,0 +1,118 @@
+"""Keeps the models of the round that is best on the validation samples."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...client.earlier_arrays import personal_place
+from ...client.state import ClientState
+from ...core.files import private_folder, write_atomically
+from ...results.earlier_run import BEST, EarlierRun
+from ...results.export import stored_rule
+from ...results.history import History
+from ...results.record import Round
+from ...results.run_folder import RunFolder
+from ...results.summary import summary
+from ...rules import Rule
+from ...setup.config import Config
+from ..listener import Listener
+
+
+class BestRound(Listener):
+    """Makes RUN/best the folder of a run that ended with the best round; it grows in a new one, which then replaces it.
+
+    Clients' arrays on this machine are in it; those of devices stay there. A round reads what is new of the run's
+    metrics, not all; so the summary has its numbers only when the run ends.
+    """
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self._config, self._folder = config, folder
+        self._score = -math.inf
+        self._best = folder.path / BEST
+        self._new, self._before = folder.path / f".{BEST}", folder.path / f".{BEST}-before"
+        # The lines of the best round before: those of the next one begin with them.
+        self._lines = folder.path / f".{BEST}.jsonl"
+
+    def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
+        """Know the best round so far of a run that is resumed; put right what an interruption has left."""
+        self._lines.unlink(missing_ok=True)
+        self._tidy()
+        if self._best.is_dir():
+            found = RunFolder(self._best).history().best_score()
+            self._score = self._score if found is None else found
+        if folder.resumable:  # the last round may have been stored, and not yet kept
+            last, state, _ = EarlierRun(folder.path).last_intact(self._config.run.state_dir)
+            if self._is_best(folder.history().lines[last - 1]):
+                self._keep(stored_rule(folder.parsed(), folder.described(), state), last, state)
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Keep the round if it is the best, the first of several."""
+        if self._is_best(done.line):
+            self._keep(rule, done.number, state)
+        return False
+
+    def _is_best(self, line: Mapping[str, Any]) -> bool:
+        score = History([dict(line)], self._config.run.choose_by).best_score()
+        if score is None or score <= self._score or not line.get("personalised"):
+            return False
+        self._score = score
+        return True
+
+    def run_ended(self, reason: str) -> None:
+        """Write the best round's summary, with all numbers."""
+        self._lines.unlink(missing_ok=True)
+        if not reason and self._best.is_dir():
+            write_atomically(self._best / "summary.md", summary(RunFolder(self._best)).encode())
+
+    def _keep(self, rule: Rule, number: int, state: Mapping[str, np.ndarray]) -> None:
+        try:
+            self._write(rule, number, state)
+            if self._best.is_dir():
+                self._best.rename(self._before)
+            self._new.rename(self._best)
+            if self._before.is_dir():
+                (self._before / "metrics.jsonl").rename(self._lines)
+                shutil.rmtree(self._before)
+        except BaseException:
+            self._tidy()
+            raise
+
+    def _tidy(self) -> None:
+        """Put the best round before back where no newer one is in its place; remove what is half-written."""
+        if self._before.is_dir() and not self._best.is_dir():
+            self._before.rename(self._best)
+        for left in (self._new, self._before):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _write(self, rule: Rule, number: int, state: Mapping[str, np.ndarray]) -> None:
+        private_folder(self._new)
+        places = replace(self._config.run, state_dir=str(self._best / "state"), run_name="", resume=False)
+        config = replace(self._config, run=places)
+        kept = EarlierRun.copied(self._new, self._folder, config, number, state, self._lines)
+        for client in rule.participants:
+            key, trained, _ = personal_place(kept.task(), client.id, int(state["personal_round"][client.id]))
+            source = ClientState(self._config.run.state_dir, key, client.id).path(trained)
+            if source.is_file():
+                target = ClientState(str(self._new / "state"), key, client.id).path(trained)
+                private_folder(target.parent)
+                _link(source, target)
+        kept.finish(rule, f"# {BEST}\n\nThe best round so far: {number}. Its numbers come when the run ends.\n")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # on another disk
+        shutil.copyfile(source, target)
+
+
+def best_round(config: Config, folder: RunFolder) -> list[Listener]:
+    """Return the listener of a run; none with test-at = start, where a test is of the models before the round."""
+    return [] if config.run.test_at == "start" else [BestRound(config, folder)]

@@ -1,0 +1,24 @@
+"""Listeners of the user's own that a setting names."""
+
+from __future__ import annotations
+
+from ...core import custom, own_code
+from ...core.errors import ConfigError
+from ...results.run_folder import RunFolder
+from ...setup.config import Config
+from ...setup.options.listeners import ListenersSettings
+from ..listener import Listener
+
+
+def named_listeners(config: Config, folder: RunFolder) -> list[Listener]:
+    """Return the listeners that ``listeners`` names; a class is called without arguments."""
+    return [_named(text) for text in config.of(ListenersSettings).names]
+
+
+def _named(text: str) -> Listener:
+    found = own_code.find("listeners", text)
+    if isinstance(found, type) and issubclass(found, Listener):
+        found = own_code.call("listeners", text, found, {})
+    if not isinstance(found, Listener):
+        raise ConfigError("listeners", text, f"is {custom.article(found)}, and must be a subclass of fedpfl.Listener")
+    return found

@@ -1,0 +1,153 @@
+"""A limit for the norms of what clients send, known before their replies: ``update-norm-limit``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median, median_low
+
+import numpy as np
+
+from ...core.extras import Extras
+from ...core.layout import rounded
+from ...core.payload import Payload
+from ...core.server_view import Client
+from ...core.sharing import is_running_statistic
+from ...results.record import Round
+from ...rules import Rule
+from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance, fresh_norm, length, require_norm
+from ...setup.config import Config
+from ...setup.options.norm_limit import NormLimitSettings
+from ...setup.options.privacy import PrivacySettings
+from ..listener import Listener, Server
+
+# So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
+SPREAD = 5.0
+ROUNDS = 5
+# Root mean squares that are usual of arrays whose unit is not known: in a first round, and after it. Running statistics
+# are as large as the data.
+FIRST_STATISTIC, FIRST_EXTRA, LATER = 1e9, 1e3, 1.0
+
+STATE = "norms/"
+
+
+class NormLimit(Listener):
+    """Refuses replies with an array whose norm is above factor × what is usual; factor 0 leaves ``LARGEST``.
+
+    Usual is the largest of some norms:
+
+    * for an update of the shared parameters, their difference from what was sent: the norm of what was sent, that of
+      freshly drawn weights, and :data:`SPREAD` times the median of the last rounds;
+    * for an extra that is declared as long as the shared vector: the same norms, but the median of its own;
+    * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
+      median;
+    * for any other extra: a root mean square, and the median.
+
+    Root mean squares are larger in a first round, of which nothing is known. The lower median of each round's accepted
+    norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise.
+    """
+
+    def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings | None, wire_dtype: str) -> None:
+        self.factor, self.extras, self.privacy, self.wire_dtype = factor, extras, privacy, wire_dtype
+        self._medians: dict[str, list[float]] = {}
+        self._accepted: dict[str, list[float]] = {}
+        self._measured: dict[str, float] = {}
+        self._sent: np.ndarray | None = None
+
+    def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
+        """Find where the parameters lie; forget the norms of the round before."""
+        self._accepted, self._sent = {}, None
+        self._places: dict[str, list[slice]] = {PARAMETERS: [], STATISTICS: []}
+        self._variances: dict[str, slice] = {}
+        for name, place in rule.layout.slices().items():
+            places = self._places[STATISTICS if is_running_statistic(name) else PARAMETERS]
+            if places and places[-1].stop == place.start:
+                places[-1] = slice(places[-1].start, place.stop)
+            else:
+                places.append(place)
+            if "running_var" in name:
+                self._variances[name] = place
+        self._fresh = fresh_norm(rule.layout, lambda name: not is_running_statistic(name))
+
+    def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
+        """Refuse what is too long, and negative variances."""
+        self._measured = self._check(rule, client)(shared, self._start)
+        for name, array in reply.arrays.items():
+            if name in self.extras.unchecked() or self.privacy:
+                like = self.extras.is_like_shared(name)  # gradients, control variates
+                least = self._like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
+                norm = distance(array.reshape(-1))
+                require_norm(name, norm, self._limit(name, array.size, least), self.factor)
+                self._measured[name] = norm
+        return shared
+
+    def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Note the norms of an accepted reply."""
+        self.sum_checked(client, self._measured)
+
+    def sees_each_reply(self) -> bool:
+        """Return False: workers check the norms of what they add up."""
+        return False
+
+    def sum_check(self, rule: Rule, client: Client) -> NormCheck:
+        """Return the check of shared vectors."""
+        return self._check(rule, client)
+
+    def sum_checked(self, client: Client, found: Mapping[str, float]) -> None:
+        """Note the norms of a vector that was added up."""
+        for name, norm in found.items():
+            self._accepted.setdefault(name, []).append(norm)
+
+    def combined(self, rule: Rule, done: Round) -> None:
+        """Note the round's medians."""
+        for name, norms in self._accepted.items():
+            self._medians[name] = [*self._medians.get(name, []), median_low(norms)][-ROUNDS:]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the medians."""
+        return {f"{STATE}{name}": np.array(medians) for name, medians in self._medians.items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore them."""
+        found = {name[len(STATE) :]: array.tolist() for name, array in state.items() if name.startswith(STATE)}
+        self._medians = found
+
+    def _check(self, rule: Rule, client: Client) -> NormCheck:
+        """Return the check of the vector of a client, which is the same object for all that get the same arrays."""
+        outgoing = rule.outgoing(client)
+        if outgoing is not self._sent:
+            self._sent = outgoing
+            self._start = rounded(outgoing, self.wire_dtype)
+            places = {name: where for name, where in self._places.items() if where}
+            lengths = {name: length(self._start, where) for name, where in self._places.items()}
+            self._like_weights = max(self._fresh, lengths[PARAMETERS])
+            limits = {}
+            for name, where in places.items():
+                size = sum(place.stop - place.start for place in where)
+                statistics = lengths[name] + self._rms(name, FIRST_STATISTIC) * size**0.5
+                limits[name] = self._limit(name, size, self._like_weights if name == PARAMETERS else statistics)
+            self._vector_check = NormCheck(self.factor, places, self._variances, limits)
+        return self._vector_check
+
+    def _rms(self, name: str, first: float) -> float:
+        return LATER if name in self._medians else first
+
+    def _limit(self, name: str, size: int, least: float) -> float:
+        if not self.factor:
+            return LARGEST
+        usual = max(least, SPREAD * median(self._medians.get(name, [0.0])))
+        noise = 0.0
+        if self.privacy:
+            # The clipped update, and six deviations more than the mean of the noise's norm.
+            noise = self.privacy.dp_clip_norm + self.privacy.deviation * (size**0.5 + 6)
+        return min(LARGEST, self.factor * usual + noise)
+
+
+def norm_limit(server: Server) -> NormLimit:
+    """Return the listener of a run."""
+    return limit_of(server.config, server.extras)
+
+
+def limit_of(config: Config, extras: Extras) -> NormLimit:
+    """Return the limit that the settings say, for the shared arrays and these others."""
+    factor, privacy = config.of(NormLimitSettings).update_norm_limit, config.of(PrivacySettings)
+    return NormLimit(factor, extras, privacy if privacy.on else None, config.run.wire_dtype)

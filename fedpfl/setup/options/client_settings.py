@@ -1,0 +1,80 @@
+"""Settings of single clients: how each trains, and how much it weighs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import ConfigError, did_you_mean
+from ...core.option import Option
+from ...core.settings import parse, setting
+from .privacy import PrivacySettings
+
+# Settings of training that a client can have for itself.
+UNLIKE = ("local-epochs", "local-steps", "batch-size", "learning-rate", "momentum", "weight-decay", "clip-norm")
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """The clients that are unlike others."""
+
+    client_settings: str = setting(
+        "",
+        "Settings of single clients: local-epochs, local-steps, batch-size, learning-rate, momentum, weight-decay, "
+        "clip-norm, and weight, a factor of what the client weighs in the mean.",
+    )
+
+
+class ClientSettingsOption(Option):
+    """Has single clients train in another way, and weigh more or less in the mean."""
+
+    title = "Unlike clients"
+    Settings = ClientSettings
+    at_server = True
+
+    def check(self, config: Any) -> None:
+        """Refuse what one client cannot have."""
+        if self.wanted(config):
+            check(config)
+
+
+WEIGHT, MAX_WEIGHT = "weight", 1e6
+ALLOWED = (*UNLIKE, WEIGHT)
+
+
+def tables(config: Any) -> dict[str, dict[str, Any]]:
+    """Return the settings of each client, by its number or name."""
+    text = config.of(ClientSettings).client_settings
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
+        allowed = "must be a table of settings for each client: {anna = {local-epochs = 2}}"
+        raise ConfigError("client-settings", text, allowed)
+    return found
+
+
+def check(config: Any) -> None:
+    """Raise ``ConfigError`` for what one client cannot have, and for weights that a sum with noise does not allow."""
+    privacy = config.of(PrivacySettings)
+    for client, own in tables(config).items():
+        for key in own:
+            if key not in ALLOWED:
+                hint = did_you_mean(key, ALLOWED)
+                raise refused(client, f"{key} of client {client}: must be one of {', '.join(ALLOWED)}{hint}")
+        try:
+            parse(type(config.training), own)
+        except ConfigError as error:
+            raise refused(client, str(error)) from error
+        weight = own.get(WEIGHT, 1)
+        if type(weight) not in (int, float) or not 0 <= weight <= MAX_WEIGHT:
+            raise refused(client, f"weight = {weight!r}: must be a number of at least 0")
+        if weight != 1 and privacy.on and privacy.dp_where == "server":
+            raise refused(client, "weight: must be 1 with dp-where = server: all weigh alike")
+
+
+def refused(client: str, why: str) -> ConfigError:
+    """Return the error for a client's settings."""
+    return ConfigError("client-settings", client, why)

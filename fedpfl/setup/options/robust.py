@@ -1,0 +1,97 @@
+"""Means that some false updates cannot move far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.option import Option, TaskFacts
+from ...core.settings import changed, setting
+from .privacy import PrivacySettings
+
+# The settings that an estimate reads.
+READS = {
+    "none": (),
+    "clip": ("robust-clip",),
+    "median": (),
+    "trimmed-mean": ("robust-false-share",),
+    "krum": ("robust-false-share",),
+}
+
+
+@dataclass(frozen=True)
+class RobustSettings:
+    """What the server does about clients that send false updates."""
+
+    robust_aggregation: str = setting(
+        "none",
+        "Replacement for a mean. clip: mean of shortened updates. median: median of each value. trimmed-mean: mean "
+        "of each value without the extremes. krum: mean of the updates closest to most others. The last three give "
+        "all clients equal weight.",
+        choices=tuple(READS),
+    )
+    robust_clip: float = setting(
+        0.0, "clip: norm to which longer updates are shortened. 0: the round's median norm.", minimum=0
+    )
+    robust_false_share: float = setting(
+        0.2,
+        "trimmed-mean, krum: share of a round's clients that may be malicious, rounded up.",
+        minimum=0,
+        maximum=0.49,
+    )
+    max_weight_share: float = setting(
+        1.0,
+        "Maximum weight of one client, as a share of the samples of all clients asked in a round. Below 1 / clients "
+        "all clients have equal weight.",
+        above=0,
+        maximum=1,
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether something takes the mean's place."""
+        return self.robust_aggregation != "none"
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all vectors of a round are kept until the last has arrived."""
+        return self.on and not (self.robust_aggregation == "clip" and self.robust_clip)
+
+
+class RobustOption(Option):
+    """Has rules make other means, or bounds what a client weighs in them."""
+
+    title = "Robust means"
+    Settings = RobustSettings
+
+    def wanted(self, config: Any) -> bool:
+        """Return whether the means are not the usual ones."""
+        return self.settings.on or self.settings.max_weight_share < 1  # type: ignore[no-any-return]
+
+    def check(self, config: Any) -> None:
+        """Refuse rules that make no mean, and noise that is made for a sum."""
+        rule, privacy, kind = (
+            config.method.aggregation.rule,
+            config.of(PrivacySettings),
+            self.settings.robust_aggregation,
+        )
+        if self.settings.on and rule.no_robust_mean:
+            why = f"its rule {rule.name!r} {rule.no_robust_mean}; there is update-norm-limit"
+            raise ConfigError("robust-aggregation", kind, f"must be none for {config.method.name}: {why}")
+        if self.settings.on and privacy.on and privacy.dp_where == "server":
+            allowed = "must be none with dp-where = server: the noise is made for a sum"
+            raise ConfigError("robust-aggregation", kind, allowed)
+
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
+        """Name settings that do nothing, and the memory that an estimate needs."""
+        kind, always = self.settings.robust_aggregation, ("robust-aggregation", "max-weight-share")
+        idle = [key for key in changed(self.settings) if key not in (*always, *READS[kind])]
+        found = [f"not used with robust-aggregation = {kind}: {', '.join(idle)}"] if idle else []
+        if self.settings.on and not task.shared:
+            found.append("robust-aggregation does nothing: no model's arrays are shared")
+        elif self.settings.keeps_all:
+            mebibytes = task.asked * task.shared * 4 / 2**20
+            size = f"{task.asked} clients × {task.shared} values × 4 bytes = {mebibytes:.1f} MiB"
+            found.append(f"robust-aggregation = {kind} keeps all vectors of a round: {size}")
+        return found

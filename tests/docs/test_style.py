@@ -48,18 +48,6 @@ AVOID = {
     r"to this come": "in addition there are",
     r"used to be|until this was": "(history belongs into the changelog)",
 }
-# The maximum number of words of the pages in each folder: what is new replaces something.
-WORDS = {
-    ".": 360,
-    "contributing": 2_350,
-    "devices": 7_100,
-    "how-to": 21_900,
-    "learn": 4_000,
-    "methods": 12_500,
-    "reference": 7_500,
-    "results": 12_100,
-    "tutorial": 2_200,
-}
 # What a setting or an option is begins with its noun.
 AVOID_FIRST = {r"(?:Most|Fewest|Least|Largest|Longest)": "Maximum, Minimum", r"How many": "Number of"}
 
@@ -88,12 +76,6 @@ def test_the_words_of_a_page(page):
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     # Links to headings, and what others wrote, are as they are.
     assert not complaints(re.sub(r"\]\([^)]*\)|“[^”]*”|\"[^\"\n]*\"", "", text))
-
-
-@pytest.mark.parametrize("folder", WORDS)
-def test_a_section_has_no_more_words_than_it_needs(folder):
-    pages = (ROOT / "docs" / folder).glob("*.md")
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= WORDS[folder]
 
 
 def test_the_words_of_settings():

@@ -11,44 +11,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedpfl.setup.removed import as_before
-
 from fedpfl.data import table
 from fedpfl.launch.shipped import experiments
 from fedpfl.methods.base import in_classifier
+from fedpfl.setup.all_settings import all_settings, keys_of, tagged
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study.description import load
 from fedpfl.study.measured import Measured
-from fedpfl.study.store import NOT_IDENTIFYING, PlannedRun, Store, plan
+from fedpfl.study.store import PlannedRun, Store, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where scripts of experiments would put their data; stands for it in settings.
 NOWHERE = Path("/nowhere")
 
 # What decides how long and how often is measured, and not what a client does in a round.
-MEASURING = NOT_IDENTIFYING | {
+MEASURING = tagged("idle") | {
     "seed", "num-server-rounds", "fraction-train", "evaluate-every", "evaluate-global", "evaluate-trained",
     "diagnostics", "new-clients", "min-replies", "threads", "device",
-}  # fmt: skip
-
-# Settings that are younger than the first records: at their defaults they do not count, so that keys stay.
-YOUNGER = {
-    "partition-seed": 0, "division-file": "", "min-clients": 0, "max-client-samples": 1_000_000,
-    "update-norm-limit": 4.0, "robust-aggregation": "none", "robust-clip": 0.0, "robust-false-share": 0.2,
-    "krum-clients": 0, "max-weight-share": 1.0, "fedreg-max-growth": 20.0,
-    "device-model-every": 0, "continue-from": "",
-    "schedule": "synchronous", "buffer-size": 10,
-    "over-selection": 0.0, "round-deadline": 0.0, "round-deadline-pace": 0.0, "replay": "", "new-nodes": "ignore",
-    "forget-after": 0, "missed-timeout": 0.0,
-    "label-smoothing": 0.0, "local-steps": 0, "learning-rate-schedule": "constant", "learning-rate-decay": 0.99,
-    "learning-rate-decay-every": 10, "learning-rate-warm-up": 0, "clip-norm": 0.0,
-    "augmentation": "none", "normalize": "half", "test-on": "own", "test-at": "end", "keep-momentum": False,
-    "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient",
-    "metrics": "", "choose-by": "accuracy", "standardize": "none", "impute": "refuse", "image-size": 0,
-    "class-weights": "none", "learning-rate-over": "rounds",
-    "client-models": "", "devices-model": "", "clients-at-once": 0, "time-column": "", "category-columns": "",
-    "drop-rate": 0.0, "available-clients": "", "client-settings": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those
@@ -138,10 +118,12 @@ class Combination:
 def counted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by which combinations are told apart, the same ones for whoever's home has the data."""
     home = f"{Path.home()}/"
-    settings = as_before(settings, settings["method"])
+    # A setting of all methods at its default does not count, so that a new one changes no key.
+    fields = all_settings()
+    usual = {key: fields[key].default for key in keys_of()}
     return {
         key: value.replace(home, "~/") if isinstance(value, str) else value
-        for key, value in settings.items() if key not in MEASURING and not (key in YOUNGER and value == YOUNGER[key])
+        for key, value in settings.items() if key not in MEASURING and not (key in usual and value == usual[key])
     }  # fmt: skip
 
 

@@ -6,17 +6,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from fedpfl.setup.removed import REMOVED, as_before, renewed
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
-from fedpfl.core.settings import by_key, require_absolute
+from fedpfl.core.settings import by_key
 from fedpfl.methods import methods
 from fedpfl.methods.feddecomp.low_rank import INITS
 from fedpfl.methods.fedreg.rebalance import THRESHOLDS
 from fedpfl.methods.settings import ALIASES, SETTINGS
 from fedpfl.setup import reference
-from fedpfl.setup.all_settings import all_settings, check, check_keys, owners, unused
+from fedpfl.setup.all_settings import all_settings, check_keys, owners, require_absolute, unused
 from fedpfl.setup.config import Config
 from fedpfl.training.adaptive import OPTIMIZERS
 from fedpfl.training.losses import KINDS
@@ -126,21 +125,6 @@ def test_unknown_keys_are_named_with_the_nearest_known():
     check_keys(Config.parse({}).flat())
 
 
-def test_the_number_of_settings_does_not_grow():
-    # `fedpfl config | grep -c ' = '` prints it. A new setting takes the place of one that nobody needs.
-    assert len(all_settings()) <= 200
-
-
-@pytest.mark.parametrize("key", REMOVED)
-def test_a_removed_setting_names_what_is_there_instead(key):
-    check_keys({key: REMOVED[key].default})
-    with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
-        check_keys({key: "another"})
-    with pytest.raises(ConfigError, match=re.escape(REMOVED[key].instead)):
-        check({key: "another"}, {key: REMOVED[key].default})
-    assert key not in all_settings()
-
-
 def test_methods_that_share_a_setting_describe_it_alike():
     fields = all_settings()
     for key, names in owners().items():
@@ -162,15 +146,6 @@ def test_the_settings_of_methods_are_those_in_their_table():
     for key, words in (("fedreg-threshold", THRESHOLDS), ("feddecomp-init", INITS), ("optimizer", ("sgd", *OPTIMIZERS)),
                        ("loss", KINDS)):  # fmt: skip
         assert fields[key].metadata["limits"].choices() == tuple(words), key
-
-
-def test_a_setting_that_is_called_otherwise_now_keeps_its_value():
-    before = {"fedper-head-layers": 2, "fedrep-head-layers": 1, "fedtgp-pull": 0.5, "seed": 3, "fedgh-server-epochs": 1}
-    assert renewed(before) == {"head-layers": 2, "fedproto-pull": 0.5, "seed": 3}
-    now = Config.parse({"method": "fedper", "head-layers": 2}).flat()
-    then = as_before(now, "fedper")
-    assert then["fedper-head-layers"] == 2 and "head-layers" not in then
-    assert renewed(then) == now
 
 
 def test_whole_numbers_are_accepted_where_a_number_is_expected():

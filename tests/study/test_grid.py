@@ -352,13 +352,3 @@ class TestTables:
             assert all(cell != "" for row in table.rows for cell in row)
             for form in ("markdown", "csv", "latex"):
                 assert table.write(form)
-
-
-def test_names_of_stored_runs_stay() -> None:
-    # A new setting belongs into ADDED_LATER, and one that was removed or renamed into setup/removed.py.
-    names = {method: plan({"method": method, "num-clients": 4}, 1).name for method in ("fedavg", "fedrep", "fedtgp")}
-    assert names == {
-        "fedavg": "fedavg-digits-35d9f4de1bff",
-        "fedrep": "fedrep-digits-90f4df989636",
-        "fedtgp": "fedtgp-digits-be1b935b01bf",
-    }

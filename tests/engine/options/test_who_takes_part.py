@@ -9,6 +9,7 @@ from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.rng import generator
+from fedpfl.engine.options.available import check
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
@@ -123,7 +124,7 @@ def test_it_is_checked_before_anything_starts(tmp_path):
     for text in ("there.txt", "nowhere:choose"):
         values = federation(tmp_path, 2, available_clients=text, **GIVEN)
         with pytest.raises(ConfigError, match="available-clients"):
-            Config.parse(values).parts("plan")[0](Config.parse(values))
+            check(Config.parse(values))
     for key, value in (("drop-rate", 0.1), ("available-clients", "there.csv")):
         with pytest.raises(ConfigError, match=f"cannot be combined with {key}"):
             Config.parse({"method": "fedavg", "schedule": "buffered", key: value})

@@ -397,14 +397,8 @@ class Engine:
 
     def stored(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
         """Return the arrays that a message names: of this run, or of the one that it continues."""
-        key, before = message.config.get("personal-key"), message.config.get("classes-before")
-        found = (state if key is None else self.state_of(str(key), client)).load(int(message.config["personal-round"]))
-        if before is not None:
-            from fedpfl.client.earlier_arrays import personal_widened
-
-            wider = personal_widened
-            found = wider(found, self._first_personal, str(before))
-        return found
+        key = message.config.get("personal-key")
+        return (state if key is None else self.state_of(str(key), client)).load(int(message.config["personal-round"]))
 
     def kept(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
         """Return the arrays with a prefix that the client stored in its last round."""

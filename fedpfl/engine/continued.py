@@ -1,23 +1,20 @@
-"""A run that continues another one: which arrays are whose, where clients are new, gone, or in another order."""
+"""A run that continues another one: the same clients and classes, from the arrays of each."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..client.state import ClientState
 from ..core.errors import ConfigError, printable
-from ..core.files import private_folder
+from ..core.names import in_short
 from ..core.server_view import Client
 from ..results.earlier_run import EarlierRun
 from ..results.run_folder import RunFolder
 from ..setup.assembly import make_rule
 from ..setup.config import Config
 from .agreement import Agreement
-from .more_classes import MoreClasses
 
 # Clients that a remark names.
 MAX_NAMED = 5
@@ -33,41 +30,30 @@ def carry_over(
 ) -> tuple[State, dict[str, Any], str]:  # fmt: skip
     """Return the state that the new run's clients start from, what the run records of the earlier one, and a remark.
 
-    ``data`` are of :meth:`Transport.about_data`, ``state`` and ``about`` of :meth:`EarlierRun.to_continue`. Clients
-    are the same by the names that the data give them; without names by their numbers, and on devices further numbers
-    are new clients. What fits no more raises ``ConfigError``.
+    ``data`` are of :meth:`Transport.about_data`, ``state`` and ``about`` of :meth:`EarlierRun.to_continue`. A client
+    has the number that it had, and further ones are new. What fits no more raises ``ConfigError``.
     """
-    task, total, names = earlier.task(), len(agreed.classes), data.get("client_names", ())
+    task, names, total = earlier.task(), data.get("client_names", ()), len(agreed.classes)
     count, known = task["clients"], task.get("client_names", ())
-    before: list[int | None] = [*range(count)]
-    if names and known:
-        before = [known.index(name) if name in known else None for name in names]
-    elif agreed.division is None:
-        before += [None] * (total - count)
-    more = MoreClasses(earlier, config, agreed, data.get("class_names", ()), _OF_CLIENTS)
+    if names and known and [*names[:count]] != [*known]:
+        allowed = f"the run to continue had {in_short(known)}, in this order; new clients come after them"
+        raise ConfigError("clients", in_short(names), allowed)
+    new = range(count, total) if agreed.division is None or names else range(0)
     shown = [printable(name, 40) for name in names] or [f"client {client}" for client in range(total)]
-    gone = [printable(str(name), 40) for i, name in enumerate(known) if i not in before] if names else []
-    new = [shown[client] for client, old in enumerate(before) if old is None]
-    if before != [*range(count)]:
-        _require_no_state_of_clients(config, agreed, _among([*new, *gone] or ["other order"]))
-        state = _renumbered(state, before)
-        about = {**about, "personal": _places(folder, config, before, about["personal"], state)}
-    classes = {old: number for old, number in zip(before, agreed.classes, strict=False) if old is not None}
-    usual = task.get("classes_of_clients") or [task["num_classes"]] * count
-    theirs = [classes.get(client, usual[client]) for client in range(count)]
-    if len(before) != total:  # common data, divided among another number of clients
-        theirs = agreed.classes
-    named = dict(agreed.names)
-    if more.new:
-        theirs = [usual[0]] * len(theirs)
-        named.pop("classes", None)
-    earlier.require_task(agreed.input_shape, theirs, run="the run to continue", names=named)
-    state, about = more.state(state), {**about, "personal": more.personal(about["personal"])}
-    return state, about, _remark(earlier, about, agreed, before, shown, new, gone, more.new)
+    earlier.require_task(
+        agreed.input_shape, agreed.classes[:count] if new else agreed.classes, run="the run to continue",
+        names=agreed.names,
+    )  # fmt: skip
+    if new:
+        _require_no_state_of_clients(config, agreed, _among([shown[client] for client in new]))
+        zeros = {name: np.zeros(len(new), state[name].dtype) for name in _OF_CLIENTS if name in state}
+        state = {**state, **{name: np.concatenate([state[name], more]) for name, more in zeros.items()}}
+        about = {**about, "personal": [*about["personal"], *[(folder.task()["state_key"], 0)] * len(new)]}
+    return state, about, _remark(earlier, about, agreed, shown, new)
 
 
 def _require_no_state_of_clients(config: Config, agreed: Agreement, what: str) -> None:
-    """Refuse a rule that keeps something of each client: it has nothing for new ones, and means others by a number."""
+    """Refuse a rule that keeps something of each client: it has nothing for new ones."""
     made = []
     for count in (len(agreed.classes), len(agreed.classes) + 1):
         rule = make_rule(config, [Client(client, 1, 1) for client in range(count)], agreed.sharing)
@@ -77,56 +63,15 @@ def _require_no_state_of_clients(config: Config, agreed: Agreement, what: str) -
         raise ConfigError("method", config.method.name, allowed)
 
 
-def _renumbered(state: State, before: Sequence[int | None]) -> State:
-    """Return the state with what it has for each client under the new numbers; 0 for new clients."""
-    found = dict(state)
-    for name in _OF_CLIENTS:
-        if name in state:
-            found[name] = np.array([0 if old is None else state[name][old] for old in before], state[name].dtype)
-    return found
-
-
-def _places(
-    folder: RunFolder, config: Config, before: Sequence[int | None], places: Sequence[tuple[Any, ...]], state: State
-) -> list[tuple[Any, ...]]:
-    """Return each client's key and round; arrays of a client with another number are copied to a new key."""
-    own = folder.task()["state_key"]
-    found = []
-    for client, old in enumerate(before):
-        key, number, *classes = (own, 0) if old is None else places[old]
-        if old is not None and old != client and state["personal_round"][client]:
-            there = ClientState(config.run.state_dir, key, old).path(number)
-            key = f"{own}-before"
-            here = ClientState(config.run.state_dir, key, client)
-            if there.is_file():  # many methods have no personal arrays
-                private_folder(here.folder)
-                shutil.copy(there, here.path(number))
-        found.append((key, number, *classes))
-    return found
-
-
-def _remark(
-    earlier: RunFolder, about: Mapping[str, Any], agreed: Agreement, before: Sequence[int | None],
-    shown: Sequence[str], new: Sequence[str], gone: Sequence[str], classes: Sequence[str],
-) -> str:  # fmt: skip
-    """Tell which run is continued, what is new or gone, and whose numbers of training samples have changed."""
+def _remark(earlier: RunFolder, about: Mapping[str, Any], agreed: Agreement, shown: Sequence[str], new: range) -> str:
+    """Tell which run is continued, who is new, and whose numbers of training samples have changed."""
     what = f"continues {earlier.path.name} after its round {about['round']}"
     if not earlier.finished:
         what += f" of {earlier.config()['num-server-rounds']}; it is not finished"
-    what += f"; new: {_among(new)}" if new else ""
-    what += f"; not there any more: {_among(gone)}" if gone else ""
-    if classes:
-        kept = earlier.task()["num_classes"]
-        what += f"; new classes: {printable(_among(classes), 200)}, next to {kept} that are as they were"
-    samples = [train for train, _ in about["samples"]]
-    if not samples:
-        return f"{what}; how many samples its clients had was not stored"
-    now = [client.train_samples for client in agreed.clients]
-    changed = [
-        f"{shown[client]} {samples[old]} → {now[client]}"
-        for client, old in enumerate(before)
-        if old is not None and samples[old] != now[client]
-    ]
+    what += f"; new: {_among([shown[client] for client in new])}" if new else ""
+    samples, now = [train for train, _ in about["samples"]], [client.train_samples for client in agreed.clients]
+    pairs = zip(shown, samples, now, strict=False)
+    changed = [f"{name} {before} → {after}" for name, before, after in pairs if before != after]
     which = f" ({_among(changed)})" if changed else ""
     return f"{what}; training samples: {sum(samples)} before, {sum(now)} now{which}"
 

@@ -286,7 +286,7 @@ class RoundLoop:
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
         last = self.rule.personal_round[client.id]
-        key, last, *more = self.continued[client.id] if last < 0 else ("", last)
+        key, last = self.continued[client.id] if last < 0 else ("", last)
         messages = packed[same].messages
         if extra.config or (key, last) not in messages:
             config: dict[str, Value] = {
@@ -298,8 +298,6 @@ class RoundLoop:
             }
             if key:
                 config["personal-key"] = key
-            if more:
-                config["classes-before"] = more[0]
             payload = Payload(config, {}, packed[same].arrays)
             messages[key, last] = payload, _bytes_of(payload)
         payload, counted = messages[key, last]

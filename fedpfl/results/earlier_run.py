@@ -11,17 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from ..client.earlier_arrays import personal_place
 from ..client.state import ClientState
 from ..core import code_hash, own_code
-from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError
+from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError, printable
 from ..core.files import open_regular, private_folder, write_atomically
 from ..core.names import other_than
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
 from ..setup.all_settings import tagged
 from ..setup.config import Config
 from ..version import __version__
-from .run_folder import GLOBAL, KEPT_CHECKPOINTS, PERSONALISED, RunFolder, find_run, task_of, writer
+from .run_folder import (
+    GLOBAL,
+    KEPT_CHECKPOINTS,
+    PERSONALISED,
+    RunFolder,
+    find_run,
+    personal_place,
+    task_of,
+    writer,
+)
 
 BEST = "best"
 _NEWER = f"it was written by fedpfl {{}}, which is newer than this one ({__version__})"
@@ -117,7 +125,11 @@ class EarlierRun(RunFolder):
         before = self.task()
         for key, value in {"classes_of_clients": None, **task_of(input_shape, classes)}.items():
             if before.get(key) != value:
-                raise ConfigError(key, value, f"{run} had {before.get(key)}")
+                raise ConfigError(key, value, f"{run} had {before.get(key)}{self._for_classes(key)}")
+        named = [bool(known.get("classes")) for known in (before.get("names", {}), names or {})]
+        if names is not None and named[0] != named[1]:
+            words = ("numbers", "names") if named[1] else ("names", "numbers")
+            raise DataError(f"the classes of the data have {words[1]}, and those of {run} had {words[0]}")
         for key, text in (names or {}).items():
             if text != (had := before.get("names", {}).get(key, text)):
                 told = other_than(text, had) if key == "columns" else "other names, or another order"
@@ -128,6 +140,12 @@ class EarlierRun(RunFolder):
             allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
             raise ConfigError("division", division, allowed)
 
+    def _for_classes(self, key: str) -> str:
+        """Return what to do where the data have another number of classes; empty for other keys."""
+        names = ",".join(self.task().get("class_names", ()))
+        how = f'class-names = "{printable(names, 200)}"' if names else f"num-classes = {self.task()['num_classes']}"
+        return f"; if the data lack samples of some: {how}" if key == "num_classes" else ""
+
     def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
         """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
 
@@ -137,8 +155,7 @@ class EarlierRun(RunFolder):
         last, stored, remarks = self.last_intact(state_dir)
         task, rounds = self.task(), stored["personal_round"]
         places = (personal_place(task, client, number) for client, number in enumerate(rounds.tolist()))
-        personal = [place if place[2] else place[:2] for place in places]
-        about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": personal}
+        about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": [*places]}
         return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
 
     def mark_resumed(self, config: Config) -> None:
@@ -216,7 +233,7 @@ class EarlierRun(RunFolder):
         state = read_arrays(path)
         self._rounds(number)
         for client, trained in enumerate(state["personal_round"].tolist()):
-            key, stored, _ = personal_place(task, client, trained)
+            key, stored = personal_place(task, client, trained)
             ClientState(state_dir, key, client).require_intact(stored)
         return state
 

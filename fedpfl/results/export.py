@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..client.earlier_arrays import personal_place, personal_widened
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import private_folder, write_atomically
@@ -28,7 +27,7 @@ from ..methods.base import tests_more_than_arrays
 from ..rules import Rule
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
-from .run_folder import GLOBAL, RunFolder
+from .run_folder import GLOBAL, RunFolder, personal_place
 
 STATE_DICT, TORCHSCRIPT, ONNX = "state-dict", "torchscript", "onnx"
 FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ".onnx"}
@@ -158,7 +157,7 @@ class _StoredModels:
 
     def of(self, client: int) -> dict[str, Tensor] | FedpflError | None:
         """Return what a client's plain model loads; None if global.safetensors is; or why this machine has none."""
-        key, number, places = personal_place(self.task, client, int(self.stored["personal_round"][client]))
+        key, number = personal_place(self.task, client, int(self.stored["personal_round"][client]))
         state_dir, name = Path(self.config.run.state_dir), self.folder.path.name
         here = ClientState(state_dir, self.task["state_key"], client).folder
         # A client that was not in the run may have made its model afterwards.
@@ -185,7 +184,7 @@ class _StoredModels:
         sharing.set_shared(sharing.layout.unpack(sent))
         if sharing.personal:
             arrays = state.load(number) if number else initial
-            sharing.set_personal(personal_widened(arrays, initial, places) if places else arrays)
+            sharing.set_personal(arrays)
         exported = config.method.export(model)
         own = sharing.personal or sharing.layout.frozen or not self.rule.one_model
         if not own and plain.state_dict().keys() >= set(sharing.shared):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..client.earlier_arrays import personal_place
 from ..client.engine import Engine
 from ..client.options.after_the_end import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..core.errors import ConfigError, DataError
@@ -27,7 +26,7 @@ from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
-from .run_folder import RunFolder
+from .run_folder import RunFolder, personal_place
 
 ENSEMBLE = "ensemble"
 
@@ -94,10 +93,10 @@ class Simulation:
         known = rule.clients[client]
         extra = rule.attachments(known, kind)
         sharing.accept(extra.arrays)
-        key, number, places = personal_place(self.task, client, rule.personal_round[client])
+        key, number = personal_place(self.task, client, rule.personal_round[client])
         config: dict[str, Value] = {
             **extra.config, "round": self.last + 1, "personal-round": number, "state-key": key,
-            "layout": sharing.layout.to_text(), **({"classes-before": places} if places else {}),
+            "layout": sharing.layout.to_text(),
         }  # fmt: skip
         shared = sharing.layout.pack(rule.outgoing(known), "float32")
         return Payload(config, arrays={**self.engine.extras.pack(extra.arrays, CLIENT), **shared})

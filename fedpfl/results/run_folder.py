@@ -331,6 +331,14 @@ def find_run(run: str, root: Path, key: str = "run") -> RunFolder:
     raise ConfigError(key, run, f"there is no such run in {root}, and no run's folder at this path")
 
 
+def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:
+    """Return key and round of a client's personal arrays; below 0 they are of the run that this one continues."""
+    if number >= 0:
+        return task["state_key"], number
+    key, earlier = task["continued"]["personal"][client]
+    return key, earlier
+
+
 def task_of(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
     """Return what a run stores of its task."""
     task = {"input_shape": stored(input_shape), "num_classes": max(classes), "clients": len(classes)}

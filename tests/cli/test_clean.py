@@ -27,7 +27,7 @@ def place(tmp_path, monkeypatch):
         (folder / "checkpoint" / "round-000001.safetensors").write_bytes(bytes(3000))
         (folder / "config.toml").write_text("")
         (folder / "summary.md").write_text("done")
-        more = {"continued": {"personal": [["a-1", 1, "0,2"], ["a-1", 1]]}} if name == "c" else {}
+        more = {"continued": {"personal": [["a-1", 1], ["a-1", 1]]}} if name == "c" else {}
         (folder / "task.json").write_text(json.dumps({"state_key": f"{name}-1", **more}))
     for key in ("a-1", "b-1", "c-1", "gone-1", "device-1"):
         client = tmp_path / "state" / key / "client-00000"

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ...client.earlier_arrays import personal_place
 from ...client.state import ClientState
 from ...core.files import private_folder, write_atomically
 from ...results.earlier_run import BEST, EarlierRun
 from ...results.export import stored_rule
 from ...results.history import History
 from ...results.record import Round
-from ...results.run_folder import RunFolder
+from ...results.run_folder import RunFolder, personal_place
 from ...results.summary import summary
 from ...rules import Rule
 from ...setup.config import Config
@@ -97,7 +96,7 @@ class BestRound(Listener):
         config = replace(self._config, run=places)
         kept = EarlierRun.copied(self._new, self._folder, config, number, state, self._lines)
         for client in rule.participants:
-            key, trained, _ = personal_place(kept.task(), client.id, int(state["personal_round"][client.id]))
+            key, trained = personal_place(kept.task(), client.id, int(state["personal_round"][client.id]))
             source = ClientState(self._config.run.state_dir, key, client.id).path(trained)
             if source.is_file():
                 target = ClientState(str(self._new / "state"), key, client.id).path(trained)

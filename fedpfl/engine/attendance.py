@@ -18,8 +18,8 @@ from .transport import Transport, Wait
 class Attendance:
     """Decides who is asked in a round, and who is waited for: all that are drawn."""
 
-    def __init__(self, settings: RunSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: RunSettings, least: int = 1) -> None:
+        self.settings, self.least = settings, least
 
     def present_at_start(self, found: Mapping[int, Payload]) -> dict[int, Payload]:
         """Return the descriptions of the clients that take part from round 1 on."""
@@ -42,8 +42,8 @@ class Attendance:
         return [client for client in rule.participants if client.id in wanted]
 
     def drawn(self, clients: int) -> int:
-        """Return how many of that many clients are drawn."""
-        return self.settings.asked(clients)
+        """Return how many of that many clients are drawn: the share, and at least as many as a strategy asks for."""
+        return max(self.settings.asked(clients), self.least)
 
     def sent(
         self, transport: Transport, rule: Rule, done: Round, chosen: Sequence[Client]

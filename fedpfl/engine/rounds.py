@@ -93,6 +93,7 @@ class RoundLoop:
         self.round = Round(0)
         self._cause: BaseException | None = None
         self._answered: set[int] = set()
+        self.chosen: list[Client] = []  # who is asked in this round
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
@@ -129,21 +130,29 @@ class RoundLoop:
     def run_round(self, transport: Transport, number: int) -> bool:
         """Train and test in one round; return whether a listener ends the run."""
         timeout = self.settings.round_timeout
-        self.round, self._cause = Round(number), None
-        self._answered = set()
         begun = time.perf_counter()
-        transport.begin_round()
-        self.attendance.begin(transport, self.rule, self.round)
-        chosen = self.train(transport, number)
+        self.open(transport, number)
+        self.chosen = self.train(transport, number)
         self.round.seconds_train = time.perf_counter() - begun - self.round.seconds_evaluate
         if self.settings.test_at != "start":
             # The time that sending took is not taken from the tests.
             self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
+        return self.close()
+
+    def open(self, transport: Transport, number: int) -> None:
+        """Begin a round: find out who is there."""
+        self.round, self._cause = Round(number), None
+        self._answered = set()
+        transport.begin_round()
+        self.attendance.begin(transport, self.rule, self.round)
+
+    def close(self) -> bool:
+        """End a round; return whether a listener ends the run."""
         for client, reason in self.round.failed.items():
-            logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
+            logger.log(WARNING, "round %d: client %d: %s", self.round.number, client, reason)
         if self._own is not None:
-            self._own.round_ended(number)
-        self.attendance.end(self.round, chosen, self._answered)
+            self._own.round_ended(self.round.number)
+        self.attendance.end(self.round, self.chosen, self._answered)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
@@ -164,21 +173,29 @@ class RoundLoop:
 
     def train(self, transport: Transport, number: int) -> list[Client]:
         """Let clients train and combine their replies; return those that were asked."""
-        chosen = self.choose(number)
-        asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
-        self.begin(number, chosen)
+        requests, wait = self.begun(transport, number)
         self._test_first(transport, number)
-        # The longest work first.
-        requests = self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
         from fedpfl.engine.sums import of_groups as _of_groups
 
         of_groups = _of_groups if transport.adds and self.rule.has_groups else None
         replies = of_groups and of_groups(self, transport, requests)
-        self.combine(number, replies or transport.replies(requests, wait, self.fail))
-        self.attendance.trained(self.round, chosen)
-        return chosen
+        self.take(number, replies or transport.replies(requests, wait, self.fail))
+        return self.chosen
+
+    def begun(self, transport: Transport, number: int) -> tuple[list[Request], Wait]:
+        """Choose clients; return the messages with which they train, and how long their replies are waited for."""
+        self.chosen = self.choose(number)
+        asked, wait = self.attendance.sent(transport, self.rule, self.round, self.chosen)
+        self.begin(number, self.chosen)
+        # The longest work first.
+        return self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN), wait
+
+    def take(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
+        """Combine the replies of those that were asked to train."""
+        self.combine(number, replies)
+        self.attendance.trained(self.round, self.chosen)
 
     def begin(self, number: int, chosen: Sequence[Client]) -> None:
         """Begin a round in which these clients are asked."""

@@ -57,6 +57,7 @@ class Transport(ABC):
     """
 
     real = True
+    least = 1  # the fewest clients that are asked in a round
 
     @property
     def adds(self) -> bool:

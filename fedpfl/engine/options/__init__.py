@@ -57,7 +57,7 @@ def attendance(config: Config, folder: RunFolder, transport: Transport) -> Atten
         from .participation import Participation
 
         return Participation(config, folder, transport)
-    return Attendance(config.run)
+    return Attendance(config.run, transport.least)
 
 
 def listeners(server: Server) -> list[Listener]:

@@ -57,7 +57,7 @@ class Participation(Attendance):
     clock: Clock | None = None  # of virtual time
 
     def __init__(self, config: Config, folder: RunFolder, transport: Transport) -> None:
-        super().__init__(config.run)
+        super().__init__(config.run, transport.least)
         self.who, self._config, self._folder = config.of(ParticipationSettings), config, folder
         rounds, runs = config.run.num_server_rounds, folder.path.parent
         self._recorded = Recorded.of(self.who.replay, rounds, runs) if self.who.replay else None

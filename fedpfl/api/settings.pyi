@@ -55,7 +55,7 @@ class CommonSettings(TypedDict, total=False):
     classes_per_client: int
     train_samples: int
     test_samples: int
-    split: Literal["mixed", "given", "stratified", "time"]
+    split: Literal["auto", "mixed", "given", "stratified", "time"]
     test_fraction: float
     test_on: Literal["own", "all", "server"]
     validation_fraction: float

@@ -37,8 +37,6 @@ class Dataset:
         One name for each owner, where they have names.
     vocabulary : int
         Number of different tokens of texts; 0 for data that are no texts.
-    split : {"", "given"}
-        ``given``: whatever the setting ``split`` says, clients are tested with their own part of ``x_test``.
     feature_names : tuple of str
         One name for each feature or channel, where they have names.
     remarks : tuple of str
@@ -81,7 +79,6 @@ class Dataset:
     num_classes: int = 0
     class_names: tuple[str, ...] = ()
     vocabulary: int = 0
-    split: str = ""
     client_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -104,10 +101,10 @@ class Dataset:
         for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
             if getattr(self, field) is not None:
                 self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
-        if self.validation is not None:
-            if self.validation.shape != (len(self.y_train),) or self.validation.dtype != bool or self.y_test is None:
-                raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
-            self._set("split", "given")
+        if self.validation is not None and (
+            self.validation.shape != (len(self.y_train),) or self.validation.dtype != bool or self.y_test is None
+        ):
+            raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
         if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
             from fedpfl.data.datasets.categories import number_names
 

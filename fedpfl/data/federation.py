@@ -15,7 +15,7 @@ from ..core.errors import ConfigError, DataError, printable
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
-from .partitioners import Share, all_owners, chosen_partitioner, cut_share, cut_validation, partition, task_of
+from .partitioners import Share, all_owners, cut_share, cut_validation, partition, task_of, without_auto
 from .reading import entry, load_once, owners, state_of_files
 from .registry import AUTO
 from .settings import DataSettings
@@ -44,8 +44,7 @@ class FederatedData:
         data = load_once(settings, seed)
         if settings.test_on == "server":
             data = _without_tests(data)
-        settings = replace(settings, split=data.split or settings.split)
-        settings = chosen_partitioner(settings, data.client_train is not None)
+        settings = without_auto(settings, data.client_train is not None, data.y_test is not None)
         if settings.division_file:
             shares = _shares_of_file(data, settings, num_clients)
         else:
@@ -387,12 +386,16 @@ def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
     owned = owners(settings, seed)
     from fedpfl.data.natural import natural_clients
 
-    return None if owned is None else int(natural_clients(*owned, settings))
+    if owned is None:
+        return None
+    return int(natural_clients(*owned, without_auto(settings, True, owned[1] is not None)))
 
 
 def with_partitioner(settings: DataSettings, seed: int = 0) -> DataSettings:
     """Return the settings with the partitioner that ``auto`` means for these data; errors as above."""
-    return chosen_partitioner(settings, settings.partitioner == AUTO and owners(settings, seed) is not None)
+    if settings.partitioner != AUTO:
+        return settings
+    return replace(settings, partitioner="dirichlet" if owners(settings, seed) is None else "natural")
 
 
 def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | None = None) -> list[Share]:
@@ -411,7 +414,7 @@ def _without_tests(data: Dataset) -> Dataset:
     if data.y_test is None or data.validation is not None:
         has = "no test set" if data.y_test is None else "a validation part, which is divided with its test set"
         raise ConfigError("test-on", "server", f"{data.name} has {has}")
-    return replace(data, x_test=None, y_test=None, client_test=None, split="")
+    return replace(data, x_test=None, y_test=None, client_test=None)
 
 
 def _samples(data: Dataset) -> int:

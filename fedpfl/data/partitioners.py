@@ -22,7 +22,7 @@ import numpy as np
 from ..core.errors import ConfigError, DataError
 from ..core.rng import generator
 from .dataset import Dataset
-from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, partitioner
+from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, is_own, partitioner
 from .settings import DataSettings
 
 # Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
@@ -171,7 +171,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     client gets the share that it has of the class's training samples; for ``natural``, its owner's test samples if the
     data name their owners.
     """
-    settings = chosen_partitioner(settings, data.client_train is not None)
+    settings = without_auto(settings, data.client_train is not None, data.y_test is not None)
     _check(data, settings, num_clients, seed)
     if data.has_targets:
         data = _as_one_class(data, settings)
@@ -220,11 +220,18 @@ def _entry(settings: DataSettings) -> PartitionerEntry:
     return PARTITIONERS[settings.partitioner]
 
 
-def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
-    """Return the settings with ``auto`` replaced by a partitioner; ``owned``: the data say who owns a sample."""
-    if settings.partitioner != AUTO:
-        return settings
-    return replace(settings, partitioner="natural" if owned else "dirichlet")
+def without_auto(settings: DataSettings, owned: bool, tested: bool) -> DataSettings:
+    """Put a partitioner and a kind of split in the place of ``auto``.
+
+    ``owned``: the data say who owns a sample. ``tested``: they have a test set, which nobody trains on if it is a
+    user's own, unless the partitioner takes one pool of samples.
+    """
+    if settings.partitioner == AUTO:
+        settings = replace(settings, partitioner="natural" if owned else "dirichlet")
+    if settings.split == AUTO:
+        keeps = tested and is_own(settings.dataset) and not _entry(settings).cuts
+        settings = replace(settings, split="given" if keeps else "mixed")
+    return settings
 
 
 def cut_share(
@@ -320,6 +327,9 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
     if settings.split == "given" and _entry(settings).cuts:
         allowed = f'must be "mixed" for partitioner = "{settings.partitioner}", which takes one pool of samples'
         raise ConfigError("split", "given", allowed)
+    if settings.split != "given" and data.validation is not None:
+        allowed = f'must be "given" for {data.name}, which has a validation part next to its test set'
+        raise ConfigError("split", settings.split, allowed)
 
 
 def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:

@@ -86,7 +86,12 @@ def table() -> list[DatasetInfo]:
     return [DATASETS[name][0] for name in dataset_names()]
 
 
-# Chooses among the partitioners by the data.
+def is_own(name: str) -> bool:
+    """Tell a user's own data from published data sets."""
+    return custom.is_custom("dataset", name) or DATASETS[name][0].own
+
+
+# Chooses among the partitioners, or the kinds of split, by the data.
 AUTO = "auto"
 # Begins the name of a partitioner of flwr-datasets, and what errors call its form.
 FLOWER, FLOWER_FORM = "flwr:", "flwr:NAME(OPTION=VALUE, …) for one of flwr-datasets"

@@ -35,7 +35,7 @@ _OF_PARTITIONERS = {
     "train-samples": ("dirichlet-client",),
     "test-samples": ("dirichlet-client",),
 }
-_OF_SPLITS = {"test-fraction": ("mixed", "stratified", "time")}
+_OF_SPLITS = {"test-fraction": (AUTO, "mixed", "stratified", "time")}
 # What a division file replaces.
 _OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_OF_SPLITS)
 # Settings that only some kinds of a user's own data use.
@@ -186,11 +186,12 @@ class DataSettings:
     train_samples: int = setting(500, 'Training samples per client, for partitioner = "dirichlet-client".', minimum=1)
     test_samples: int = setting(100, 'Test samples per client, for partitioner = "dirichlet-client".', minimum=1)
     split: str = setting(
-        "mixed",
-        "Choice of test samples. mixed: divide the pooled training and test sets, and hold out test-fraction of "
-        "each client's samples. given: divide the training set; test samples are of the same classes, from the test "
-        "set. stratified: as mixed, with a client's share of each class. time: a client's last samples.",
-        choices=("mixed", "given", "stratified", "time"),
+        AUTO,
+        "Choice of test samples. auto: given for your own data with a test set, otherwise mixed. mixed: divide the "
+        "pooled training and test sets, and hold out test-fraction of each client's samples. given: divide the "
+        "training set; a client's test samples are its own, or of the same classes, from the test set. stratified: as "
+        "mixed, with a client's share of each class. time: a client's last samples.",
+        choices=(AUTO, "mixed", "given", "stratified", "time"),
     )
     test_fraction: float = setting(
         0.25, "Share of a client's samples used for testing, unless split = given; below 1.", above=0, maximum=0.99

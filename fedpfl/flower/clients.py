@@ -514,7 +514,7 @@ class PersonalRound:
     def _made_engine(self, train: Any, test: Any) -> ContextEngine:
         read = [CustomLoader("data", [found])(self.config.data) for found in (train, test)]
         x, y = read[0].x_train, read[0].y_train
-        data = Dataset("data", x, y, read[1].x_train, read[1].y_train, split="given")
+        data = Dataset("data", x, y, read[1].x_train, read[1].y_train)
         own = read_data(data, self.config, self.client, self.model)
         engine = ContextEngine(self.config, own, self._total, self.client, self._state_dir)
         engine.context = self._context

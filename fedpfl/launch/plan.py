@@ -16,7 +16,7 @@ from ..core.files import private_folder
 from ..core.settings import Value
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
-from ..data.partitioners import chosen_partitioner
+from ..data.partitioners import without_auto
 from ..methods import discover
 from ..models import require_known
 from ..results.run_folder import RunFolder, find_run
@@ -102,7 +102,7 @@ def prepare(
     config.training.augmentation_of()  # an error of it comes before any process starts
     decided: dict[str, Value] = {}
     if not config.run.resume:
-        chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data, config.run.seed)
+        chosen = without_auto(config.data, False, False) if own_data else with_partitioner(config.data, config.run.seed)
         decided["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients

@@ -70,7 +70,6 @@ def test_leaf_s_json_has_users(tmp_path):
         (tmp_path / part / "all.json").write_text(json.dumps(content))
     data = read_clients(tmp_path, FEW)
     assert data.client_names == ("ann", "ben") and data.x_train.shape == (10, 3) and data.num_classes == 3
-    assert data.split == "given"
     for content, words in (('{"users": []}', "no user_data"), ("[", "not a readable JSON"), ("[]", "not a readable")):
         (tmp_path / "train" / "all.json").write_text(content)
         with pytest.raises(DataError, match=words):

@@ -38,7 +38,7 @@ def colours(tmp_path: Path) -> DataSettings:
     x = rng.integers(0, 256, (400, 6, 5, 3), dtype=np.uint8)
     z = rng.integers(0, 256, (100, 6, 5, 3), dtype=np.uint8)
     np.savez(tmp_path / "c.npz", x_train=x, y_train=np.arange(400) % 4, x_test=z, y_test=np.arange(100) % 4)
-    return DataSettings(dataset="npz", data=str(tmp_path / "c.npz"), partitioner="iid")
+    return DataSettings(dataset="npz", data=str(tmp_path / "c.npz"), partitioner="iid", split="mixed")
 
 
 @pytest.mark.parametrize("split", ["mixed", "given"])

@@ -92,7 +92,7 @@ def test_clients_and_their_pairs_have_their_own_parts(parts, named):
     for client, (_, has, _) in enumerate(parts):
         assert rows(found.x_train[found.client_train == client]) == has
         assert rows(found.x_test[found.client_test == client]) == has
-    assert found.split == "given" and found.client_names == (tuple(map(str, range(len(parts)))) if named else ())
+    assert found.client_names == (tuple(map(str, range(len(parts)))) if named else ())
 
 
 class Every(td.Sampler):
@@ -306,14 +306,13 @@ def test_a_training_and_a_test_set_are_one_data_set(kind, names):
     assert rows(found.x_train) == list(range(44)) and rows(found.x_test) == list(range(44, N))
     assert found.client_train is None and found.client_names == ()
     assert bool(found.remarks) == (names is not None and "val" in names)
-    assert found.split == "given"
 
 
 def test_their_clients_are_tested_on_the_test_set_alone(monkeypatch):
     monkeypatch.setattr(
         "fedpfl.data.federation.load_once", lambda given, seed=0: read((TENSORS, (X[:8] + 1000, Y[:8])))
     )
-    divided = FederatedData(DataSettings(partitioner="iid"), 3, 1)
+    divided = FederatedData(DataSettings(dataset="clients", partitioner="iid"), 3, 1)
     for client in range(3):
         assert divided.test(client).x.min() >= 1000 > divided.train(client).x.max()
     assert sum(divided.sizes(client)[0] for client in range(3)) == N
@@ -323,7 +322,7 @@ def test_their_clients_are_tested_on_the_test_set_alone(monkeypatch):
 def test_a_client_may_have_a_training_and_a_test_set(kind):
     train, test = SETS[kind](FIRST), SETS[kind](LAST)
     found = read({1: (train, test), 2: {"train": train, "test": test}})
-    assert found.client_names == ("1", "2") and found.split == "given"
+    assert found.client_names == ("1", "2")
     for client in range(2):
         assert rows(found.x_train[found.client_train == client]) == list(range(44))
         assert rows(found.x_test[found.client_test == client]) == list(range(44, N))

@@ -44,7 +44,7 @@ def made(monkeypatch):
     def make(source, num_clients=2, **settings):
         loader = CustomLoader("data", source)
         monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given, seed=0: loader(given, seed))
-        return FederatedData(DataSettings(**settings), num_clients, 1)
+        return FederatedData(DataSettings(**{"dataset": "clients", **settings}), num_clients, 1)
 
     by_name._kept.clear()
     return make

@@ -94,8 +94,11 @@ def test_of_files(tmp_path, write):
     if write is saved:
         pytest.importorskip("datasets")
     check(of_settings(write(tmp_path, pandas)))
-    # Neither `split` nor `validation-fraction` moves a sample from one part to another.
-    check(of_settings(write(tmp_path, pandas), split="stratified", validation_fraction=0.5))
+    # `validation-fraction` moves no sample from one part to another, and a split that would is refused.
+    check(of_settings(write(tmp_path, pandas), validation_fraction=0.5))
+    for split in ("mixed", "stratified"):
+        with pytest.raises(ConfigError, match=r'must be "given" for [\w-]+, which has a validation part'):
+            of_settings(write(tmp_path, pandas), split=split)
 
 
 @pytest.mark.parametrize("make", [lambda pandas: arrays(), frames, torch_sets, datasets])

@@ -113,6 +113,6 @@ def _joined(root: Path, parts: list[Any], num_classes: int | None) -> Dataset:
         owners.append(np.repeat([names.index(name) for name in part], [len(y) for _, y in part.values()]))
     x_train, y_train, x_test, y_test = arrays
     return Dataset(
-        root.name, x_train, y_train, x_test, y_test, owners[0], owners[1], num_classes or 0, split="given",
+        root.name, x_train, y_train, x_test, y_test, owners[0], owners[1], num_classes or 0,
         client_names=tuple(names),
     )  # fmt: skip

@@ -306,8 +306,7 @@ def _joined(
     sets = [part for client in clients for part in client[2:] if part is not None]
     for kind, read in ((is_frame, _of_frames), (_is_table, _of_tables)):
         if all(map(kind, sets)):
-            found = read(name, clients, settings, owned)
-            return found if clients[0].test is None else replace(found, split="given")
+            return read(name, clients, settings, owned)
         if any(map(kind, sets)):
             kinds = sorted({custom.article(part) for part in sets})
             raise DataError(f"{name}: its parts are {' and '.join(kinds)}; all must be of one kind")
@@ -400,8 +399,7 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     return of_parts(
         name, joined[::2], joined[1::2], owners, num_classes=settings.num_classes,
         class_names=tuple(listed(settings.class_names)), vocabulary=vocabulary,
-        split="given" if len(suffixes) > 1 else "", client_names=tuple(client.name for client in clients),
-        remarks=tuple(said),
+        client_names=tuple(client.name for client in clients), remarks=tuple(said),
         feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else feature_names,
     )  # fmt: skip
 

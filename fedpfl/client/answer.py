@@ -10,7 +10,7 @@ from ..core.settings import Value
 from .engine import HANDLERS
 from .engines import engine_for
 from .forks import in_one_process
-from .guard import guard
+from .guard import bounded, guard
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .run_settings import parse_once
 
@@ -43,9 +43,10 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
     model, begins = str(node_config.get("model", "")), kind == "query"
-    engine = engine_for(parse_once(run_config), nodes, path, client, model, begins)
-    with in_one_process():
-        return HANDLERS[kind](engine, client, message)
+    with bounded():
+        engine = engine_for(parse_once(run_config), nodes, path, client, model, begins)
+        with in_one_process():
+            return HANDLERS[kind](engine, client, message)
 
 
 def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:

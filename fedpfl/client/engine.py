@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
@@ -33,13 +34,15 @@ from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseOption
+from ..setup.options.privacy import PrivacySettings
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
-from .guard import guard
+from .guard import Owner, guard
 from .options import of_client, parts_of
 from .part import ClientPart, Later, Momentum, Taken, Training
+from .releases import answer_once
 from .scores import are_finite, metrics_of, require_finite
 from .state import ClientState
 
@@ -232,6 +235,8 @@ class Engine:
         # What the client keeps is as it was trained.
         for option in self.parts:
             shared, extra = option.send(training, shared, extra)
+        if (owner := guard()) is not None and owner.counts_answers:
+            shared, extra = self._answered(owner, training, shared, extra)
         vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
         return Payload(
             metrics={
@@ -244,6 +249,19 @@ class Engine:
             arrays={**self.extras.pack(extra.arrays, SERVER), **vector},
             config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
+
+    def _answered(
+        self, owner: Owner, training: Training, shared: np.ndarray, extra: Payload
+    ) -> tuple[np.ndarray, Payload]:
+        """Return the arrays with which the client has answered this round first; they are counted."""
+        taken = training.method.aggregation.rule.takes_shared and shared.size
+        arrays = {**extra.arrays, "shared": shared} if taken else extra.arrays
+        if not arrays:
+            return shared, extra
+        settings = self.config.of(PrivacySettings)
+        noise = settings.dp_noise_multiplier if settings.dp_where == "client" else 0.0
+        found = answer_once(owner, training.state.folder, training.local.round, noise, arrays)
+        return found.pop("shared", shared), replace(extra, arrays=found)
 
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, also on validation samples, and the global one."""

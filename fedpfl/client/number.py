@@ -16,6 +16,7 @@ from ..core.files import private_folder, write_atomically
 from ..core.payload import UNNUMBERED, Payload
 from ..core.settings import Value
 from ..core.stored import from_json_line, json_line
+from .guard import FILE_BYTES, guard
 from .state import run_state
 
 # Flower's own name of it, and the older one here.
@@ -48,6 +49,8 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
             f"data-path = {path!r}: is client {stored} already; two nodes of a device that use the same data need a "
             "partition-id each"
         )
+    if (owner := guard()) is not None:
+        owner.require_room(FILE_BYTES)
     private_folder(file.parent)
     write_atomically(file, json_line({"client": given}).encode(), private=True)
     return given
@@ -68,8 +71,6 @@ def unnumbered(run_config: Mapping[str, Value]) -> Payload:
 
 def _read(file: Path) -> int:
     content = file.read_bytes()
-    if content.isdigit() and len(content) < 10:  # of a version that wrote no checksum
-        return int(content)
     return int(from_json_line(content, file, "client")["client"])
 
 

@@ -7,14 +7,15 @@ the server; this file and the environment are the device's own. docs/how-to/what
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sysconfig
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Iterator, Mapping, Tuple
 
 from ..core import code_hash, custom, own_code
 from ..core.errors import FedpflError, StateError, did_you_mean
@@ -24,11 +25,15 @@ from ..core.settings import Value
 from ..core.stored import MAX_TOML, parse_toml
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
-from .guard import VARIABLE
+from .ended_after import ended_after
+from .guard import FILE_BYTES, VARIABLE
+from .releases import count
 
 if TYPE_CHECKING:
     from ..setup.config import Config
 
+# So many threads an app may have for each core.
+THREADS_A_CORE = 4
 # A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
 # what is there is the choice of the one who started the run.
 _HF = "hf:"
@@ -54,19 +59,32 @@ class Policy:
     personal_arrays: bool = False  # whether personal arrays may leave the device
     least_dp_noise_multiplier: float = 0.0  # the least noise that clients add themselves
     most_state_bytes: int | None = None  # what state_folders may hold together; None: any size
+    most_releases: float = math.inf  # how often clients of this device answer with arrays, in all runs
+    most_epsilon: float = math.inf  # what the noise of all these answers may leave of privacy, at delta
+    delta: float = 1e-5
+    most_seconds: float = 86_400.0  # for a message
+    most_memory_bytes: int | None = None  # of the process that answers; None: any
+    most: Mapping[str, float] = field(default_factory=dict)  # the largest values of a run's settings
 
-    def check(self, run_config: Mapping[str, Value], own_data: str) -> None:
-        """Raise :class:`PolicyError` for a run that the policy refuses."""
+    def check(self, run_config: Mapping[str, Value], own_data: str, sent: Collection[str] | None = None) -> None:
+        """Raise :class:`PolicyError` for a run that the policy refuses; ``sent`` are the settings that a server chose.
+
+        What this device's own program says needs no permission: whoever could change it could do without the policy.
+        """
         from .run_settings import parse_once  # imports torch; a worker listens before that
 
-        # First, because checking the settings imports a custom method.
-        self._check_code(run_config)
+        # First, because checking the settings imports a custom method, and some cost memory when they are checked.
+        chosen = {key: value for key, value in run_config.items() if sent is None or key in sent}
+        self._check_sizes(chosen)
+        self._check_code(chosen)
         config = parse_once(run_config)
         self._check_method(config)
         self._check_privacy(config)
         for key, place in _read_places(config, own_data):
-            _require_below(key, place, self.data_folders, "data-folders")
-        _require_below("state-dir", config.run.state_dir, self.state_folders, "state-folders")
+            if sent is None or key in sent:
+                _require_below(key, place, self.data_folders, "data-folders")
+        if sent is None or "state-dir" in sent:
+            _require_below("state-dir", config.run.state_dir, self.state_folders, "state-folders")
 
     def check_model(self, model: str) -> None:
         """Raise :class:`PolicyError` for a model that the policy refuses, before it is built."""
@@ -74,6 +92,39 @@ class Policy:
             self._check_part(kind, text)
         if model.startswith(_HF):
             _require_below("model", model[len(_HF) :], self.data_folders, "data-folders")
+
+    @property
+    def counts_answers(self) -> bool:
+        """Whether a round has one answer, which is counted: where noise hides it, or there may not be many."""
+        return self.least_dp_noise_multiplier > 0 or min(self.most_releases, self.most_epsilon) < math.inf
+
+    def count_release(self, noise: float) -> None:
+        """Raise :class:`PolicyError` if there may be no more answers, else count this one; ``noise`` is its z."""
+        folder = _resolved(self.state_folders[0]) if self.state_folders else None
+        if folder is None:
+            raise PolicyError(f"{_device()}: answers are counted in the first of state-folders, and there is none")
+        if refusal := count(folder, noise, self.most_releases, self.most_epsilon, self.delta):
+            raise PolicyError(f"{_device()} refuses to answer: {refusal}")
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """End the work on a message when it has taken too long, or needs more memory than is allowed."""
+        _limit_memory(self.most_memory_bytes)
+        with ended_after(self.most_seconds) as clock:
+            try:
+                yield
+            except MemoryError:
+                raise self._too_much_memory() from None
+            except RuntimeError as error:
+                if "can't allocate memory" not in str(error):  # so torch says it
+                    raise
+                raise self._too_much_memory() from None
+        if clock.is_over:
+            raise PolicyError(f"{_device()} ended the work: it took more than most-seconds = {self.most_seconds:g}")
+
+    def _too_much_memory(self) -> PolicyError:
+        limit = "this machine" if self.most_memory_bytes is None else f"most-memory-bytes = {self.most_memory_bytes}"
+        return PolicyError(f"{_device()} ended the work: it needs more memory than {limit} has")
 
     def require_room(self, size: int) -> None:
         """Raise :class:`PolicyError` if ``size`` bytes more would be too many in the state folders."""
@@ -83,7 +134,7 @@ class Policy:
         folders = [folder for folder in map(_resolved, self.state_folders) if folder is not None]
         for path in {path for folder in folders for path in folder.rglob("*")}:
             with suppress(FileNotFoundError):  # another process has just removed it
-                used += path.stat().st_size if path.is_file() else 0
+                used += max(FILE_BYTES, path.stat().st_size)
         if used + size > self.most_state_bytes:
             words = f"state-folders hold {used}, and most-state-bytes is {self.most_state_bytes}"
             raise PolicyError(f"{_device()} refuses {size} more bytes of state: {words}")
@@ -95,7 +146,15 @@ class Policy:
         for kind, text in custom.references(run_config):
             self._check_part(kind, text)
 
+    def _check_sizes(self, run_config: Mapping[str, Value]) -> None:
+        for key, most in {"threads": THREADS_A_CORE * (os.cpu_count() or 1), **self.most}.items():
+            value = run_config.get(key)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > most:
+                raise _refused(key, value, f"at most {most:g} is allowed")
+
     def _check_part(self, kind: str, text: str) -> None:
+        if text in custom.objects:  # of this very process: no message can bring one
+            return
         if text not in self.parts:
             raise _refused(kind, text, "it is not in parts")
         folder = own_code.folder_of(text)
@@ -123,6 +182,8 @@ class Policy:
     def _check_privacy(self, config: Config) -> None:
         privacy, least = config.of(PrivacySettings), self.least_dp_noise_multiplier
         rule = f"least-dp-noise-multiplier is {least:g}"
+        if self.most_epsilon < math.inf:
+            least, rule = max(least, 1e-3), f"most-epsilon is {self.most_epsilon:g}"
         if privacy.dp_noise_multiplier < least:
             raise _refused("dp-noise-multiplier", privacy.dp_noise_multiplier, rule)
         if least and privacy.dp_where != "client":
@@ -149,11 +210,24 @@ def _are_places(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < float("inf")
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_sizes(value: Any) -> bool:
+    from ..setup.all_settings import all_settings
+
+    numbers = {key for key, of in all_settings(look=False).items() if type(of.default) in (int, float)}
+    return isinstance(value, dict) and numbers.issuperset(value) and all(map(_is_number, value.values()))
 
 
 _PLACES = (_are_places, "must be a list of paths that are absolute or start with ~")
 _TEXTS = (_are_texts, "must be a list of texts")
+_NUMBER = (_is_number, "must be a number of at least 0")
+_WHOLE = (_is_whole, "must be a whole number of at least 0")
 _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "data-folders": _PLACES,
     "state-folders": _PLACES,
@@ -161,8 +235,14 @@ _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "parts": _TEXTS,
     "code-hashes": _TEXTS,
     "personal-arrays": (lambda value: isinstance(value, bool), "must be true or false"),
-    "least-dp-noise-multiplier": (_is_number, "must be a number of at least 0"),
-    "most-state-bytes": (lambda value: type(value) is int and value >= 0, "must be a whole number of at least 0"),
+    "least-dp-noise-multiplier": _NUMBER,
+    "most-state-bytes": _WHOLE,
+    "most-releases": _WHOLE,
+    "most-epsilon": _NUMBER,
+    "delta": (lambda value: type(value) is float and 0 < value < 1, "must be a number above 0 and below 1"),
+    "most-seconds": _NUMBER,
+    "most-memory-bytes": _WHOLE,
+    "most": (_are_sizes, "must be a table of settings that are numbers, with the largest value of each"),
 }
 
 
@@ -189,13 +269,14 @@ def _read(path: Path) -> Policy:
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.reading import entry
-    from ..setup.all_settings import places
+    from ..setup.all_settings import places, tagged
     from ..setup.client_models import client_models
 
     # Data of the device's own stand in the place of what the run names; a data set is downloaded, or it is the user's.
     left_out = {"data", "data-dir"} if own_data else {"data-dir"} if entry(config.data.dataset)[0].own else {"data"}
     yield from {"data-path": own_data}.items() if own_data else ()
-    yield from ((key, place) for key, place in places(config.flat(), "read").items() if key not in left_out)
+    left_out |= {"state-dir", *tagged("server")}
+    yield from places(config.flat(), tagged("place") - left_out).items()
     for model in (config.run.model, *(model for _, model in client_models(config.run))):
         if model.startswith(_HF):
             yield "model", model[len(_HF) :]
@@ -203,6 +284,8 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
 
 def _require_below(key: str, place: str, folders: Iterable[str], rule: str) -> None:
     path = _resolved(place)
+    if key == "model" and not place.startswith(("/", "~")):  # a name on the hub: a run could have it loaded from there
+        path = None
     if path is None or not {path, *path.parents} & {_resolved(folder) for folder in folders}:
         raise _refused(key, place, f"it is not below {rule}")
 
@@ -213,6 +296,19 @@ def _resolved(place: str) -> Path | None:
         return Path(place).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):  # a circle of links, a home that there is not, a zero byte
         return None
+
+
+@lru_cache(maxsize=None)
+def _limit_memory(most: int | None) -> None:
+    """Have the process get no more memory, once and for all."""
+    if most is None:
+        return
+    try:
+        import resource
+    except ImportError:  # Windows
+        raise PolicyError(f"{_device()}: most-memory-bytes has no effect on this system") from None
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
 
 
 def _refused(key: str, value: object, rule: str) -> PolicyError:

@@ -20,7 +20,7 @@ import numpy as np
 from ..core.errors import StateError
 from ..core.files import make_password, private_folder
 from ..core.stored import read_arrays, write_arrays
-from .guard import guard
+from .guard import FILE_BYTES, guard
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SECRET = "secret"
@@ -74,6 +74,8 @@ class ClientState:
 
     def secret(self) -> str:
         """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
+        if (owner := guard()) is not None and not self.of_a_device:
+            owner.require_room(FILE_BYTES)
         private_folder(self.folder)
         password = make_password(self.folder / _SECRET)
         return hashlib.sha256(f"{self._key}/{password}".encode()).hexdigest()

@@ -97,9 +97,9 @@ def setting(
         What stands before the key of a setting that several methods have, in place of the method's name; empty for
         nothing.
     tags : str
-        What else is true of it, in words: ``place`` (a path), ``file`` (whose content makes another run), ``read`` (on
-        clients' machines: a device's owner says where), ``own`` (each side's: no strategy sends it), ``free`` (a
-        resumed run may change it), ``idle`` (results do not depend on it).
+        What else is true of it, in words: ``place`` (a path), ``file`` (whose content makes another run), ``server``
+        (only the server uses it: a device's policy is not asked), ``own`` (each side's: no strategy sends it), ``free``
+        (a resumed run may change it), ``idle`` (results do not depend on it).
 
     Examples
     --------

@@ -78,11 +78,11 @@ class DataSettings:
         open_to={custom.FORM: custom.is_reference},
         tags="own",
     )
-    data: str = setting("", "Your own data.", tags="place file read free")
+    data: str = setting("", "Your own data.", tags="place file free")
     data_dir: str = setting(
         "~/.fedpfl/data",
         "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",
-        tags="place read free idle",
+        tags="place free idle",
     )
     normalize: str = setting(
         HALF,
@@ -112,7 +112,7 @@ class DataSettings:
     tokenizer: str = setting(
         "",
         "Makes numbers of the texts in a table's only feature column.",
-        tags="place file read",
+        tags="place file",
     )
     label_column: str = setting("label", "Table column with the label; with a loss of numbers, several between commas.")
     client_column: str = setting(
@@ -170,7 +170,7 @@ class DataSettings:
     division_file: str = setting(
         "",
         "Assigns each sample to a client, in place of the partitioner and the split.",
-        tags="place file read free",
+        tags="place file free",
     )
     partition_seed: int = setting(
         0,

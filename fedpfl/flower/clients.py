@@ -210,7 +210,7 @@ class Own:
         values = {"method": name, **sent, **self._settings, "model": model, "num-clients": 0}
         check_keys(values)
         if (owner := guard()) is not None:
-            owner.check(values, "")
+            owner.check(values, "", sent.keys())
         return Config.parse(values)
 
 

@@ -7,7 +7,7 @@ from dataclasses import Field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Mapping
+from typing import Any, Collection, Mapping
 
 from ..core import custom
 from ..core import settings as s
@@ -127,9 +127,10 @@ def tagged(tag: str) -> frozenset[str]:
     return frozenset(key for _, cls in _common() for key, of in s.by_key(cls).items() if tag in of.metadata["tags"])
 
 
-def places(values: Mapping[str, Any], tag: str = "place") -> dict[str, str]:
-    """Return the paths among settings, by key; one that names code instead is none."""
-    given = {key: str(values[key]) for key in sorted(tagged(tag)) if values.get(key)}
+def places(values: Mapping[str, Any], keys: Collection[str] | None = None) -> dict[str, str]:
+    """Return the paths among settings, of those with these keys, by key; one that names code instead is none."""
+    keys = tagged("place") if keys is None else keys
+    given = {key: str(values[key]) for key in sorted(keys) if values.get(key)}
     code = (*custom.FUNCTIONS, *custom.SERVER_ONLY)
     return {key: place for key, place in given.items() if key not in code or not custom.is_reference(place)}
 
@@ -148,7 +149,7 @@ def absolute_places(values: Mapping[str, s.Value]) -> dict[str, s.Value]:
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
     """Return a hash of what lies in the files that settings name, by key."""
     found = {}
-    for key, place in places(values, "file").items():
+    for key, place in places(values, tagged("file")).items():
         root, digest = Path(place).expanduser(), hashlib.sha256()
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if path.is_file():

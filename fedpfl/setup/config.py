@@ -76,7 +76,7 @@ class RunSettings:
     initial_weights: str = setting(
         "",
         "Initial weights, at the same path on every machine. A last layer of another shape is initialised at random.",
-        tags="place file read",
+        tags="place file",
     )
     download_weights: bool = setting(
         False,
@@ -108,7 +108,7 @@ class RunSettings:
     )
     seed: int = setting(1, "Seed of every random choice.", minimum=0)
     output_dir: str = setting(
-        "~/.fedpfl/runs", "Place of run folders, on the server's machine.", tags="place free idle"
+        "~/.fedpfl/runs", "Place of run folders, on the server's machine.", tags="place server free idle"
     )
     state_dir: str = setting(
         "~/.fedpfl/state", "Place of a client's personal arrays, on the client's machine.", tags="place free idle"

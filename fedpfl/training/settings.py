@@ -138,8 +138,7 @@ class TrainingSettings:
     )
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
-        minimum=0,
-        tags="free",
+        minimum=0, maximum=1024, tags="free",
     )  # fmt: skip
 
     @property

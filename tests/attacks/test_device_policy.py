@@ -8,16 +8,21 @@ import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from apps import AppGrid, Net, initial, samples
 from flwr.app import Context, Message, RecordDict
 from old_python import old_python
 from support import LocalGrid, arrays, federation, run_federation, simulate
 from waiting import HANG_SECONDS
 from worker_parts import workers
 
+from fedpfl import strategies
 from fedpfl.bench.device.forward import forward
 from fedpfl.client import policy, protocol
 from fedpfl.client.answer import handle
@@ -28,6 +33,9 @@ from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
 from fedpfl.flower.messages import to_content
+from fedpfl.setup.all_settings import tagged
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 SHIPPED = Path(__file__).parents[2] / "jetson" / "policy.toml"
 NODE = {"partition-id": 1, "num-partitions": 3}
@@ -50,7 +58,7 @@ def allow(tmp_path, monkeypatch):
         # JSON's lists, texts, numbers and truth values are TOML's.
         keys = {"state-folders": [str(tmp_path / "state")], **{k.replace("_", "-"): v for k, v in keys.items()}}
         path = tmp_path / f"policy-{next(count)}.toml"
-        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
+        path.write_text("".join(f"{key} = {json.dumps(value).replace(': ', ' = ')}\n" for key, value in keys.items()))
         monkeypatch.setenv(VARIABLE, str(path))
         return path
 
@@ -96,6 +104,10 @@ def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch)
         ("least-dp-noise-multiplier = inf", "must be a number of at least 0"),
         ("least-dp-noise-multiplier = true", "must be a number of at least 0"),
         ("most-state-bytes = 1.5", "most-state-bytes = 1.5: must be a whole number of at least 0"),
+        ("most-releases = 1.5", "most-releases = 1.5: must be a whole number of at least 0"),
+        ("delta = 1", "delta = 1: must be a number above 0 and below 1"),
+        ("most = {threads = true}", "must be a table of settings that are numbers"),
+        ("most = {method = 1}", "must be a table of settings that are numbers"),
         ("methods = [", "cannot be read"),
         ("methods = []\nmethods = []", "cannot be read"),
     ],
@@ -267,6 +279,106 @@ def test_noise_has_to_be_the_client_s_own_and_enough(values, allow):
         ask(values, **enough, dp_reproducible=True)
 
 
+@pytest.fixture
+def train(values, tmp_path):
+    """Return what asks a client to train in a round: settings → the arrays that it sends."""
+    layout = ask(values).config["layout"]
+    start = arrays_of(values)
+
+    def asked(number=1, key="key", **settings):
+        message = {"state-key": key, "round": number, "personal-round": 0, "layout": layout}
+        changed = {name.replace("_", "-"): value for name, value in settings.items()}
+        payload = Payload(message, {}, {"shared": start.copy()})
+        return handle("train", payload, {**values, **changed}, NODE).arrays["shared"]
+
+    return asked
+
+
+def arrays_of(values):
+    _, sharing = assemble(Config.parse(values), (1, 8, 8), 10, "cpu", 0)
+    return sharing.get_shared().astype(np.float32)
+
+
+NOISY = {"dp_noise_multiplier": 1.0, "local_epochs": 1}
+
+
+def test_a_round_has_one_answer_whatever_is_asked_for(train, allow, tmp_path):
+    allow(least_dp_noise_multiplier=1)
+    first = train(**NOISY)
+    changes = ({}, {"dp_noise_multiplier": 2.0}, {"dp_clip_norm": 9.0}, {"seed": 2}, {"learning_rate": 0.5})
+    for changed in changes:
+        assert np.array_equal(train(**{**NOISY, **changed}), first), changed
+    second = train(2, **NOISY)
+    assert not np.array_equal(second, first)
+    assert np.array_equal(train(1, seed=3, **NOISY), first), "a server may go back by a round"
+    train(3, **NOISY)
+    with pytest.raises(FedpflError, match=r"round 1 is over: this client has answered round 3"):
+        train(1, **NOISY)
+    assert len(list((tmp_path / "state" / "key").rglob("answer-*"))) == 2
+
+
+def test_answers_of_all_runs_are_counted(train, allow):
+    allow(most_releases=2)
+    train(1, "a")
+    train(1, "a")  # the same answer
+    train(1, "b")
+    with refuses("to answer: it has answered 2 times, and most-releases is 2"):
+        train(1, "c")
+    allow(most_releases=3)
+    train(1, "c")
+
+
+def test_the_privacy_of_all_answers_has_an_end(train, allow):
+    allow(most_epsilon=7)  # two with z = 1 spend 6.7, three 8.6
+    with refuses(r"dp-noise-multiplier = 0\.0: most-epsilon is 7"):
+        train()
+    train(1, "a", **NOISY)
+    train(1, "b", **NOISY)
+    with refuses("to answer: its answers would spend ε = .* together, and most-epsilon is 7"):
+        train(2, "a", **NOISY)
+
+
+def test_numbers_of_a_run_are_bounded(values, allow):
+    allow(most={"local-epochs": 3})
+    ask(values, local_epochs=3)
+    with refuses("local-epochs = 4: at most 3 is allowed"):
+        ask(values, local_epochs=4)
+    allow()
+    with refuses(f"threads = 1024: at most {4 * os.cpu_count()} is allowed"):
+        ask(values, threads=1024)
+
+
+def test_work_on_a_message_ends_after_its_time(train, allow):
+    allow(most_seconds=1)
+    before = time.monotonic()
+    with pytest.raises(PolicyError, match=r"ended the work: it took more than most-seconds = 1"):
+        train(local_epochs=100_000)
+    assert time.monotonic() - before < HANG_SECONDS
+    train(local_epochs=1)
+
+
+def test_memory_is_bounded(values, allow):
+    path = allow(most_memory_bytes=8_000_000_000)
+    message = {"state-key": "key", "round": 1, "personal-round": 0, "layout": ask(values).config["layout"]}
+    code = f"""
+import json, os, sys
+from fedpfl.client.answer import handle
+from fedpfl.core.payload import Payload
+from test_device_policy import NODE, arrays_of
+values, message = map(json.loads, sys.argv[1:])
+payload = Payload(message, {{}}, {{"shared": arrays_of(values)}})
+os.environ["{VARIABLE}"] = {str(path)!r}
+try:
+    handle("train", payload, {{**values, "local-epochs": 10**9}}, NODE)  # the sizes of all batches are a list
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    command = [sys.executable, "-c", code, json.dumps(values), json.dumps(message)]
+    paths = os.pathsep.join(sys.path)
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": paths})
+    assert "ended the work: it needs more memory than most-memory-bytes = 8000000000" in run.stdout, run
+
+
 # -- places ----------------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +469,16 @@ def test_a_run_s_other_places_are_bounded_too(values, allow, tmp_path, settings,
                        for key, value in settings.items()})  # fmt: skip
 
 
+def test_every_setting_that_is_a_path_on_a_client_is_asked_for(values, allow):
+    allow()
+    on_clients = tagged("place") - tagged("server") - {"data", "state-dir"}  # which have tests of their own
+    assert {"data-dir", "division-file", "initial-weights", "tokenizer"} <= on_clients
+    for key in sorted(on_clients):
+        if key != "data-dir":  # with a data set of one's own it is not read
+            with refuses(f"{key} = '/elsewhere/file': it is not below data-folders"):
+                policy.current().check({**values, key: "/elsewhere/file"}, "")
+
+
 def test_nothing_is_written_for_a_run_that_is_refused(values, allow, tmp_path, data):
     allow(data_folders=[str(data / "mine")])
     numbered = {**values, "num-clients": 3, "state-dir": str(tmp_path / "elsewhere")}
@@ -383,6 +505,17 @@ def test_an_honest_run_under_the_shipped_policy_has_the_same_bits(tmp_path, monk
     assert all(np.array_equal(without[name], under[name]) for name in without)
 
 
+def test_an_app_that_a_device_s_own_program_makes_needs_no_parts(allow, tmp_path):
+    allow(methods=["fedper", "fedavg"], personal_arrays=False)
+    app = strategies.client_app(model=Net, data=lambda context: samples(context.node_config["partition-id"]))
+    grid = AppGrid(app)
+    assert strategies.FedPer(model=Net, num_classes=3).start(grid, initial(), num_rounds=1).arrays
+    allow(methods=["fedavg"])
+    grid = AppGrid(app)
+    with pytest.raises(FedpflError, match="refuses method = 'fedper'"):
+        strategies.FedPer(model=Net, num_classes=3).start(grid, initial(), num_rounds=1)
+
+
 def test_a_refusal_reaches_the_server(tmp_path, allow):
     allow(methods=["fedavg"])
     values = federation(tmp_path, 3, method="fedper")
@@ -405,14 +538,23 @@ def test_a_client_without_room_for_its_state_fails_alone_and_before_it_writes(tm
     assert stored == ["client-00000", "client-00002"]
 
 
+def test_files_without_arrays_need_room_too(tmp_path, allow, values):
+    allow(most_state_bytes=0)
+    for key in map(str, range(20)):
+        with refuses("4096 more bytes of state"):
+            handle("query", Payload({"state-key": key, "in-turn": True}), values, NODE)
+    assert not list((tmp_path / "state").rglob("*"))
+
+
 def test_room_for_state_is_that_of_all_runs_and_files(tmp_path, allow):
     folder = tmp_path / "state" / "old-run" / "client-00000"
     folder.mkdir(parents=True)
-    (folder / "round-000001.safetensors").write_bytes(bytes(600))
-    allow(most_state_bytes=1000)
-    policy.current().require_room(400)
-    with refuses("401 more bytes of state: state-folders hold 600, and most-state-bytes is 1000"):
-        policy.current().require_room(401)
+    (folder / "round-000001.safetensors").write_bytes(bytes(60_000))
+    folders = 4096 * 2  # each folder and file is at least as large as this
+    allow(most_state_bytes=100_000)
+    policy.current().require_room(40_000 - folders)
+    with refuses(f"31809 more bytes of state: state-folders hold {60_000 + folders}, and most-state-bytes is 100000"):
+        policy.current().require_room(40_001 - folders)
 
 
 def test_without_a_worker_the_client_app_refuses_and_logs_it(values, allow, monkeypatch, tmp_path, caplog):

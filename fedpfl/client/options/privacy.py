@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import struct
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -21,6 +22,7 @@ from ...core.rng import generator
 from ...core.vectors import clipped, without_negative_variances
 from ...methods.base import LocalRound
 from ...setup.options.privacy import PrivacySettings
+from ..guard import FILE_BYTES, guard
 from ..part import ClientPart, Training
 
 KEY_FILE = "noise.key"
@@ -67,8 +69,10 @@ def private_update(
     """
     update = clipped(received, trained, settings.dp_clip_norm)
     if settings.dp_where == "client":
-        # A repeated round with the same outcome gets the same noise, so that its message reveals nothing new.
-        context = b"%d/" % server_round + received.tobytes() + update.tobytes()
+        # A repeated round with the same outcome gets the same noise, so that its message reveals nothing new; with
+        # another deviation or clip norm it is another outcome, since two multiples of one noise cancel.
+        amount = struct.pack("<2d", settings.dp_noise_multiplier, settings.dp_clip_norm)
+        context = b"%d/" % server_round + amount + received.tobytes() + update.tobytes()
         update += settings.deviation * gaussian(key, context, len(update))
     return without_negative_variances(layout, (received + update).astype(np.float32))
 
@@ -119,12 +123,13 @@ def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | 
         return generator(seed, "noise key", *owner).bytes(KEY_BYTES)
     path = folder / KEY_FILE
     if not path.is_file():
+        if (policy := guard()) is not None:
+            policy.require_room(FILE_BYTES)
         private_folder(folder)
         made = secrets.token_bytes(KEY_BYTES)
         write_atomically(path, made + hashlib.sha256(made).digest(), private=True)
     content = path.read_bytes()
     key, checksum = content[:KEY_BYTES], content[KEY_BYTES:]
-    # Versions that wrote no checksum wrote the key alone.
-    if len(key) < KEY_BYTES or checksum not in (b"", hashlib.sha256(key).digest()):
+    if checksum != hashlib.sha256(key).digest():
         raise DamagedFile(path)
     return key

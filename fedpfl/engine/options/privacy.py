@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ...client.options.privacy import gaussian, noise_key
+from ...core.accounting import epsilon
 from ...core.errors import ConfigError
 from ...core.extras import SERVER
 from ...core.layout import rounded
@@ -71,7 +73,8 @@ class ServerPrivacy(Listener):
     def noise(self, total: np.ndarray, server_round: int) -> np.ndarray:
         """Return the noise for a sum of updates that are at most C long: float64, same shape."""
         key = noise_key(self.settings, self._folder, self._seed, "server")
-        return self.settings.deviation * gaussian(key, b"%d/" % server_round + total.tobytes(), len(total))
+        amount = struct.pack("<2d", self.settings.dp_noise_multiplier, self.settings.dp_clip_norm)
+        return self.settings.deviation * gaussian(key, b"%d/" % server_round + amount + total.tobytes(), len(total))
 
     def spent(self) -> dict[str, float]:
         """Return the privacy spent so far by the client that was asked most often.
@@ -80,9 +83,10 @@ class ServerPrivacy(Listener):
         client.
         """
         most, settings = max(self._releases.values(), default=0), self.settings
+        mu = math.sqrt(most) / settings.dp_noise_multiplier
         return {
-            "epsilon": epsilon(settings.dp_noise_multiplier, most, settings.dp_delta),
-            "epsilon-replaced": epsilon(settings.dp_noise_multiplier / 2, most, settings.dp_delta),
+            "epsilon": epsilon(mu, settings.dp_delta),
+            "epsilon-replaced": epsilon(2 * mu, settings.dp_delta),
             "delta": settings.dp_delta,
             "releases": most,
         }
@@ -105,29 +109,3 @@ def server_privacy(server: Server) -> ServerPrivacy:
     folder = Path(config.run.state_dir).expanduser() / server.folder.task()["state_key"] / "server"
     sends_more = any(extra.goes(SERVER) for extra in config.method.extras)
     return ServerPrivacy(settings, rule.clients, config.run.seed, folder, config.run.wire_dtype, sends_more)
-
-
-def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
-    """Return the least ε for which that many releases of a sum with Gaussian noise are (ε, δ)-private.
-
-    T releases with noise z (in units of the largest difference that one client makes) are one with z / √T: with µ = √T
-    / z, δ(ε) = Φ(µ/2 − ε/µ) − e^ε Φ(−µ/2 − ε/µ) is exact (Balle and Wang: Improving the Gaussian Mechanism for
-    Differential Privacy, ICML 2018, theorem 8; Dong, Roth, Su: Gaussian Differential Privacy, 2022, corollary 3.3).
-    """
-    if not releases:
-        return 0.0
-    # Imported here: every run without differential privacy would wait for them at its start.
-    from scipy.optimize import brentq
-    from scipy.special import log_ndtr
-
-    mu = math.sqrt(releases) / noise_multiplier
-
-    def exceeds(e: float) -> float:
-        first, second = log_ndtr(mu / 2 - e / mu), e + log_ndtr(-mu / 2 - e / mu)
-        return float(np.exp(first) - np.exp(second)) - delta
-
-    if exceeds(0.0) <= 0:
-        return 0.0
-    # Enough by the tail bound of the Gaussian distribution of the privacy loss, whose mean is µ²/2 and deviation µ.
-    enough = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
-    return float(brentq(exceeds, 0.0, enough, xtol=1e-10, rtol=1e-12))

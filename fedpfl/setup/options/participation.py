@@ -43,7 +43,7 @@ class ParticipationSettings:
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them.",
-        tags="place file",
+        tags="place file server",
     )
     replay: str = setting(
         "",

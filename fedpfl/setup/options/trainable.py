@@ -19,7 +19,7 @@ class TrainableSettings:
         ALL,
         "Parameters to train; the others are frozen: neither sent nor stored.",
     )
-    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
+    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1, maximum=4096)
     lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
     lora_targets: str = setting(
         "",

@@ -39,10 +39,10 @@ from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
+from .answers import answer_once
 from .guard import Owner, guard
 from .options import of_client, parts_of
 from .part import ClientPart, Later, Momentum, Taken, Training
-from .releases import answer_once
 from .scores import are_finite, metrics_of, require_finite
 from .state import ClientState
 

@@ -118,7 +118,7 @@ class FedDecomp(MethodStrategy):
     """Share the full-rank part σ of each weight; the low-rank part τ stays."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., rank_conv: float = ..., rank_linear: float = ..., lora_epochs: int = ..., init: Literal["paper", "code"] = ..., variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"] = ..., absent_clients: Literal["skip", "last"] = ..., lora_moves_statistics: bool = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., rank_conv: float = ..., rank_linear: float = ..., lora_epochs: int = ..., init: Literal["paper", "even", "code"] = ..., scale: float = ..., variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"] = ..., absent_clients: Literal["skip", "last"] = ..., lora_moves_statistics: bool = ..., **settings: Any,
     ) -> None: ...
 
 class FedDyn(MethodStrategy):
@@ -139,7 +139,7 @@ class FedFac(MethodStrategy):
     """Share the channels that a factor analysis of all clients' channels explains well."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., variant: Literal["static", "dynamic"] = ..., kappa: str | float = ..., tau: str | float = ..., factor: Literal["principal-axis", "eigenvector"] = ..., update: Literal["weights", "difference"] = ..., mask: Literal["none", "shared", "personal"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., variant: Literal["static", "dynamic"] = ..., kappa: str | float = ..., tau: str | float = ..., factor: Literal["principal-axis", "eigenvector", "random"] = ..., update: Literal["weights", "difference"] = ..., turned: Literal["difference", "weights"] = ..., mask: Literal["none", "shared", "personal"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedFomo(MethodStrategy):
@@ -286,7 +286,7 @@ class PFedGate(MethodStrategy):
     """Share a dense model, of which a personal gate uses some blocks."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., personal: Sequence[str] = ..., listeners: Sequence[Listener] = ..., share: float = ..., factor: Literal["gate", "double"] = ..., **settings: Any,
     ) -> None: ...
 
 class PFedMe(MethodStrategy):

@@ -155,7 +155,8 @@ class CommonSettings(TypedDict, total=False):
     feddecomp_rank_conv: float
     feddecomp_rank_linear: float
     feddecomp_lora_epochs: int
-    feddecomp_init: Literal["paper", "code"]
+    feddecomp_init: Literal["paper", "even", "code"]
+    feddecomp_scale: float
     feddecomp_variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"]
     feddecomp_absent_clients: Literal["skip", "last"]
     feddecomp_lora_moves_statistics: bool
@@ -167,8 +168,9 @@ class CommonSettings(TypedDict, total=False):
     fedfac_variant: Literal["static", "dynamic"]
     fedfac_kappa: str
     fedfac_tau: str
-    fedfac_factor: Literal["principal-axis", "eigenvector"]
+    fedfac_factor: Literal["principal-axis", "eigenvector", "random"]
     fedfac_update: Literal["weights", "difference"]
+    fedfac_turned: Literal["difference", "weights"]
     fedfac_mask: Literal["none", "shared", "personal"]
     fedfomo_models: int
     fedfomo_validation: float
@@ -193,6 +195,7 @@ class CommonSettings(TypedDict, total=False):
     per_fedavg_beta: float
     per_fedavg_gradient: Literal["first-order", "hessian-free"]
     pfedgate_share: float
+    pfedgate_factor: Literal["gate", "double"]
     pfedme_pull: float
     pfedme_steps: int
     pfedme_personal_learning_rate: float

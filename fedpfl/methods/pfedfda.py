@@ -4,8 +4,8 @@ McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptat
 Algorithm 1.
 
 Statistics are those of the trained base; the authors' code takes the features of the steps. As there the identity is
-added to a client's covariance. Means and covariance each have a β. The first means are the rows of the drawn head,
-there uniform numbers. The server sets negative eigenvalues to 0.
+added to a client's covariance (and there 1e-4 to each of its entries), the first means are uniform numbers, and means
+and covariance each have a β. The server sets negative eigenvalues to 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError
 from ..core.extras import BOTH, RECEIVED, Extra
 from ..core.payload import Payload
+from ..core.rng import generator
 from ..core.server_view import Client
 from ..models.parts import cut
 from ..rules.averages import RunningMean
@@ -139,7 +140,8 @@ def common(local: LocalRound) -> tuple[Tensor, Tensor]:
     """Return all clients' means (classes, width) and covariance (width, width), or what they are at first."""
     head: Any = cut(local.model).head
     if not local.has_received("means"):
-        weight = head.weight.detach().double()
+        drawn = generator(local.seed, "first means").random(head.weight.shape)  # the same for all clients
+        weight = torch.from_numpy(drawn).to(head.weight.device)
         return weight, torch.eye(weight.shape[1]).to(weight)
     means, covariance = (torch.tensor(local.received(name)).to(head.weight) for name in ("means", "covariance"))
     return means.double(), covariance.double()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -17,6 +19,10 @@ from fedpfl.setup.config import Config
 
 def shared(folder):
     return load_file(folder.path / "global.safetensors")
+
+
+def schedule(config):
+    return config.method.schedule(SimpleNamespace(model=assemble(config, (1, 8, 8), 10)[0], notes={}))
 
 
 def same(a, b):
@@ -47,15 +53,14 @@ def test_without_sigma_epochs_nothing_of_sigma_changes_but_the_running_statistic
 @pytest.mark.parametrize("moves", [False, True])
 def test_running_statistics_follow_the_authors_code_on_request(tmp_path, moves):
     values = federation(tmp_path, method="feddecomp", local_epochs=5, feddecomp_lora_moves_statistics=moves)
-    method = Config.parse(values).method
-    tau, sigma = method.schedule(None)
+    tau, sigma = schedule(Config.parse(values))
     assert tau.move_statistics == moves
     assert sigma.move_statistics
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(2, 1), (3, 1), (4, 2), (5, 2), (10, 4), (20, 8)])
 def test_the_default_leaves_epochs_to_tau_and_to_sigma(epochs, expected):
-    tau, sigma = Config.parse({"method": "feddecomp", "local-epochs": epochs}).method.schedule(None)
+    tau, sigma = schedule(Config.parse({"method": "feddecomp", "local-epochs": epochs}))
     assert (tau.epochs, sigma.epochs) == (expected, epochs - expected)
 
 
@@ -69,18 +74,37 @@ def test_a_sigma_that_would_never_train_is_refused(variant):
 @pytest.mark.parametrize("variant", ["alternating", "reverse", "simultaneous", "all-shared", "tau-only"])
 def test_one_epoch_is_enough(variant):
     config = Config.parse({"method": "feddecomp", "feddecomp-variant": variant, "local-epochs": 1})
-    assert sum(phase.epochs for phase in config.method.schedule(None)) == 1
+    assert sum(phase.epochs for phase in schedule(config)) == 1
 
 
-def test_a_tau_that_never_trains_is_said():
-    def remarks(**settings):
-        config = Config.parse({"method": "feddecomp", **settings})
+def test_a_tau_that_never_trains_or_hardly_moves_is_said():
+    def remarks(init, **settings):
+        config = Config.parse({"method": "feddecomp", "feddecomp-init": init, **settings})
         return config.method.remarks(assemble(config, (1, 8, 8), 10)[0], clients=4, rounds=5)
 
-    assert remarks() == []
-    assert remarks(**{"feddecomp-lora-epochs": 0}) == [
-        "feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0"
-    ]
+    for init in ("paper", "even"):
+        assert remarks(init) == []
+        assert remarks(init, **{"feddecomp-lora-epochs": 0}) == [
+            "feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0"
+        ]
+    (asleep,) = remarks("code")
+    assert asleep.startswith("feddecomp: τ sleeps in base.conv2, base.fc1, head: a first step moves it less than 0.01")
+
+
+def test_a_scale_of_the_programs_start_is_refused():
+    Config.parse({"method": "feddecomp", "feddecomp-init": "paper", "feddecomp-scale": 0.5})
+    with pytest.raises(ConfigError, match=r'feddecomp-scale = 0.5: must be 1 with feddecomp-init = "code"'):
+        Config.parse({"method": "feddecomp", "feddecomp-init": "code", "feddecomp-scale": 0.5})
+
+
+def test_every_round_tells_how_far_tau_moved(tmp_path):
+    def ratio(init, **settings):
+        run = simulate(tmp_path / init, 2, method="feddecomp", feddecomp_init=init, **quick, **settings)
+        return [line["details"]["tau-per-sigma"] for line in run.metrics()]
+
+    quick = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.001, **FEW_SAMPLES}
+    assert all(value < 0.01 for value in ratio("code"))
+    assert all(0.1 < value < 1 for value in ratio("even"))
 
 
 def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):
@@ -96,7 +120,7 @@ def test_reverse_trains_tau_first_as_ever_and_keeps_sigma(tmp_path):
     settings = {"feddecomp_variant": "reverse", "local_epochs": 5, "feddecomp_lora_epochs": 2}
     config = Config.parse(federation(tmp_path, 2, method="feddecomp", **settings))
     model, sharing = assemble(config, (1, 8, 8), 10)
-    tau, sigma = config.method.schedule(None)
+    tau, sigma = schedule(config)
     names = [name for name, _ in model.named_parameters()]
     of_tau = {name for name in names if ".tau_" in name}
     assert {name for name in names if tau.train(name)} == of_tau == set(sharing.shared)

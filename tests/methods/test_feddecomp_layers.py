@@ -117,6 +117,27 @@ def test_gaussian_a_has_the_deviation_of_a_default_layer_of_its_shape() -> None:
     torch.testing.assert_close(a.std(), nn.Linear(300, 300).weight.std().detach(), rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_a_first_step_moves_tau_by_the_share_of_sigma_that_is_told(kind: str, init: str, scale: float) -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(64, 48, bias=False) if kind == "linear" else nn.Conv2d(16, 24, 3, bias=False)
+    layer = (LowRankLinear if kind == "linear" else LowRankConv2d)(plain, 0.6, init, 1.0 if init == "code" else scale)
+    before = layer.weight.detach().clone()
+    gradient = torch.randn_like(before)
+    layer.merged_weight().backward(gradient)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter -= 1e-3 * parameter.grad
+    # The mean of A' A is a multiple of the identity: along the gradient tau moves the told share of sigma's way.
+    moved, step = layer.tau().detach(), layer.weight.detach() - before
+    share = (moved * step).sum() / step.square().sum()
+    assert float(share) == pytest.approx(layer.first_step, rel=0.15)
+    if init == "even":
+        assert layer.first_step == pytest.approx(scale**2 / 3)
+
+
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("kind", [*CONVS, "linear"])
 def test_gradients_follow_the_chain_rule(kind: str, init: str) -> None:
@@ -274,7 +295,7 @@ def test_ratio_outside_its_range(ratio: float) -> None:
 
 
 def test_unknown_init() -> None:
-    with pytest.raises(ValueError, match=r"^init = 'zeros': must be one of paper, code$"):
+    with pytest.raises(ValueError, match=r"^init = 'zeros': must be one of paper, even, code$"):
         decompose(nn.Linear(2, 2), 0.5, 0.5, "zeros")
 
 

@@ -10,6 +10,7 @@ from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
+from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.methods.fedfac.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
@@ -88,7 +89,7 @@ def test_after_the_static_split_no_client_specific_channel_leaves_a_client(tmp_p
 
 
 def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_channels(tmp_path):
-    values = federation(tmp_path, 3, method="fedfac", num_server_rounds=2)
+    values = federation(tmp_path, 3, method="fedfac", num_server_rounds=2, fedfac_turned="weights")
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
     _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
@@ -119,20 +120,34 @@ def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_chann
     assert (communalities[splits(folder)[1] == 1].min() >= communalities[splits(folder)[1] == 0].max()).all()
 
 
-def test_a_channel_that_turns_shared_takes_the_mean_of_the_weights():
-    config, _, sharing = built()
+@pytest.mark.parametrize("turned", ["difference", "weights"])
+def test_what_a_channel_takes_that_turns_shared_or_personal(turned):
+    config, _, sharing = built(**{"fedfac-turned": turned, "fedfac-factor": "random"})
     strategy = rule(config, sharing)
     start = strategy.shared.copy()
-    vectors = [start + np.float32(i + 1) for i in range(2)]
     before = np.ones(32, np.uint8)
-    before[:8] = 0
+    before[:16] = 0
     strategy.split = before
-    strategy.begin_round(1)
-    for client, vector in zip(strategy.clients.values(), vectors, strict=True):
-        strategy.add(client, vector, None)
+    own = strategy.channels.changing(before)
+    # Both clients' own channels started 10 above what the server has, and moved by 1 and 2.
+    vectors = [start + np.float32(i + 1) + np.where(own, np.float32(10), 0) for i in range(2)]
+    strategy.begin_round(2)
+    for i, (client, vector) in enumerate(zip(strategy.clients.values(), vectors, strict=True)):
+        reply = Payload(arrays={"difference": np.full(own.sum(), i + 1, np.float32)})
+        strategy.check(client, vector, reply)
+        strategy.add(client, vector, reply)
     strategy.finish()
-    expected = sum(v.astype(np.float64) for v in vectors) / 2
-    np.testing.assert_allclose(strategy.shared, expected, rtol=1e-6)
+    after, mean = strategy.split, start + 1.5
+    elements = strategy.channels.elements(after)
+    assert 0 < (after[:16] == 1).sum() < 16
+    if turned == "weights":
+        np.testing.assert_allclose(strategy.shared, mean + np.where(own, 10, 0), rtol=1e-6)
+    else:  # Algorithm 2
+        np.testing.assert_allclose(strategy.shared, np.where(elements, mean, start), rtol=1e-5, atol=1e-6)
+        strategy.split = before
+        strategy.begin_round(3)
+        with pytest.raises(LayoutError, match=f"without the array 'difference' of {own.sum()} values"):
+            strategy.check(client, vector, Payload())
 
 
 def rule(config, sharing):
@@ -241,7 +256,7 @@ def test_differences_are_those_of_the_round(tmp_path, variant):
             by_round[message.config_records["config"]["round"], client] = message, reply
     message, reply = by_round[1, 0]
     _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
-    place = sharing.channels.layout.slices()["base.conv2.weight"]
+    place = sharing.channels.changing(None)
     sent = reply.array_records["arrays"]
     start = message.array_records["arrays"]["shared"].numpy()
     np.testing.assert_array_equal(sent["difference"].numpy(), (sent["shared"].numpy() - start)[place])
@@ -249,13 +264,12 @@ def test_differences_are_those_of_the_round(tmp_path, variant):
 
 
 def test_a_reply_without_its_differences_is_refused():
-    from fedpfl.core.payload import Payload
-
     config, _, sharing = built(**{"fedfac-update": "difference"})
     strategy = rule(config, sharing)
-    with pytest.raises(LayoutError, match="a reply without the array 'difference' arrived"):
+    strategy.begin_round(1)
+    with pytest.raises(LayoutError, match="a reply without the array 'difference' of 4640 values arrived"):
         strategy.check(strategy.clients[0], strategy.shared, Payload())
-    strategy.check(strategy.clients[0], strategy.shared, Payload(arrays={"difference": np.zeros(4608, np.float32)}))
+    strategy.check(strategy.clients[0], strategy.shared, Payload(arrays={"difference": np.zeros(4640, np.float32)}))
 
 
 def test_the_authors_factor_runs(tmp_path):
@@ -365,7 +379,7 @@ def test_diagnostics_measure_rounds_in_which_the_same_arrays_travel(tmp_path, va
 
 @pytest.mark.parametrize("variant", ["dynamic", "static"])
 @pytest.mark.parametrize("mask", ["none", "shared", "personal"])
-def test_a_mask_replaces_one_side_of_the_split_layers_before_a_client_trains(tmp_path, mask, variant):
+def test_a_mask_puts_noise_into_one_sides_weights_before_training_and_tests(tmp_path, mask, variant):
     quick = {"local_epochs": 1, "num_server_rounds": 1, "threads": 1}
     folder = simulate(tmp_path, 2, method="fedfac", fedfac_mask=mask, fedfac_variant=variant, **quick)
     left, (split,) = Simulation.of(folder), splits(folder)
@@ -373,14 +387,17 @@ def test_a_mask_replaces_one_side_of_the_split_layers_before_a_client_trains(tmp
 
     def masked(client):
         local = left.load(client, "train")
-        before = {name: array.clone() for name, array in local.model.state_dict().items()}
-        left.engine.config.method.schedule(local)
+        before = local.start
+        left.engine.config.method.prepare(local)
         after = {name: array.clone() for name, array in local.model.state_dict().items()}
-        assert {name for name in after if not torch.equal(after[name], before[name])} == set(CONV2 if replaced else ())
-        for name in CONV2:
-            rows = (after[name] != before[name]).reshape(len(after[name]), -1).any(1)
-            assert rows.nonzero().flatten().tolist() == replaced
-        return after["base.conv2.weight"][replaced]
+        assert {name for name in before if not torch.equal(after[name], before[name])} == set(
+            CONV2[:1] if replaced else ()
+        )
+        weight = after[CONV2[0]]
+        rows = (weight != before[CONV2[0]]).reshape(len(weight), -1).any(1)
+        assert rows.nonzero().flatten().tolist() == replaced
+        assert not replaced or 0.9 < float(weight[replaced].std()) < 1.1
+        return weight[replaced]
 
     first, again, other = masked(0), masked(0), masked(1)
     assert torch.equal(first, again)

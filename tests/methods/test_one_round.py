@@ -831,7 +831,8 @@ def test_pfedfda(play, monkeypatch):
     beta = 0.3
     monkeypatch.setattr(pfedfda, "best_shares", lambda z, *_: torch.full((2,), beta).to(z))
     task = play("pfedfda")
-    base, means, covariance = {k: task.start[k] for k in BASE}, task.start[HEAD[0]], np.eye(5)
+    base, covariance = {k: task.start[k] for k in BASE}, np.eye(5)
+    means = generator(3, "first means").random(task.start[HEAD[0]].shape)
     for at, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:

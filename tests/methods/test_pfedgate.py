@@ -54,19 +54,33 @@ def test_higher_gates_go_first():
     assert gate.kept(np.array([0.0, 0.1, 0.9, 0.2, 0.8])).tolist() == [True, False, True, False, True]
 
 
-def test_the_choice_passes_gradients_straight_through():
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_factors_and_their_gradients_are_those_of_the_authors_program(factor):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5, bias=False))
-    gate = Gate((4,), blocks_of(model, 5), 0.4)
+    gate = Gate((4,), blocks_of(model, 5), 0.4, factor)
     params = dict(model.named_parameters())
     x = torch.randn(8, 4)
     values = gate(x)
     weights = gate.weights(params, x)["0.weight"]
     kept = gate.kept(values.detach().numpy())
-    torch.testing.assert_close(weights, params["0.weight"] * (values * torch.from_numpy(kept)).unsqueeze(1))
-    assert (weights[~torch.from_numpy(kept)] == 0).all()
-    gradient = torch.autograd.grad(weights.sum(), gate.norm.bias)[0]
-    assert (gradient != 0).all()  # also of the blocks that were left out
+    kept = torch.from_numpy(kept)
+    torch.testing.assert_close(weights, params["0.weight"] * (factor * values * kept).unsqueeze(1))
+    assert (weights[~kept] == 0).all()
+    ours = torch.autograd.grad(weights.sum(), gate.norm.bias, retain_graph=True)[0]
+    # mask = 1 - g.detach() + g of kept blocks and 0 of the others, times g.
+    values = gate(x)
+    mask = (1 - values.detach() + values) * kept
+    (factor * mask * values * params["0.weight"].sum(1)).sum().backward()
+    torch.testing.assert_close(ours, gate.norm.bias.grad)
+    assert (ours[~kept] == 0).all()
+    assert (ours[kept] != 0).all()
+
+
+def test_gates_start_in_the_middle_of_their_range():
+    torch.manual_seed(0)
+    gate = Gate((4,), blocks_of(nn.Sequential(nn.Linear(4, 5)), 5), 0.5)
+    assert (gate(torch.randn(64, 4)) - 0.5).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (3, 7), (6,)])

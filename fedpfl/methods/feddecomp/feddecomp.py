@@ -15,24 +15,28 @@ separately; ``reverse`` trains the shared τ first.
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError
+from ...core.payload import Payload
 from ...models.adapters import ADAPTER, PERSONAL, add_personal, deltas, has_adapters, in_adapter, merged, with_adapters
 from ...models.transformer import SelfAttention
 from ...rules.mean import Mean
 from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
 from ..settings.divided_layers import FedDecompSettings
-from .low_rank import decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
+from .low_rank import decompose, first_steps, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
 # The variants that train τ and σ in separate epochs, and those that train both at once.
 IN_TURN = ("alternating", "reverse")
 TOGETHER = ("simultaneous", "all-shared", "all-local")
 # E_lora = 2 of E = 5 in the authors' code.
 SHARE_OF_TAU = 2 / 5
+# A layer's τ is said to sleep if its first step is a smaller share of σ's.
+ASLEEP = 0.01
 
 
 class FedDecomp(Method):
@@ -58,6 +62,8 @@ class FedDecomp(Method):
     def check(self) -> None:
         """Refuse epochs that leave none for σ, or none for τ without saying so."""
         epochs, given = self.training.local_epochs, self.settings.lora_epochs
+        if self.settings.init == "code" and self.settings.scale != 1:
+            raise ConfigError("feddecomp-scale", self.settings.scale, 'must be 1 with feddecomp-init = "code"')
         if self.settings.variant not in IN_TURN:
             return
         if given >= epochs:
@@ -81,12 +87,13 @@ class FedDecomp(Method):
         In a model with self-attention only to its projections and to the classifier (Appendix B); where a model has
         adapters, a personal one next to each.
         """
-        ranks = self.settings.rank_conv, self.settings.rank_linear
+        of = self.settings
+        how = of.rank_conv, of.rank_linear, of.init, of.scale
         if has_adapters(model):
-            return decompose(add_personal(model), *ranks, self.settings.init, lambda name: name == "head")
+            return decompose(add_personal(model), *how, lambda name: name == "head")
         attention = [f"{name}." for name, module in model.named_modules() if isinstance(module, SelfAttention)]
         chosen = (*attention, "head") if attention else ("",)
-        return decompose(model, *ranks, self.settings.init, lambda name: name.startswith(chosen))
+        return decompose(model, *how, lambda name: name.startswith(chosen))
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Name the layers whose weights are wholly shared; say so where τ never trains."""
@@ -96,6 +103,12 @@ class FedDecomp(Method):
         said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
         if self.settings.variant in IN_TURN and self.lora_epochs == 0:
             said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
+        asleep = [name for name, step in first_steps(model).items() if step < ASLEEP]
+        if asleep:
+            said.append(
+                f"feddecomp: τ sleeps in {', '.join(asleep)}: a first step moves it less than {ASLEEP:g} times as far "
+                "as σ; the model is nearly FedAvg's until it wakes (tau-per-sigma in the metrics tells)"
+            )
         if self._one_epoch:
             said.append(
                 "feddecomp: local-epochs = 1: τ and σ train together; the paper's alternation needs at least 2 epochs"
@@ -110,6 +123,7 @@ class FedDecomp(Method):
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E_lora epochs on τ, then E − E_lora on σ (Section 3.4); with ``tau-only`` all E on τ."""
         epochs = self.training.local_epochs
+        local.notes["taus"] = taus(local.model)
         if self.settings.variant in TOGETHER or self._one_epoch:
             return [Phase(train=everything, epochs=epochs)]
         tau, sigma = is_tau, excluding(is_tau)
@@ -120,6 +134,15 @@ class FedDecomp(Method):
             Phase(train=tau, epochs=lora_epochs, move_statistics=alone or self.settings.lora_moves_statistics),
             Phase(train=sigma, epochs=epochs - lora_epochs, during=frozen_tau),
         ]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Tell how far τ moved in this round, as a share of how far σ did in the same layers."""
+        weights = local.model.state_dict()
+        before: Mapping[str, Tensor] = local.notes["taus"]
+        moved = [(tau - before[name], weights[name] - local.start[name])
+                 for name, tau in taus(local.model).items() if name in local.start]  # fmt: skip
+        lengths = [_length([pair[at] for pair in moved]) for at in (0, 1)]
+        return Payload(metrics={"tau-per-sigma": lengths[0] / lengths[1]} if moved and lengths[1] else {})
 
     @property
     def aggregation(self) -> Aggregation:
@@ -143,6 +166,10 @@ class FedDecomp(Method):
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return σ + τ under the plain model's names."""
         return merged(model, merge(model)) if has_adapters(model) else merge(model)
+
+
+def _length(arrays: Sequence[Tensor]) -> float:
+    return float(torch.stack([array.double().square().sum() for array in arrays]).sum().sqrt()) if arrays else 0.0
 
 
 def is_tau(name: str) -> bool:

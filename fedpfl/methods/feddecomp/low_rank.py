@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ...core.frozen import has_frozen
 from ...layers.replace import conv_arguments, forward_without, layers_of, replace_layers, require_plain, weight_name
 
-INITS = ("paper", "code")
+# What A's deviation rests on; see `_LowRank._make_factors`.
+INITS = ("paper", "even", "code")
 
 
 class _LowRank(nn.Module):
@@ -26,17 +27,27 @@ class _LowRank(nn.Module):
     weight: Tensor
     tau_a: Tensor
     tau_b: Tensor
+    scale: float
+    first_step: float
     use_tau: bool = True  # False: sigma alone, the global model
     _frozen: Tensor | None = None  # tau, while `frozen_tau` holds it
 
-    def _make_factors(self, rows: int, inner: int, columns: int, init: str) -> None:
+    def _make_factors(self, rows: int, inner: int, columns: int, init: str, scale: float) -> None:
+        """Draw A, with B = 0: a first step moves tau ``first_step`` times as far as it moves sigma.
+
+        With G the gradient by the weight, a step of size eta makes B = -eta G A' and tau = -eta G A' A, and A' A is
+        ``inner`` times A's variance times the identity in the mean (times 1/r^2 where tau is divided by r). The paper
+        only states "Gaussian": with "paper" the deviation is PyTorch's default for a layer of A's shape, with "even"
+        that by which the first step is a third of sigma's in every layer.
+        """
         self.tau_b = nn.Parameter(self.weight.new_zeros(rows, inner))
         self.tau_a = nn.Parameter(self.weight.new_empty(inner, columns))
-        if init == "paper":
-            # The paper only states "Gaussian"; the deviation is PyTorch's default for a layer of A's shape.
-            nn.init.normal_(self.tau_a, std=(3 * columns) ** -0.5)
-        else:
+        deviation = scale * (3 * (inner if init == "even" else columns)) ** -0.5
+        if init == "code":
             nn.init.kaiming_uniform_(self.tau_a, a=math.sqrt(5))
+        else:
+            nn.init.normal_(self.tau_a, std=deviation)
+        self.first_step = inner * deviation**2 * (self.scale**2 if init == "code" else 1)
 
     def tau(self) -> Tensor:
         """Return the personal part, of the weight's shape."""
@@ -61,7 +72,7 @@ class LowRankLinear(_LowRank, nn.Linear):
     (I, r), ``tau_a`` (r, O) and tau = (B A)^T; with "code" they are (O, r) and (r, I), and tau = B A / r, as in LoRA.
     """
 
-    def __init__(self, plain: nn.Linear, ratio: float, init: str = "paper") -> None:
+    def __init__(self, plain: nn.Linear, ratio: float, init: str = "paper", scale: float = 1.0) -> None:
         _check_init(init)
         _check_ratio("ratio", ratio)
         # On the meta device the superclass draws nothing: weight and bias are taken over from `plain`.
@@ -69,10 +80,10 @@ class LowRankLinear(_LowRank, nn.Linear):
         self.weight, self.bias, self.init = plain.weight, plain.bias, init
         rank = _rank(ratio, self.in_features, self.out_features)
         self.scale = 1 / rank
-        if init == "paper":
-            self._make_factors(self.in_features, rank, self.out_features, init)
+        if init == "code":
+            self._make_factors(self.out_features, rank, self.in_features, init, scale)
         else:
-            self._make_factors(self.out_features, rank, self.in_features, init)
+            self._make_factors(self.in_features, rank, self.out_features, init, scale)
         self.train(plain.training)
 
     def tau(self) -> Tensor:
@@ -108,19 +119,19 @@ class LowRankConv2d(_LowRank, nn.Conv2d):
     I, H, W).
     """
 
-    def __init__(self, plain: nn.Conv2d, ratio: float, init: str = "paper") -> None:
+    def __init__(self, plain: nn.Conv2d, ratio: float, init: str = "paper", scale: float = 1.0) -> None:
         _check_init(init)
         _check_ratio("ratio", ratio)
         super().__init__(**conv_arguments(plain))
         self.weight, self.bias, self.init = plain.weight, plain.bias, init
         outputs, inputs, height, width = plain.weight.shape
-        rank = _rank(ratio, inputs, outputs) if init == "paper" else max(1, int(ratio * outputs))
+        rank = max(1, int(ratio * outputs)) if init == "code" else _rank(ratio, inputs, outputs)
         self.scale = 1 / rank
         inner = rank * min(height, width)
-        if init == "paper":
-            self._make_factors(inputs * height, inner, outputs * width, init)
+        if init == "code":
+            self._make_factors(outputs * height, inner, inputs * width, init, scale)
         else:
-            self._make_factors(outputs * height, inner, inputs * width, init)
+            self._make_factors(inputs * height, inner, outputs * width, init, scale)
         self.train(plain.training)
 
     def tau(self) -> Tensor:
@@ -142,6 +153,7 @@ def decompose(
     rank_conv: float,
     rank_linear: float,
     init: str = "paper",
+    scale: float = 1.0,
     chosen: Callable[[str], bool] = lambda name: True,
 ) -> nn.Module:
     """Give every chosen convolution and linear layer of a model a low-rank part, in place; return the model.
@@ -162,9 +174,9 @@ def decompose(
 
     def decomposed(module: nn.Module, name: str) -> nn.Module | None:
         if isinstance(module, nn.Conv2d) and chosen(name):
-            return LowRankConv2d(module, rank_conv, init)
+            return LowRankConv2d(module, rank_conv, init, scale)
         if isinstance(module, nn.Linear) and chosen(name):
-            return LowRankLinear(module, rank_linear, init)
+            return LowRankLinear(module, rank_linear, init, scale)
         return None
 
     return replace_layers(model, decomposed)
@@ -174,6 +186,11 @@ def taus(model: nn.Module) -> dict[str, Tensor]:
     """Return the tau of every decomposed layer by the name of its weight, of the weight's shape, detached."""
     with torch.no_grad():
         return {weight_name(name): layer.tau() for name, layer in layers_of(model, _LowRank)}
+
+
+def first_steps(model: nn.Module) -> dict[str, float]:
+    """Return how far a first step moves the tau of each decomposed layer, as a share of how far it moves sigma."""
+    return {name: layer.first_step for name, layer in layers_of(model, _LowRank)}
 
 
 def is_low_rank(name: str) -> bool:

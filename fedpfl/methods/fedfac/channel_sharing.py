@@ -43,6 +43,10 @@ class Channels:
                 out[place] = np.repeat(rows[name], int(np.prod(shape[1:])))
         return out
 
+    def changing(self, split: np.ndarray | None) -> np.ndarray:
+        """Return where the channels are that clients train apart: bool, shape (layout.size,); without a split all."""
+        return ~self.elements(np.zeros(sum(self.counts), np.uint8) if split is None else split)
+
     def shared_layout(self, split: np.ndarray) -> Layout:
         """Return the layout of the shared channels alone; the name of an array of which a part travels ends in PART."""
         entries, rows = [], self.rows(split)

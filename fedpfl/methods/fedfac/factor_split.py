@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...core.errors import LayoutError
+from ...core.layout import rounded
 from ...core.payload import Payload
+from ...core.rng import generator
 from ...core.server_view import Client, Federation
+from ...core.sharing import is_parameter
 from .channel_mean import PartialMean
 from .factor_analysis import (
     MAX_ITERATIONS,
@@ -30,8 +33,12 @@ class FactorSplit(PartialMean):
     """Split channels by their communality, then average the shared ones (Wang, Tang, Li: Algorithms 1 and 2).
 
     With ``dynamic`` every round has a factor analysis; otherwise the first one alone, and afterwards only the shared
-    channels travel. κ_l and τ_l are one for all layers or one for each. With ``update = "difference"`` the array of
-    that name in a reply is analysed instead of the weights.
+    channels travel. κ_l and τ_l are one for all layers or one for each. With ``update = "difference"`` what training
+    changed is analysed instead of the weights.
+
+    Algorithm 2 has W^s ← W^s + mean(ΔW_k) for the channels that the new split shares; W^s of others stays. Clients
+    start from W^s in the channels that were shared, whose mean of weights is the same. Of the others they started from
+    values of their own: with ``turned = "difference"`` the mean of what training changed there is added to W^s.
     """
 
     name = "factor-split"
@@ -47,12 +54,13 @@ class FactorSplit(PartialMean):
         taus: Sequence[float | str],
         factor: str,
         update: str,
+        turned: str,
         **options: Any,
     ) -> None:
         super().__init__(federation, shared, **options)
         self.only_shared = not dynamic
         self.kappas, self.taus = self._each(kappas), self._each(taus)
-        self.factor, self.update = factor, update
+        self.factor, self.update, self.turned = factor, update, turned
 
     @property
     def due(self) -> bool:
@@ -60,29 +68,40 @@ class FactorSplit(PartialMean):
         return not self.only_shared or self.split is None
 
     def begin(self) -> None:
-        """Start the sums of the mean and of the correlations."""
+        """Start the sums of the mean, of the changes and of the correlations."""
         super().begin()
         self._moments = [Moments(count) for count in self.channels.counts] if self.due else []
+        self._changing = self.channels.changing(None if self.update == "difference" else self.split)
+        self._sent = rounded(self.shared, self.federation.wire_dtype)
+        self._changes = self.averaging(int(self._changing.sum())) if self.reads_changes else None
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether this round needs what training changed in the channels that clients train apart."""
+        turned = self.turned == "difference" and self.split is not None
+        return self.due and (turned or self.update == "difference")
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Require the differences where they are analysed."""
-        if self.due and self.update == "difference" and "difference" not in reply.arrays:
-            raise LayoutError("a reply without the array 'difference' arrived")
+        """Require what training changed, where that is read."""
+        size = int(self._changing.sum())
+        if self.reads_changes and size and reply.arrays.get("difference", np.zeros(0)).shape != (size,):
+            raise LayoutError(f"a reply without the array 'difference' of {size} values arrived")
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Add to the mean and, channel by channel, to the correlations."""
+        """Add to the mean, to that of the changes and, channel by channel, to the correlations."""
         super().add(client, shared, reply)
+        if self._changes is not None and self._changing.any():
+            self._changes.add(reply.arrays["difference"], self.weight(client, reply))
         if self.due:
-            blocks = self.channels.weights(shared)
+            analysed = shared
             if self.update == "difference":
-                ends = np.cumsum([block.size for block in blocks])[:-1]
-                pieces = np.split(reply.arrays["difference"], ends)
-                blocks = [piece.reshape(block.shape[::-1]).T for piece, block in zip(pieces, blocks)]
-            for moments, block in zip(self._moments, blocks):
+                analysed = np.zeros_like(shared)
+                analysed[self._changing] = reply.arrays["difference"]
+            for moments, block in zip(self._moments, self.channels.weights(analysed)):
                 moments.add(block)
 
     def finish(self) -> None:
-        """Average; then split again, if that is due."""
+        """Average; then split again, if that is due, and change what turns."""
         super().finish()
         if not self.due:
             return
@@ -90,10 +109,28 @@ class FactorSplit(PartialMean):
         sides = [shared_channels(f.communalities, tau) for f, tau in zip(found, self.taus)]
         split = np.concatenate(sides).astype(np.uint8)
         self._report(split, found)
+        if self.turned == "difference" and self.split is not None:
+            self._turn(split)
         self.apply(split)
+
+    def _turn(self, split: np.ndarray) -> None:
+        """Keep W^s of channels that are personal now; add the mean change to that of channels that were.
+
+        Running statistics take the mean of the clients': a variance plus a change could be negative.
+        """
+        values = is_parameter(self.layout)
+        change = np.zeros(self.layout.size)
+        if self._changes is not None and self._changing.any():
+            change[self._changing] = self._changes.value()
+        turns = values & self.channels.elements(split) & self.channels.changing(self.split)
+        stays = values & self.channels.changing(split)
+        self.shared = np.where(stays, self._sent, np.where(turns, self._sent + change, self.shared)).astype(np.float32)
 
     def _analyse(self, layer: int) -> Factors:
         correlation = self._moments[layer].correlation()
+        if self.factor == "random":
+            drawn = generator(self.federation.seed, "communalities", self.round, layer).random(len(correlation))
+            return Factors(drawn, 0)
         count = number_of_factors(correlation, self.kappas[layer])
         if self.factor == "eigenvector":
             return eigenvector_shares(correlation, count)

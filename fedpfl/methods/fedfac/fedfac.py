@@ -6,8 +6,8 @@ Section 4, Algorithms 1 (static) and 2 (dynamic).
 The paper analyses before round 1, after a local training that it discards; here round 1 trains everything, and its
 analysis makes the first split. The server's step size η_g is 1. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag,
 nothing would change. The authors' program and ``configs/`` have ``fedfac-factor = "eigenvector"``: squared entries of
-the first eigenvectors, unscaled and not iterated. Masked values (``fedfac-mask``) are drawn in every round and train;
-the paper leaves this open.
+the first eigenvectors, unscaled and not iterated. Masked weights (``fedfac-mask``) are N(0, 1), drawn before each
+training, in which they train, and before each test, as in that program.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from typing import Callable, Sequence, cast
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import ConfigError
-from ...core.extras import SERVER, Extra
+from ...core.errors import ConfigError, NoPlainModel
+from ...core.extras import ANY, SERVER, Extra
 from ...core.payload import Payload
 from ...core.sharing import SPLIT
-from ...models.registry import BaseHeadModel
-from ...training.phase import Phase
-from ..base import Aggregation, LocalRound, everything
+from ..base import Aggregation, LocalRound
 from ..settings.divided_layers import FedFacSettings
-from .channel_sharing import ChannelSharing
+from .channel_sharing import Channels, ChannelSharing
 from .factor_split import FactorSplit
 from .fedsplit import FedSplit
 
@@ -72,53 +70,60 @@ class FedFac(FedSplit):
         when = "in round 1" if self.only_shared_travel else "in every round"
         return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
 
-    def schedule(self, local: LocalRound) -> list[Phase]:
-        """Train E epochs of everything."""
-        if self.settings.mask != "none" and local.has_received(SPLIT):
-            self._mask(local)
-        return [Phase(train=everything, epochs=self.training.local_epochs)]
-
     @torch.no_grad()
-    def _mask(self, local: LocalRound) -> None:
-        """Replace one side's channels by values as another initialisation would have them."""
-        sharing = cast(ChannelSharing, self.sharing(local.model))
-        torch.manual_seed(int(local.generator("mask").integers(2**31)))
-        fresh = dict(cast(BaseHeadModel, local.model).another().named_parameters())
-        parameters = dict(local.model.named_parameters())
-        for name, shared in sharing.channels.rows(local.received(SPLIT)).items():
-            if name in parameters:  # not a running statistic
+    def prepare(self, local: LocalRound) -> None:
+        """Mask one side's weights, where table 8's ablation asks for it."""
+        if self.settings.mask == "none" or not local.has_received(SPLIT):
+            return
+        rng = local.generator("mask")
+        for name, shared in self._channels_of(local).rows(local.received(SPLIT)).items():
+            if name in self._weights(local.model):
+                weight = local.model.get_parameter(name)
                 masked = torch.from_numpy(shared if self.settings.mask == "shared" else ~shared)
-                parameters[name][masked] = fresh[name][masked].to(parameters[name].device)
+                noise = torch.from_numpy(rng.standard_normal((int(masked.sum()), *weight.shape[1:])))
+                weight[masked] = noise.to(weight)
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Send the round's difference where that is what the server analyses, and while it does."""
-        split_stays = self.only_shared_travel and local.has_received(SPLIT)
-        if self.settings.update == "weights" or split_stays:
+        """Send what training changed, where the server analyses or adds that, and while it does."""
+        known = local.has_received(SPLIT)
+        if (self.only_shared_travel and known) or not (self.settings.update == "difference" or (self.turns and known)):
             return Payload()
-        parameters: dict[str, Tensor] = dict(local.model.named_parameters())
-        moved = [(parameters[name].detach() - local.start[name]).flatten() for name in self._weights(local.model)]
-        return Payload(arrays={"difference": torch.cat(moved).cpu().numpy()})
+        split = None if self.settings.update == "difference" else local.received(SPLIT)
+        state = local.model.state_dict()
+        change = local.as_vector({name: state[name] - start for name, start in local.start.items()})
+        return Payload(arrays={"difference": change[self._channels_of(local).changing(split)]})
+
+    @property
+    def turns(self) -> bool:
+        """Whether channels that turn shared take the mean change."""
+        return self.settings.turned == "difference" and not self.only_shared_travel
 
     @property
     def extras(self) -> Sequence[Extra]:
-        """The split; the difference only where, and while, it is what the server analyses."""
-        if self.settings.update == "weights":
+        """The split; the difference only where, and while, the server reads it."""
+        if self.settings.update == "weights" and not self.turns:
             return super().extras
-        about = "what training changed in the weights of Λ, while the server looks for a split"
-        return (*super().extras, Extra("difference", SERVER, about, self._values, required=False))
+        about = "what training changed in Λ: in the client-specific channels, or in all where that is analysed"
+        return (*super().extras, Extra("difference", SERVER, about, (ANY,), required=False))
+
+    def _channels_of(self, local: LocalRound) -> Channels:
+        return cast(ChannelSharing, self.sharing(local.model)).channels
 
     def _weights(self, model: nn.Module) -> list[str]:
         return [f"{layer}.weight" for layer in self.layers(model)]
 
-    def _values(self, model: nn.Module) -> tuple[int, ...]:
-        return (sum(model.get_parameter(name).numel() for name in self._weights(model)),)
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the arrays as they are; refuse those of an ablation, which noise replaces."""
+        if self.settings.mask != "none":
+            raise NoPlainModel(f'fedfac-mask = "{self.settings.mask}" tests a model with noise, which is not kept')
+        return super().export(model)
 
     @property
     def aggregation(self) -> Aggregation:
         """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
         s = self.settings
         analysis = {
-            "kappas": self._kappas, "taus": self._taus, "factor": s.factor, "update": s.update,
+            "kappas": self._kappas, "taus": self._taus, "factor": s.factor, "update": s.update, "turned": s.turned,
         }  # fmt: skip
         return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from math import prod
 from typing import Mapping, NamedTuple, Sequence
 
@@ -88,15 +87,15 @@ def _mixture(logits: Tensor, moments: Sequence[Tensor]) -> Tensor:
 class Gate(nn.Module):
     """Maps a batch to one value in (0, 1) for every block: normalise, flatten, linear, BatchNorm, sigmoid, batch mean.
 
-    ``share`` of the values, of linear and of other layers apart, are used. Every gate's sigmoid is ``opened`` at first
-    for an input in the middle of a batch.
+    ``share`` of the values, of linear and of other layers apart, are used. Every gate is 0.5 at first for an input in
+    the middle of a batch; a block's weights are multiplied by ``factor`` times its gate.
     """
 
     def __init__(
-        self, input_shape: tuple[int, ...], blocks: list[GatedBlock], share: float, opened: float = 0.5
+        self, input_shape: tuple[int, ...], blocks: list[GatedBlock], share: float, factor: float = 1.0
     ) -> None:
         super().__init__()
-        self.share = share
+        self.share, self.factor = share, factor
         self._sizes = np.array([block.size for block in blocks])
         self._first = np.array([block.first for block in blocks])
         self._groups = [np.array([block.linear is linear for block in blocks]) for linear in (True, False)]
@@ -106,7 +105,6 @@ class Gate(nn.Module):
         self.normalise = SwitchableNorm(input_shape)
         self.linear = nn.Linear(prod(input_shape), len(blocks))
         self.norm = nn.BatchNorm1d(len(blocks))
-        nn.init.constant_(self.norm.bias, math.log(opened / (1 - opened)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs (n, …) to gate values, shape (blocks,)."""
@@ -129,14 +127,15 @@ class Gate(nn.Module):
         return kept
 
     def weights(self, params: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-        """Return the parameters as the client uses them for a batch: each block times its gate value, or times zero.
+        """Return the parameters as the client uses them for a batch: each block times its factor, or times zero.
 
-        The choice of blocks passes the gradient straight through to the gate values.
+        As in the authors' code a block's factor is its gate times its choice, 0 or 1, and both pass the gradient on to
+        the gate of a kept block: 1 + gate times what the factor alone would give. A block that is left out passes none.
         """
         values = self(x)
         # NumPy has no bfloat16, which the values are with precision = "bf16"; as doubles they keep their order.
         kept = torch.from_numpy(self.kept(values.detach().cpu().double().numpy())).to(values)
-        used = values + (values * kept - values).detach()
+        used = self.factor * values * kept * (1 + values - values.detach())
         out, at = {}, 0
         for name, param in params.items():
             sizes = self._sizes_in[name]

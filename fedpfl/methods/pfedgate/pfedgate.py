@@ -4,8 +4,8 @@ Chen, Yao, Gao, Ding, Li: Efficient Personalized Federated Learning via Sparse M
 and Algorithm 1.
 
 As in the authors' code the gate has a separate learning rate, gradients of gate and model are clipped separately, the
-gate's input goes through switchable normalisation, and blocks are chosen by gates in tenths. Unlike there gates start
-open, at 0.99: 0.5 leaves next to nothing of a deep model's outputs.
+gate's input goes through switchable normalisation, blocks are chosen by gates in tenths, gates start at 0.5, and a
+block that is left out passes no gradient to its gate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..base import Aggregation, LocalRound, Method, everything
 from ..settings.divided_layers import PFedGateSettings
 from .gate import Gate, blocks_of
 
-OPENED = 0.99  # the value of every gate at first
+FACTORS = {"gate": 1.0, "double": 2.0}  # of a gate that weights are multiplied by
 LEARNING_RATE = 0.1  # of the gate
 CLIP_NORM = 10.0  # of the gradients of gate and model, each
 BLOCKS = 5  # into which every parameter is divided
@@ -51,7 +51,8 @@ class PFedGate(Method):
             raise ConfigError(
                 "method", self.name, "its gate computes with the input values, but tokens are only numbers of words"
             )
-        model.gate = Gate(model.input_shape, blocks_of(model, BLOCKS), self.settings.share, OPENED)
+        blocks, settings = blocks_of(model, BLOCKS), self.settings
+        model.gate = Gate(model.input_shape, blocks, settings.share, FACTORS[settings.factor])
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

@@ -26,7 +26,10 @@ class FedDecompSettings:
     init: str = setting(
         "code",
         "Shape and initialisation of τ, as in the paper or in the authors' code.",
-        choices=("paper", "code"),
+        choices=("paper", "even", "code"),
+    )
+    scale: float = setting(
+        1.0, "Factor of the deviation of A's values, which the paper leaves open; not with init = code.", above=0
     )
     variant: str = setting(
         "alternating",
@@ -142,17 +145,25 @@ class FedFacSettings(ChannelSettings):
     )
     factor: str = setting(
         "principal-axis",
-        "Factor analysis as in the paper (principal-axis) or the authors' code (eigenvector).",
-        choices=("principal-axis", "eigenvector"),
+        "Factor analysis as in the paper (principal-axis) or the authors' code (eigenvector); for comparison, "
+        "communalities drawn at random.",
+        choices=("principal-axis", "eigenvector", "random"),
     )
     update: str = setting(
         "weights",
         "What is analysed: weights, or their difference since the start of the round.",
         choices=("weights", "difference"),
     )
+    turned: str = setting(
+        "weights",
+        "What a channel takes that turns shared. difference: its last shared value plus the clients' mean change, as "
+        "in Algorithm 2. weights: the mean of the clients' weights, which trained apart, as in the authors' code.",
+        choices=("difference", "weights"),
+    )
     mask: str = setting(
         "none",
-        "Ablation of table 8: channels of Λ (none, shared, personal) that a client draws again before it trains.",
+        "Ablation of table 8: channels of Λ (none, shared, personal) whose weights a client replaces by noise before "
+        "it trains and before a test.",
         choices=("none", "shared", "personal"),
     )
 
@@ -187,3 +198,9 @@ class PFedGateSettings:
     """Settings of pFedGate."""
 
     share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
+    factor: str = setting(
+        "gate",
+        "What a block's weights are multiplied by: its gate g, as in the authors' code, or 2·g (double), which leaves "
+        "them as they are at the start, when g = 0.5.",
+        choices=("gate", "double"),
+    )

@@ -39,6 +39,8 @@ CONCURRENCY = ("FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS", "FLWR_PRIVATE_MAX_CONCUR
 # What the SuperLink logs. `flwr ls` shows a run's state, but costs more than a second of a core each time.
 TASK_ENDED = "Finished task"
 RUN_REFUSED = "Could not start run"
+# What `flwr supernode register` prints for a key that the SuperLink has had, also of a node that was unregistered.
+KEY_IN_USE = "Public key already in use"
 # What `flwr ls` prints for a run that the SuperLink does not know.
 UNKNOWN_RUN = "not found"
 

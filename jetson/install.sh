@@ -432,14 +432,19 @@ in_use() { grep -q "^$1 " "$root/proc/swaps"; }
 make_swap() {
     if in_use "$swap_file"; then swapoff "$swap_file"; fi
     rm -f "$swap_file"
+    [[ -n $(recorded swap) ]] || remember swap "$swap_file"  # first: what stops half-way is known to uninstall.sh
     (umask 077 && fallocate -l "${swap}M" "$swap_file")
     mkswap "$swap_file" > /dev/null
-    swapon "$swap_file"
-    [[ -n $(recorded swap) ]] || remember swap "$swap_file"
+    if ! swapon "$swap_file"; then
+        rm -f "$swap_file"
+        fail "swap: $swap_file cannot be turned on; its file system has no swap files: leave out --swap, or use --zram"
+    fi
 }
 
 enter_swap() {
     cp -p "$root/etc/fstab" "$root/etc/fstab.fedpfl"
+    # A last line without an end would become one with ours.
+    [[ -z $(tail -c 1 "$root/etc/fstab") ]] || echo >> "$root/etc/fstab.fedpfl"
     printf '%s none swap sw 0 0\n' "$swap_file" >> "$root/etc/fstab.fedpfl"
     mv "$root/etc/fstab.fedpfl" "$root/etc/fstab"
 }
@@ -449,6 +454,9 @@ current_power_mode() { nvpmodel -q 2> /dev/null | tail -n 1; }
 set_power_mode() {
     [[ -n $(recorded power-mode) ]] || remember power-mode "$(current_power_mode)"
     nvpmodel -m "$power_mode" < /dev/null
+    # Some modes of an Orin begin with a restart.
+    [[ $(current_power_mode) == "$power_mode" ]] \
+        || fail "power mode: it is still $(current_power_mode); restart the board, and run this again"
 }
 
 start_zram() {

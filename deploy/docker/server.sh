@@ -33,7 +33,7 @@ until (exec 3<> "/dev/tcp/127.0.0.1/${superlink##*:}") 2> /dev/null; do
 done
 FEDPFL_SHORT_PAUSES=1 flower-superexec --runtime-api-address "$superlink" --root-certificates "$keys/ca.pem" \
     --superexec-auth-secret-file "$keys/superexec.secret" &
-fedpfl register "$keys"/nodes/node-*.pub --record "$state/nodes.json"
+fedpfl register "$keys"/nodes/node-*.pub --prune --record "$state/nodes.json"
 # Last, because whoever asks for health asks this port.
 fedpfl-bridge direct --listen "$listen" --tls-cert "$keys/server.pem" --tls-key "$keys/server.key" \
     --superlink "$superlink" --superlink-ca "$keys/ca.pem" --state-dir "$state/bridge" &

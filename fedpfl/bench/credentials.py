@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -32,7 +33,8 @@ from .mqtt.topics import checked_name
 
 LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS, AUTHORITY_DAYS = 825, 3650
-# A certificate that ends sooner is replaced: a run may take days, and devices get a new ca.pem one by one.
+# A certificate that ends sooner is replaced: a run may take days, and devices get a new ca.pem one by one. So is
+# one that begins later: it was made while the clock was wrong.
 MIN_DAYS, AUTHORITY_MIN_DAYS = 30, 365
 _DAMAGED = "is damaged; remove it and another is made; with an authority, remove everything that it signed"
 # Not "remove it": that makes another authority, which no device knows.
@@ -123,16 +125,31 @@ def _certificate(path: Path) -> x509.Certificate:
         raise ConfigError("folder", str(path), _DAMAGED) from error
 
 
-def ending(folder: Path, days: int = MIN_DAYS) -> dict[Path, int]:
-    """Return the certificates in a folder that end within so many days, each with the days left; below 0: ended."""
-    left = {path: (_certificate(path).not_valid_after_utc - _now()).days for path in sorted(folder.glob("*.pem"))}
-    return {path: number for path, number in left.items() if number < days}
+class Flaw(NamedTuple):
+    """What is wrong with a certificate."""
+
+    words: str
+    useless: bool  # now already
+
+
+def flaws(folder: Path) -> dict[Path, Flaw]:
+    """Return what is wrong with the certificates in a folder: those that end soon, have ended, or begin later."""
+    found = {path: _flaw(path, MIN_DAYS) for path in sorted(folder.glob("*.pem"))}
+    return {path: flaw for path, flaw in found.items() if flaw is not None}
+
+
+def _flaw(path: Path, days: int) -> Flaw | None:
+    certificate, now = _certificate(path), _now()
+    left, begins = certificate.not_valid_after_utc - now, certificate.not_valid_before_utc
+    if begins > now:
+        return Flaw(f"is not valid before {begins:%Y-%m-%d}, by this clock", True)
+    if left.days < 0:
+        return Flaw("has ended", True)
+    return Flaw(f"ends in {left.days} days", False) if left <= datetime.timedelta(days=days) else None
 
 
 def _lasts(path: Path, days: int = MIN_DAYS) -> bool:
-    if not path.is_file():
-        return False
-    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=days)
+    return path.is_file() and _flaw(path, days) is None
 
 
 def _names(path: Path) -> set[str]:

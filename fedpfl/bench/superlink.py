@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import sysconfig
@@ -190,6 +191,8 @@ class SuperLink:
             try:
                 connection.request("GET", HEALTH)
                 return connection.getresponse().status == 200
+            except ssl.SSLCertVerificationError as error:
+                raise FedpflError(f"{SUPERLINK}'s certificate is not accepted: {error.verify_message}") from error
             except (OSError, HTTPException):
                 time.sleep(0.05)
             finally:

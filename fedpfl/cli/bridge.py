@@ -260,10 +260,12 @@ def _require_paho() -> None:
 def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:
     """Connect, print that everything is ready, and return where events go; None if it is stopped before that."""
     from ..bench.mqtt.events import Events, LogEvents
+    from ..bench.mqtt.link import RENEW_SECONDS
 
     link.start()
     if stopping.is_set():
         return None
+    _every(RENEW_SECONDS, link.renew_presence, stopping)
     events = Events(link, name)
     logging.getLogger("fedpfl").addHandler(LogEvents(events))
     print(f"ready {where} {link.where}", flush=True)

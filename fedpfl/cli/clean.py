@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..results.run_folder import RunFolder
 
 DAY = 86400
+# What lies in the folder of a run's state, and of nothing else in state-dir.
+_PARTS_OF_STATE = ("client-[0-9]*", "server", "number-*")
 _LEFT = ".removed"  # ends the name of a run's folder while it is removed
 
 
@@ -78,10 +80,10 @@ def clean(
             typer.echo("nothing was removed; --remove removes it", err=True)
         return
     for one in free:
-        _remove(one)
+        _remove(one, output_dir())
     for one in shown:
         if one.why_kept:
-            typer.echo(f"kept: {one.run}: {one.why_kept}", err=True)
+            typer.echo(f"kept: {one.run or one.paths[0].name}: {one.why_kept}", err=True)
     typer.echo(f"removed: {size / 1e6:,.1f} MB", err=as_json)
 
 
@@ -100,19 +102,20 @@ def _print(shown: list[Space], size: int) -> None:
 
 def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     """Yield what each run takes, and each state of no run; a state that a later run starts from is kept."""
+    from ..client.state import run_state
     from ..results.run_folder import RunFolder
     from ..study.store import DEFAULT_ROOT
 
     of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
     removed = sorted(root.glob(f".*{_LEFT}"))
     here = [RunFolder(path.parent) for path in sorted(root.glob("*/config.toml")) if path.parent not in removed]
-    keys = {folder.path: _keys(folder) for folder in here}
-    elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent))}
+    keys = {folder.path: _keys(folder, states) for folder in here}
+    elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent), states)}
     uses = Counter(key for theirs in keys.values() for key in {*theirs})
     others = elsewhere | {key for key, runs in uses.items() if runs > 1}
     for folder in here:
         own = keys[folder.path][:1]
-        state = [path for key in own if key not in others and (path := states / key).is_dir()]
+        state = [path for key in own if key not in others and (path := run_state(states, key)).is_dir()]
         parts = (folder.path / "checkpoint",) if state_only else (folder.path,)
         kept = _in_use(folder) if own else "its task.json cannot be read"
         if not kept and not state and own and own[0] in others:
@@ -127,23 +130,29 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
         return
     known = {key for theirs in keys.values() for key in theirs} | elsewhere
     for path in sorted(states.iterdir()) if states.is_dir() else ():
-        if path.is_dir() and path.name not in known:
-            if not any(path.glob("client-*/secret")):
-                yield Space("", False, 0, _size(path), (path,))
-                continue
-            # Whether a run on another machine is finished is not known here.
-            days = (time.time() - max(one.stat().st_mtime for one in path.glob("client-*"))) / DAY
-            kept = "written within a day: its run may go on" if days < 1 else ""
-            kept = "its models would go, too: leave out --state" if state_only else kept
-            yield Space(str(path.absolute()), False, 0, _size(path), (path,), kept)
+        if path.name in known or not any(any(path.glob(part)) for part in _PARTS_OF_STATE):
+            continue
+        # A device's, with a secret, goes by its name alone: whether its run on another machine goes on is not known.
+        run = str(path.absolute()) if any(path.glob("client-*/secret")) else ""
+        kept = "its models would go, too: leave out --state" if run and state_only else _recent(path)
+        yield Space(run, False, 0, _size(path), (path,), kept)
 
 
-def _keys(folder: RunFolder) -> list[str]:
+def _recent(state: Path) -> str:
+    """Return why a state of no run here may not be removed; empty if it may. A round writes into clients' folders."""
+    written = max((part.stat().st_mtime for part in (state, *state.glob("client-*"))), default=0.0)
+    return "written within a day: its run may go on" if time.time() - written < DAY else ""
+
+
+def _keys(folder: RunFolder, states: Path) -> list[str]:
     """Return the keys of the states that a run needs, its own first; none if they are not known."""
+    from ..client.state import run_state
+
     try:
         task = folder.task()
         later = task.get("continued", {}).get("personal", ())
-        return [str(task["state_key"]), *dict.fromkeys(str(key) for key, *_ in later)]
+        keys = [str(task["state_key"]), *dict.fromkeys(str(key) for key, *_ in later)]
+        return [run_state(states, key).name for key in keys]  # somebody else may have written the file
     except (FedpflError, TypeError, ValueError, AttributeError):
         return []
 
@@ -161,15 +170,21 @@ def _in_use(folder: RunFolder) -> str:
         return f"its lock cannot be opened ({error.strerror})"
 
 
-def _remove(one: Space) -> None:
+def _remove(one: Space, root: Path) -> None:
+    """Remove what a run or a state takes, unless somebody has begun to use it since it was listed."""
     from ..results.run_folder import RunFolder
 
-    run = next((path for path in one.paths if (path / "config.toml").is_file()), None)
-    for path in one.paths:
-        if path != run:
-            shutil.rmtree(path)
-    if run is not None:
-        with RunFolder(run).exclusive():
+    run = root / one.run
+    if not one.run or not (run / "config.toml").is_file():
+        for path in one.paths:
+            if path.parent == root or not _recent(path):  # the first is what an interrupted removal left
+                shutil.rmtree(path)
+        return
+    with RunFolder(run).exclusive():
+        for path in reversed(one.paths):
+            if path != run:
+                shutil.rmtree(path)
+                continue
             # What an interrupted removal leaves has another name, is found again, and is not taken for a run.
             left = run.with_name(f".{run.name}{_LEFT}")
             shutil.rmtree(left, ignore_errors=True)

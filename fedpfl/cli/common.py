@@ -251,7 +251,7 @@ def stdout() -> Console:
 
 def print_json(value: object) -> None:
     """Print one line of JSON on standard output."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8")
     typer.echo("".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text))
 
 

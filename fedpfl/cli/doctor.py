@@ -182,22 +182,21 @@ def _folder(key: str, path: Path) -> Finding:
 
 
 def _certificates(folder: Path) -> Finding:
-    from ..bench.credentials import MIN_DAYS, ending
+    from ..bench.credentials import MIN_DAYS, flaws
 
     check = "certificates"
     if not folder.is_dir():
         return Finding(check, PROBLEM, f"{folder} is not a folder")
     try:
-        found = ending(folder)
+        found = flaws(folder)
     except (ConfigError, OSError) as error:
         return Finding(check, WARNING, f"{folder} cannot be read ({error})")
     if not found:
-        return Finding(check, OK, f"none in {folder} ends within {MIN_DAYS} days")
-    words = ", ".join(
-        f"{path.name} {f'ends in {days} days' if days >= 0 else 'has ended'}" for path, days in found.items()
-    )
+        return Finding(check, OK, f"those in {folder} are valid now and in {MIN_DAYS} days")
+    words = ", ".join(f"{path.name} {flaw.words}" for path, flaw in found.items())
     renew = "renew with `fedpfl keys` in the folder that has ca.key, and copy what it writes to where it is used"
-    return Finding(check, PROBLEM if min(found.values()) < 0 else WARNING, f"{folder}: {words}; {renew}")
+    useless = any(flaw.useless for flaw in found.values())
+    return Finding(check, PROBLEM if useless else WARNING, f"{folder}: {words}; {renew}")
 
 
 def _proxy() -> Finding:

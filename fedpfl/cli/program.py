@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import re
 import sys
@@ -108,6 +109,8 @@ class OneLineErrors(typer.core.TyperGroup):
         """Run a command line, and leave the program."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # what its encoding lacks must not hide the rest
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
         except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""``fedpfl register``: makes the SuperLink know the keys of the devices' nodes, and no older ones."""
+"""``fedpfl register``: makes the SuperLink know the keys of devices' nodes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
+from ..flower_private import KEY_IN_USE
 from .program import app
 
 
 @app.command("register")
 def register_command(
-    keys: Annotated[list[Path], typer.Argument(metavar="KEY.pub...", help="Public keys of all nodes.")],
+    keys: Annotated[list[Path], typer.Argument(metavar="KEY.pub...", help="Public keys of nodes.")],
     record: Annotated[
         Path, typer.Option(metavar="FILE", help="File that records the key of each node; Flower's own list does not.")
     ],
@@ -27,10 +28,16 @@ def register_command(
             metavar="NAME", help="Name of the SuperLink in Flower's config.toml; by default the default one there."
         ),
     ] = None,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune", help="Unregister all recorded nodes that are not named. Flower never takes a key again."
+        ),
+    ] = False,
 ) -> None:
     """Register nodes' keys with the SuperLink.
 
-    Recorded nodes whose key is missing or changed are unregistered.
+    A recorded node whose key has changed is unregistered with its old one.
 
     Example: fedpfl register keys/nodes/node-*.pub --record keys/nodes.json
     """
@@ -45,7 +52,8 @@ def register_command(
     # Nodes that were unregistered stay in the list.
     listed = {node["node-id"] for node in _flwr("list", *link)["nodes"] if node["status"] != "unregistered"}
     nodes = {name: node for name, node in noted.items() if node["node"] in listed}
-    for name in [name for name, node in nodes.items() if node["key"] != wanted.get(name)]:
+    kept = {} if prune else {name: node["key"] for name, node in nodes.items()}
+    for name in [name for name, node in nodes.items() if node["key"] != {**kept, **wanted}.get(name)]:
         _flwr("unregister", nodes.pop(name)["node"], *link)
         _note(record, nodes)
         typer.echo(f"unregistered {name}")
@@ -54,18 +62,29 @@ def register_command(
         waiting = {
             pool.submit(_flwr, "register", str(path), *link, "--name", name): name for name, path in missing.items()
         }
-        failed: BaseException | None = None
+        failed: FedpflError | None = None
         for done in as_completed(waiting):
-            name, error = waiting[done], done.exception()
-            if error is not None:  # the others are registered nevertheless, and must be noted
-                failed = failed or error
+            name = waiting[done]
+            try:
+                nodes[name] = {"key": wanted[name], "node": str(done.result()["node-id"])}
+            except FedpflError as error:  # the others are registered nevertheless, and must be noted
+                failed = failed or _explained(error, missing[name])
                 continue
-            nodes[name] = {"key": wanted[name], "node": str(done.result()["node-id"])}
             _note(record, nodes)
             typer.echo(f"registered {name}")
     if failed is not None:
         raise failed
-    typer.echo(f"{len(wanted)} nodes, {len(missing)} of them new")
+    typer.echo(f"{len(nodes)} nodes, {len(missing)} of them new")
+
+
+def _explained(error: FedpflError, key: Path) -> FedpflError:
+    """Say what helps where Flower has had a key before: it takes none twice, also after it was unregistered."""
+    if KEY_IN_USE not in str(error):
+        return error
+    words = (
+        "is registered already, or was unregistered: put back the file of --record that had this node, or make a new"
+    )
+    return FedpflError(f"key = {key}: {words} key (remove {key} and {key.with_suffix('')}, then fedpfl keys)")
 
 
 def _read(path: Path) -> str:

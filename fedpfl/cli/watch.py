@@ -81,11 +81,14 @@ def watch_command(
 
     keep = partial(_keep, arrived)
     at = account(broker or DEFAULT_BROKER, username, password_file, ca)
-    link = Link(at, topics.WATCHED, keep, persistent=False)
+    stopping = threading.Event()
+    link = Link(at, topics.WATCHED, keep, persistent=False, stopping=stopping)
     until = None if seconds is None else time.monotonic() + seconds
     try:
         link.start(timeout=seconds)
-        (_lines if as_json or not sys.stdout.isatty() else _live)(arrived, until)
+        (_lines if as_json or not sys.stdout.isatty() else _live)(arrived, until, stopping)
+        if link.lost is not None:
+            raise link.lost
     except KeyboardInterrupt:
         pass
     finally:
@@ -121,10 +124,10 @@ def _keep(arrived: queue.Queue[Message], message: Message) -> None:
         arrived.put_nowait(message)
 
 
-def _lines(arrived: queue.Queue[Message], until: float | None) -> None:
+def _lines(arrived: queue.Queue[Message], until: float | None, stopping: threading.Event) -> None:
     from ..bench.mqtt.status import EventError, printable, read_event
 
-    while until is None or time.monotonic() < until:
+    while not stopping.is_set() and (until is None or time.monotonic() < until):
         try:
             message = arrived.get(timeout=REDRAW_SECONDS)
             print_json({**read_event(message.topic, message.payload), "topic": printable(message.topic)})
@@ -135,15 +138,14 @@ def _lines(arrived: queue.Queue[Message], until: float | None) -> None:
             typer.echo(f"ignored: {error}", err=True)
 
 
-def _live(arrived: queue.Queue[Message], until: float | None) -> None:
+def _live(arrived: queue.Queue[Message], until: float | None, stopping: threading.Event) -> None:
     from rich.live import Live
 
     from ..bench.mqtt.status import Board
 
     board = Board()
     with Live(board.render(), console=stdout(), auto_refresh=False, screen=True) as live:
-        while until is None or time.monotonic() < until:
-            time.sleep(REDRAW_SECONDS)
+        while not stopping.wait(REDRAW_SECONDS) and (until is None or time.monotonic() < until):
             while not arrived.empty():
                 board.receive(arrived.get_nowait())
             live.update(board.render(), refresh=True)

@@ -9,7 +9,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +18,9 @@ from .errors import DamagedFile
 # Held while a file is written: a process that ends another way than by its main program waits for it.
 writing = threading.RLock()
 
-_PART = re.compile(r"\..+\.(\d{1,9})\.part")
+_PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
+# A file that is being written is younger, whoever writes it: a process of another machine, too, in a shared folder.
+LEFT_SECONDS = 3600
 
 
 def write_atomically(
@@ -27,30 +29,38 @@ def write_atomically(
     """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
 
     ``private``: only the user may read it; otherwise the umask decides. ``durable``: wait until the disk has it;
-    without, it survives the end of this process but not a loss of power. What killed processes left behind when they
-    wrote to this folder is removed.
+    without, it survives the end of this process but not a loss of power. What a killed process has left in this folder
+    is removed after an hour.
     """
     with writing:
-        _write(path, content, private, durable, executable)
+        part, now = _write_part(path, content, private, durable, executable)
+        try:
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        for other in path.parent.iterdir():
+            if _PART.fullmatch(other.name):
+                with suppress(FileNotFoundError):  # it was renamed, or removed by somebody else
+                    if now - other.lstat().st_mtime > LEFT_SECONDS:
+                        other.unlink()
 
 
-def _write(path: Path, content: bytes, private: bool, durable: bool, executable: bool) -> None:
-    for other in path.parent.iterdir():
-        part = _PART.fullmatch(other.name)
-        if part and not _runs(int(part.group(1))):
-            other.unlink(missing_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _write_part(
+    path: Path, content: bytes, private: bool, durable: bool, executable: bool = False
+) -> tuple[Path, float]:
+    """Write beside a file's place, under a name that nobody else has; with the time by the clock of the folder."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    mode = (0o600 if private else 0o666) | (0o100 if executable else 0)
     try:
-        mode = (0o600 if private else 0o666) | (0o100 if executable else 0)
-        temporary.unlink(missing_ok=True)  # a link that somebody else has put there, too
-        with naming(path), os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with naming(path), os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
+            file.flush()
             if durable:
-                file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+            return part, os.fstat(file.fileno()).st_mtime
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 
@@ -118,25 +128,14 @@ def locked(path: Path, wait: bool = True) -> IO[bytes]:
 def make_password(path: Path) -> str:
     """Return the password in a file; make one of 32 random bytes, for this user only, if there is no such file."""
     if not path.exists():
-        made = path.with_name(f".{path.name}.{os.getpid()}.part")
-        write_atomically(made, f"{secrets.token_urlsafe(32)}\n".encode(), private=True)
+        part, _ = _write_part(path, f"{secrets.token_urlsafe(32)}\n".encode(), private=True, durable=True)
         try:
-            os.link(made, path)
+            os.link(part, path)
         except FileExistsError:  # another process was first: its password counts
             pass
         finally:
-            made.unlink()
+            part.unlink()
     return path.read_text(encoding="ascii").strip()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
 
 
 class Rounds:

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .errors import DamagedFile, StateError
+from .errors import ConfigError, DamagedFile, StateError
 from .files import open_regular, read_regular, write_atomically
 
 # Of a file of settings, and of a JSON file.
@@ -88,6 +88,9 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 def to_toml(values: Mapping[str, Any]) -> str:
     """Return flat values as the text of a TOML file; the standard library only reads TOML."""
+    for key, value in values.items():
+        if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+            raise ConfigError(key, value, "must be UTF-8, as a path with such a name is not")
     # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 

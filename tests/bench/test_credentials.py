@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import os
 import ssl
 import stat
 
@@ -83,7 +85,8 @@ def test_an_authority_is_renewed_without_a_new_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("days", "state", "words"), [
-    (credentials.MIN_DAYS + 2, "ok", "none in"), (10, "warning", "server.pem ends in 9 days; renew with"),
+    (credentials.MIN_DAYS + 2, "ok", "valid now and in 30 days"),
+    (10, "warning", "server.pem ends in 9 days; renew with"),
     (-0.5, "problem", "server.pem has ended"),
 ])  # fmt: skip
 def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatch, days, state, words):
@@ -92,6 +95,25 @@ def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatc
     done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(tmp_path / "keys")])
     (found,) = [finding for finding in json.loads(done.stdout) if finding["check"] == "certificates"]
     assert found["state"] == state and words in found["words"]
+
+
+def test_what_was_made_while_the_clock_was_ahead_is_named_and_made_anew(tmp_path, monkeypatch):
+    now = credentials._now
+    monkeypatch.setattr(credentials, "_now", lambda: now() + datetime.timedelta(days=400))
+    made = credentials.prepare(tmp_path / "keys", 1)
+    monkeypatch.setattr(credentials, "_now", now)
+    assert {path.name for path, flaw in credentials.flaws(made.folder).items() if flaw.useless} == {
+        "ca.pem",
+        "server.pem",
+    }
+    with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
+        greet(made, made.authority, "localhost")
+    done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(made.folder)])
+    (found,) = [finding for finding in json.loads(done.stdout) if finding["check"] == "certificates"]
+    assert found["state"] == "problem" and "is not valid before" in found["words"]
+    key = made.node_keys[0].read_bytes()
+    credentials.prepare(tmp_path / "keys", 1)
+    assert greet(made, made.authority, "localhost") == "TLSv1.3" and made.node_keys[0].read_bytes() == key
 
 
 def test_an_address_that_the_certificate_lacks_is_named(tmp_path):
@@ -139,12 +161,12 @@ def test_the_keys_command_says_how_many_files_are_new(tmp_path):
 
 
 def test_a_password_that_another_process_makes_meanwhile_counts(tmp_path, monkeypatch):
-    def late(path, *args, **options):
+    def late(part, path):
         (tmp_path / "nano-1").write_text("first\n")
-        write(path, *args, **options)
+        link(part, path)
 
-    write = files.write_atomically
-    monkeypatch.setattr(files, "write_atomically", late)
+    link = os.link
+    monkeypatch.setattr(os, "link", late)
     assert files.make_password(tmp_path / "nano-1") == "first"
     assert (tmp_path / "nano-1").read_text() == "first\n"
     assert [path.name for path in tmp_path.iterdir()] == ["nano-1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,10 @@ def place(tmp_path, monkeypatch):
         client.mkdir(parents=True)
         (client / "round-000001.safetensors").write_bytes(bytes(5000))
     (tmp_path / "state" / "device-1" / "client-00000" / "secret").write_text("x")
+    for path in [tmp_path / "state", *(tmp_path / "state").rglob("*")]:
+        os.utime(path, (time.time() - 2 * 86400,) * 2)
+    (tmp_path / "state" / "Documents").mkdir()
+    (tmp_path / "state" / "Documents" / "thesis.tex").write_text("x")
     return tmp_path
 
 
@@ -84,14 +88,33 @@ def test_orphans_go_but_never_a_devices_arrays(place):
 
 
 @pytest.mark.parametrize(("days", "kept"), [(2, False), (0.5, True), (-2, True)])
-def test_a_devices_arrays_go_only_by_name_and_not_while_their_run_may_go_on(place, days, kept):
-    device = place / "state" / "device-1"
-    os.utime(device / "client-00000", (time.time() - days * 86400,) * 2)  # when a round's file was last written there
+@pytest.mark.parametrize("key", ["device-1", "gone-1"])
+def test_arrays_of_no_run_here_do_not_go_while_their_run_may_go_on(place, key, days, kept):
+    state = place / "state" / key
+    os.utime(state / "client-00000", (time.time() - days * 86400,) * 2)  # when a round's file was last written there
     before = files(place)
-    code, words = call(f"{device}/", "--remove")
+    code, words = call(f"{state}/" if key == "device-1" else "--orphans", "--remove")
     assert code == 0
-    assert before - files(place) == {name for name in before if name.startswith("state/device-1/") and not kept}
-    assert (f"kept: {device}: written within a day" in words) == kept
+    assert before - files(place) == {name for name in before if name.startswith(f"state/{key}/") and not kept}
+    assert (f"kept: {state if key == 'device-1' else key}: written within a day" in words) == kept
+
+
+@pytest.mark.parametrize("key", ["../Documents", "", ".", "..", "/etc", "b-1/client-00000", "b-1/../../runs"])
+def test_a_run_folder_of_somebody_else_names_no_other_folder(place, key):
+    (place / "runs" / "a" / "task.json").write_text(json.dumps({"state_key": key}))
+    before = files(place)
+    for words in (["a"], ["a", "--state"]):
+        code, output = call(*words, "--remove")
+        assert (code, files(place)) == (0, before) and "its task.json cannot be read" in output
+
+
+@pytest.mark.parametrize("words", [("b",), ("b", "--state")])
+def test_a_run_that_begins_again_while_it_is_counted_keeps_everything(place, monkeypatch, words):
+    before = files(place)
+    monkeypatch.setattr(clean, "_print", lambda *_: held.enter_context(RunFolder(place / "runs" / "b").exclusive()))
+    with ExitStack() as held:
+        code, output = call(*words, "--remove")
+    assert (code, files(place)) == (1, before) and "active in another process" in output
 
 
 def test_a_devices_models_do_not_go_where_only_arrays_should(place):

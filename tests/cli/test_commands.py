@@ -393,6 +393,28 @@ def test_a_run_without_a_round_has_no_models(stored_run, command):
     assert "not reached its first round" in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+@pytest.mark.parametrize("arguments", [("show",), ("show", "first"), ("show", "--json"), ("methods",), ("config",)])
+def test_a_terminal_that_lacks_characters_gets_the_rest(stored_run, encoding, arguments):
+    settings = stored_run.path / "metrics.jsonl"  # no global accuracy, which is shown as a dash
+    settings.write_text("".join(line.replace('"global"', '"other"') for line in settings.open()))
+    done = subprocess.run(
+        [sys.executable, "-c", "from fedpfl.cli import main; main()", *arguments],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode(encoding)
+    assert text and ("--json" not in arguments or "first" in str(json.loads(text)))
+
+
+@pytest.mark.parametrize("key", ["output-dir", "data-dir", "run-name"])
+def test_a_path_that_is_not_utf_8_is_one_line(elsewhere, key):
+    done = fedpfl(
+        "run", "--workers", "0", "-q", "-c", f'{key}="{os.fsdecode(bytes(elsewhere) + b"/caf" + bytes([233]))}"'
+    )
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith(f"error: {key} = ")
+
+
 def test_damaged_files_of_a_run_are_one_line(stored_run):
     for name in ("metrics.jsonl", "config.toml"):
         path = stored_run.path / name

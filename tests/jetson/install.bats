@@ -276,3 +276,33 @@ PYTHON
     status_is 0
     says 'usage: install.sh'
 }
+
+@test "a last line of fstab without an end stays a line of its own" {
+    printf '/dev/sda1 /srv/data ext4 defaults 0 2' >> "$BOARD/system/etc/fstab"
+    for _ in 1 2; do
+        install_fedpfl --swap 1
+        status_is 0
+        [[ $(sed -n 2,3p "$BOARD/system/etc/fstab") == $'/dev/sda1 /srv/data ext4 defaults 0 2\n'*'swapfile-fedpfl none swap sw 0 0' ]]
+        [[ $(wc -l < "$BOARD/system/etc/fstab") == 3 ]]
+    done
+    uninstall_fedpfl
+    [[ $(sed -n 2p "$BOARD/system/etc/fstab") == '/dev/sda1 /srv/data ext4 defaults 0 2' ]]
+}
+
+@test "swap that cannot be turned on leaves no file, and says what helps" {
+    command_ swapon 'echo "swapon: Invalid argument" >&2; exit 255'
+    install_fedpfl --swap 1
+    status_is 1
+    says 'cannot be turned on'
+    [[ ! -e $BOARD/system/swapfile-fedpfl ]]
+    ! grep -q swapfile "$BOARD/system/etc/fstab"
+}
+
+@test "a power mode that only begins with a restart is not taken for set" {
+    command_ nvpmodel 'case $1 in -q) echo 1 ;; -m) echo "Reboot required" ;; esac'
+    for _ in 1 2; do
+        install_fedpfl --power-mode 0
+        status_is 1
+        says 'power mode: it is still 1; restart the board'
+    done
+}

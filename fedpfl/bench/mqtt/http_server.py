@@ -270,6 +270,7 @@ class NodeServer(ThreadingHTTPServer):
         # In the order in which they became idle, or came.
         self._peers: OrderedDict[socket.socket, _Peer] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:

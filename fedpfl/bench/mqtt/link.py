@@ -48,6 +48,9 @@ PACKET_OVERHEAD = 1024
 # Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
 WINDOW = 8
 _PACKET_TOO_LARGE = 149
+# A retained `online` lives for so long, and is said anew before it ends: whoever is switched off together with the
+# broker, which then sends no last will, is not online for ever.
+PRESENCE_SECONDS, RENEW_SECONDS = 35, 15
 # Payloads do not become smaller than this for a broker that refuses larger ones, or seems to.
 SMALLEST_PAYLOAD = 65_536
 
@@ -87,6 +90,8 @@ class Link:
         self._stopping = stopping or threading.Event()
         self._refused: LinkError | None = None
         self._was_online = self._complained = self._leaving = self._too_large = False
+        # Why this link has ended by itself.
+        self.lost: LinkError | None = None
         self._session = ""
         self._connected_at, self._brief = 0.0, 0
         self._window = threading.BoundedSemaphore(WINDOW)
@@ -141,6 +146,13 @@ class Link:
         self._client.disconnect()
         self._client.loop_stop()
         self._online.clear()
+
+    def renew_presence(self) -> None:
+        """Publish once more that this side is online."""
+        if self._presence is not None and self.online:
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties.MessageExpiryInterval = PRESENCE_SECONDS
+            self._client.publish(self._presence, _presence("online", self._session), 1, True, properties)
 
     @property
     def where(self) -> str:
@@ -269,11 +281,10 @@ class Link:
             self._session = secrets.token_hex(8)
         if self._subscriptions:
             client.subscribe([(topic, _how(topic)) for topic in self._subscriptions])
-        if self._presence is not None:
-            client.publish(self._presence, _presence("online", self._session), 1, True)
         self._was_online, self._complained, self._connected_at = True, False, time.monotonic()
         logger.info("connected to broker %s as %s", self.where, self._account.username)
         self._online.set()
+        self.renew_presence()
         if self._on_online is not None:
             self._on_online(flags.session_present)
 
@@ -292,6 +303,15 @@ class Link:
         # mosquitto 2.0.11 closes the connection in both cases and gives no reason.
         brief = time.monotonic() - self._connected_at < BRIEF_SECONDS
         self._brief = self._brief + 1 if brief else 0
+        if self._brief == MANY_BRIEF and not self._persistent:  # a watcher, which has nothing to lose
+            words = f"broker {self.where} closes one connection after the other: somebody else has logged in as"
+            words += (
+                f" {self._account.username}; each watcher needs an account of its own (fedpfl broker --watcher NAME)"
+            )
+            self.lost, self._leaving = LinkError(words), True
+            client.disconnect()
+            self._stopping.set()
+            return
         if self._brief == MANY_BRIEF:
             words = "broker %s closes one connection after the other: another process may be logged in as %s as well"
             words += ", or the access list forbids this account something, or it takes no messages of this length"
@@ -323,6 +343,7 @@ class Link:
                     getattr(p, "CorrelationData", None),
                     getattr(p, "ResponseTopic", None),
                     getattr(p, "MessageExpiryInterval", None),
+                    bool(message.retain),
                 )
             )
         except Exception:  # it would end paho's thread, and with that the connection, but not the process

@@ -16,6 +16,7 @@ class Message:
     id: bytes | None = None  # correlation data
     response_topic: str | None = None  # where its sender wants the answer
     expires: int | None = None  # seconds that it may still live, as the broker counts them; None: for ever
+    retained: bool = False  # the broker had kept it: its sender may be gone
 
 
 class Publisher(Protocol):

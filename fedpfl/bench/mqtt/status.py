@@ -24,6 +24,9 @@ MAX_DEPTH = 16
 # So that a watcher's memory is bounded, whatever is published.
 MAX_ROWS = 1000
 LAST_ROUNDS = 8
+# Presence is said anew every 15 s: a device of which nothing has come for so long is not there, whatever the broker has
+# kept of it. Nobody says so of one that was switched off together with the broker.
+SILENT_SECONDS = 90.0
 LAST_LINES = 6
 
 
@@ -76,41 +79,53 @@ class Board:
     """The latest events of each kind, and the last ``log_lines`` warnings."""
 
     def __init__(self, clock: Callable[[], float] = time.time, log_lines: int = LAST_LINES) -> None:
-        self._clock = clock
+        self._clock, self._since = clock, clock()
         self.nodes: dict[str, dict[str, Any]] = {}
-        self.clients: dict[str, dict[str, Any]] = {}
         self.bridge: dict[str, Any] = {}
         self.run: dict[str, Any] = {}
-        self.rounds: deque[dict[str, Any]] = deque(maxlen=LAST_ROUNDS)
+        self._bridge_heard = self._since
+        self._clients: dict[str, dict[str, Any]] = {}
+        self._rounds: deque[dict[str, Any]] = deque(maxlen=LAST_ROUNDS)
         self.log: deque[LogLine] = deque(maxlen=log_lines)
 
     def receive(self, message: Message) -> None:
         """Add what a message says; one that is no event becomes a line of the log."""
         try:
-            self.add(message.topic, read_event(message.topic, message.payload))
+            self.add(message.topic, read_event(message.topic, message.payload), message.retained)
         except EventError as error:
             self.log.append(LogLine(self._clock(), "", printable(str(error))))
 
-    def add(self, topic: str, values: Mapping[str, Any]) -> None:
-        """Add an event."""
+    @property
+    def clients(self) -> dict[str, dict[str, Any]]:
+        """The last event of each client of the run that is shown: the broker keeps those of earlier runs, too."""
+        return {name: values for name, values in self._clients.items() if values.get("run") == self.run.get("run")}
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The last rounds of the run that is shown."""
+        return [values for values in self._rounds if values.get("run") == self.run.get("run")]
+
+    def add(self, topic: str, values: Mapping[str, Any], retained: bool = False) -> None:
+        """Add an event; one that the broker had retained may be old."""
         parts = printable(topic).split("/")
         kind, name = "/".join(parts[1:2]), parts[2] if len(parts) > 2 else ""
         if kind == "node" and (name in self.nodes or len(self.nodes) < MAX_ROWS):
-            self.nodes.setdefault(name, {}).update({parts[-1]: dict(values), "seen": self._clock()})
+            node = self.nodes.setdefault(name, {})
+            node[parts[-1]] = dict(values)
+            if not retained:
+                node["heard"] = self._clock()
         elif kind == "log":
             words = f"{values.get('level', '')} {values.get('message', '')}"
             self.log.append(LogLine(self._clock(), name, words[: 2 * MAX_TEXT]))
         elif topic == topics.BRIDGE_PRESENCE:
             self.bridge = dict(values)
+            self._bridge_heard = self._since if retained else self._clock()
         elif topic == topics.RUN_STATE:
-            if values.get("run") != self.run.get("run"):
-                self.rounds.clear()
-                self.clients.clear()
             self.run = dict(values)
         elif topic == topics.RUN_ROUNDS:
-            self.rounds.append(dict(values))
-        elif kind == "run" and (parts[-1] in self.clients or len(self.clients) < MAX_ROWS):
-            self.clients[parts[-1]] = dict(values)
+            self._rounds.append(dict(values))
+        elif kind == "run" and (parts[-1] in self._clients or len(self._clients) < MAX_ROWS):
+            self._clients[parts[-1]] = dict(values)
 
     def render(self) -> RenderableType:
         """Return what the terminal shows."""
@@ -118,7 +133,7 @@ class Board:
         from rich.text import Text
 
         log = "\n".join(f"{line.name}: {line.text}" if line.name else line.text for line in self.log)
-        return Group(Text(self.headline()), self._nodes(), self._rounds(), self._clients(), Text(log))
+        return Group(Text(self.headline()), self._draw_nodes(), self._draw_rounds(), self._draw_clients(), Text(log))
 
     def headline(self) -> str:
         """Return what the run and the bridge are doing."""
@@ -128,13 +143,17 @@ class Board:
             words += f", round {run['round']} of {run.get('rounds')}, {run.get('method')} on {run.get('dataset')}"
         if run.get("error"):
             words += f" ({run['error']})"
-        return f"{words}   bridge: {self.bridge.get('state', 'not seen')}"
+        return f"{words}   bridge: {self._state(self.bridge, self._bridge_heard, 'not seen')}"
+
+    def _state(self, presence: Mapping[str, Any], heard: float, otherwise: str) -> str:
+        state = str(presence.get("state", otherwise))[:MAX_TEXT]
+        return "silent" if state == "online" and self._clock() - heard > SILENT_SECONDS else state
 
     def devices(self) -> list[dict[str, Any]]:
         """Return what is known of each device, by its name.
 
-        That is ``state``, the highest ``temperature`` (°C), free ``memory`` (MiB), ``power`` (mW), None where it is not
-        reported, and how many seconds ago the device was ``heard``.
+        That is ``state``, the highest ``temperature`` (°C), free ``memory`` (MiB), ``power`` (mW), and how many seconds
+        ago the device was ``heard``; None where it is not reported, or was not heard yet.
         """
         found = []
         for name, node in sorted(self.nodes.items()):
@@ -143,24 +162,24 @@ class Board:
             free = memory.get("available") if isinstance(memory, dict) else None
             found.append({
                 "name": name,
-                "state": str(node.get("presence", {}).get("state", "?"))[:MAX_TEXT],
+                "state": self._state(node.get("presence", {}), node.get("heard", self._since), "?"),
                 "temperature": max(_numbers(known.get("temperature_c")), default=None),
                 "memory": next(iter(_numbers({"free": free})), None),
                 "power": sum(_numbers(known.get("power_mw"))) or None,
-                "heard": self._clock() - node["seen"],
+                "heard": self._clock() - node["heard"] if "heard" in node else None,
             })  # fmt: skip
         return found
 
-    def _nodes(self) -> RenderableType:
+    def _draw_nodes(self) -> RenderableType:
         table = _table("device", "state", "temperature", "memory free", "power", "heard")
         for device in self.devices():
             table.add_row(
                 _text(device["name"]), _text(device["state"]), _unit(device["temperature"], "°C"),
-                _unit(device["memory"], "MiB"), _unit(device["power"], "mW"), f"{device['heard']:.0f} s ago",
+                _unit(device["memory"], "MiB"), _unit(device["power"], "mW"), _unit(device["heard"], "s ago"),
             )  # fmt: skip
         return table
 
-    def _rounds(self) -> RenderableType:
+    def _draw_rounds(self) -> RenderableType:
         table = _table("round", "personalised", "global", "loss", "seconds", "MB")
         for line in self.rounds:
             moved = sum(_numbers({key: line.get(key) for key in ("bytes_up", "bytes_down")}))
@@ -170,7 +189,7 @@ class Board:
             )  # fmt: skip
         return table
 
-    def _clients(self) -> RenderableType:
+    def _draw_clients(self) -> RenderableType:
         found = sorted(self.clients.items(), key=lambda item: (len(item[0]), item[0]))
         return _text("clients: " + "  ".join(f"{name} {_accuracy(values)}" for name, values in found) if found else "")
 

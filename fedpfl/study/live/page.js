@@ -311,10 +311,10 @@ function drawBench(bench) {
   const words = new Map(bench.log.map(line => [line.name, line.text]));
   fill("devices", bench.devices.map(device => {
     const since = new Date(Date.now() - 1000 * device.heard).toLocaleTimeString();
-    const state = device.silent && device.state !== "offline" ? `silent since ${since}` : device.state;
-    const heard = ago(device.heard) + (device.state === "offline" ? `, offline since ${since}` : "");
+    const state = device.state === "silent" && device.heard !== null ? `silent since ${since}` : device.state;
+    const heard = device.heard === null ? "not yet" : ago(device.heard) + (device.state === "offline" ? `, offline since ${since}` : "");
     const cells = [device.name, state, unit(device.temperature, "°C"), unit(device.memory, "MiB"), unit(device.power, "mW"), heard, words.get(device.name) || ""];
-    return Object.assign(cells, { bad: device.silent || device.state === "offline" });
+    return Object.assign(cells, { bad: ["silent", "offline"].includes(device.state) });
   }), [2, 3, 4]);
   shown.log = bench.log;
   choices($("device"), [["", "all"], ...[...words.keys()].sort().map(name => [name, name || "(not an event)"])]);

@@ -51,8 +51,6 @@ LOG_LINES = 200
 MAX_CONNECTIONS = 64
 # A connection that has sent no whole request for so long is closed.
 REQUEST_SECONDS = 10.0
-# A bench's telemetry comes every 30 s.
-SILENT_SECONDS = 90.0
 # The run and the clients come first.
 NICENESS = 10
 # The page asks every two seconds: so long a browser that looks on may take to see how a run has ended.
@@ -147,6 +145,8 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
                 stopping.wait()
             finally:
                 link.stop()
+            if link.lost is not None:
+                raise link.lost
         stopping.wait()
         if time.monotonic() - app.asked < last_look:
             time.sleep(last_look)
@@ -223,8 +223,7 @@ class LiveBoard:
             headline = self._board.headline()
         if self.link is not None and not self.link.online:
             headline += "   broker: not connected"
-        silent = [{**device, "silent": device["heard"] > SILENT_SECONDS} for device in devices]
-        return {"headline": headline, "devices": silent, "log": [line._asdict() for line in log]}
+        return {"headline": headline, "devices": devices, "log": [line._asdict() for line in log]}
 
 
 def application(page: LivePage, board: LiveBoard | None = None) -> Guard:

@@ -8,6 +8,7 @@ import queue
 import signal
 import stat
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import pytest
 from mqtt_parts import MOSQUITTO, Broker, Process, publish
 from rich.console import Console
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from fedpfl.bench.mqtt import telemetry, topics
 from fedpfl.bench.mqtt.account import Account
@@ -158,8 +160,8 @@ def test_the_board_shows_what_there_is():
             topics.RUN_STATE,
             {"run": "first", "state": "running", "round": 1, "rounds": 9, "method": "fedavg", "dataset": "d"},
         ),
-        (topics.RUN_ROUNDS, round_line(1)),
-        (topics.client(3), {"accuracy": 0.875}),
+        (topics.RUN_ROUNDS, {"run": "first", **round_line(1)}),
+        (topics.client(3), {"run": "first", "accuracy": 0.875}),
         (topics.node_presence("nano-1"), {"state": "online"}),
         (topics.telemetry("nano-1"), {"temperature_c": {"a": 40.0, "b": 51.2}, "power_mw": {"x": 2000}}),
         (topics.BRIDGE_PRESENCE, {"state": "online"}),
@@ -172,7 +174,39 @@ def test_the_board_shows_what_there_is():
                   "bridge: online", "lost [bold]it"):  # fmt: skip
         assert words in text
     board.add(topics.RUN_STATE, {"run": "second", "state": "running"})
-    assert "62.5 %" not in drawn(board)
+    assert "62.5 %" not in drawn(board) and "87.5 %" not in drawn(board)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_clients_on_the_board_are_those_of_its_run(order):
+    """A broker delivers what it has retained in any order, and has clients of earlier runs."""
+    board = Board()
+    events = [
+        *((topics.client(number), {"run": "old", "accuracy": 0.9}) for number in (2, 3)),
+        *((topics.client(number), {"run": "new", "accuracy": 0.3}) for number in (0, 1)),
+        (topics.RUN_STATE, {"run": "new", "state": "running"}),
+    ]
+    for topic, values in events[::order]:
+        board.add(topic, values, retained=True)
+    assert {name: values["run"] for name, values in board.clients.items()} == {"0": "new", "1": "new"}
+
+
+def test_a_device_of_which_only_the_broker_speaks_is_silent():
+    now = [0.0]
+    board = Board(clock=lambda: now[0])
+    for name, state in (("dead", "online"), ("alive", "online"), ("off", "offline")):
+        board.add(topics.node_presence(name), {"state": state}, retained=True)
+    board.add(topics.BRIDGE_PRESENCE, {"state": "online"}, retained=True)
+    shown = {device["name"]: (device["state"], device["heard"]) for device in board.devices()}
+    assert shown == {"dead": ("online", None), "alive": ("online", None), "off": ("offline", None)}
+    now[0] = 80.0
+    board.add(topics.telemetry("alive"), {})
+    now[0] = 100.0
+    shown = {device["name"]: (device["state"], device["heard"]) for device in board.devices()}
+    assert shown == {"dead": ("silent", None), "alive": ("online", 20.0), "off": ("offline", None)}
+    assert "bridge: silent" in drawn(board)
+    now[0] = 200.0
+    assert [device["state"] for device in board.devices()] == ["silent", "silent", "offline"]
 
 
 @pytest.mark.parametrize("payload", [
@@ -201,10 +235,10 @@ def test_a_payload_cannot_pretend_to_be_of_another_topic(capsys):
 
     arrived = Arrivals()
     arrived.put(Message("fedpfl/log/nano-1", b'{"topic": "fedpfl/run/state", "level": "warning"}'))
-    _lines(arrived, until=0.0)  # the time is over
+    _lines(arrived, 0.0, threading.Event())  # the time is over
     assert capsys.readouterr().out == ""
     with pytest.raises(KeyboardInterrupt):
-        _lines(arrived, until=None)
+        _lines(arrived, None, threading.Event())
     assert json.loads(capsys.readouterr().out) == {"topic": "fedpfl/log/nano-1", "level": "warning"}
 
 
@@ -231,8 +265,13 @@ def test_fedpfl_watch_prints_what_the_broker_has(tmp_path):
         publish(node, topics.request("nano-1"), b"a request")
         publish(node, topics.telemetry("nano-1"), b'{"power_mw": {}}')
         watch.wait_for("telemetry")
-        assert watch.end(signal.SIGINT) == 0
-        assert [json.loads(line) for line in watch.text().splitlines()] == [
+        other = Process(command, tmp_path / "other.log", "presence")  # with the same account
+        said = "somebody else has logged in as watch; each watcher needs"
+        ended = lambda: {watch.process.poll(), other.process.poll()} != {None}  # noqa: E731
+        wait_until(ended, lambda: True, watch.text)
+        codes = [one.end(signal.SIGINT) for one in (watch, other)]
+        assert sorted(codes) == [0, 1] and (watch.text() + other.text()).count(said) == 1
+        assert [json.loads(line) for line in watch.text().splitlines()[:2]] == [
             {"topic": "fedpfl/node/nano-1/presence", "state": "online"},
             {"topic": "fedpfl/node/nano-1/telemetry", "power_mw": {}},
         ]

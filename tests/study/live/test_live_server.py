@@ -138,10 +138,10 @@ def test_a_bench_is_told_without_what_devices_made_up(monkeypatch):
     now[0] = 1100.0
     told = board.payload()
     first, second = told["devices"]
-    assert first == {"name": "nano-1", "state": "online", "temperature": 51.2, "memory": 900, "power": 2500,
-                     "heard": 100.0, "silent": True}  # fmt: skip
+    assert first == {"name": "nano-1", "state": "silent", "temperature": 51.2, "memory": 900, "power": 2500,
+                     "heard": 100.0}  # fmt: skip
     assert second == {"name": "nano-2", "state": "offline", "temperature": None, "memory": None, "power": None,
-                      "heard": 40.0, "silent": False}  # fmt: skip
+                      "heard": 40.0}  # fmt: skip
     assert told["log"] == [{"at": 1000.0, "name": "nano-1", "text": "warning <b>hot</b>"},
                            {"at": 1000.0, "name": "", "text": "fedpfl/log/�: not JSON"}]  # fmt: skip
     json.dumps(told, allow_nan=False)

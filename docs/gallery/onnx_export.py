@@ -1,7 +1,7 @@
 """A client's model in ONNX.
 
-`fedpfl export` writes a program that runs without fedpfl and without PyTorch. The file `about.json` next
-to it describes how to scale the input. This needs the extra `onnx`.
+`fedpfl export` writes a program that runs without fedpfl and without PyTorch. The JSON file of
+the same name describes input and output. This needs the extra `onnx`.
 """
 
 import subprocess

@@ -115,7 +115,9 @@ class Run:
         Returns
         -------
         nn.Module
-            A plain model, without what the method adds; of a model of your own, what your function has built.
+            A plain model, without what the method adds; of a model of your own, what your function has built. It takes
+            tables and series as the data have them: where ``standardize`` or ``impute`` changed them, a hook before its
+            forward does so by the client's numbers. Images are scaled, channels first.
 
         Raises
         ------
@@ -140,7 +142,8 @@ class Run:
         Returns
         -------
         list of Path
-            The files; ``about.json`` beside them describes input and output. Where all clients share one model, it is
+            The files; a JSON file of the same name describes input and output, and is what :func:`load_model` takes.
+            Programs take tables and series as the data have them. Where all clients share one model, it is
             ``global.onnx`` or ``global.pt``; its weights are there already, as ``global.safetensors`` of the run.
 
         Raises

@@ -2,9 +2,9 @@
 
 ``state-dir/KEY/client-00003/model/`` holds two files a round. ``round-000012.json`` is one line that carries its own
 checksum: method, model, classes, shape and scaling of the input, and size and SHA-256 of the other file. That one is
-``round-000012.safetensors``, what `fedpfl export` writes of the client. If the method predicts with more than a plain
-model, it is ``round-000012.pt``, the forward pass as TorchScript. ``best/`` holds the same of the round that was best
-on the client's validation samples. Nothing of it leaves the machine.
+``round-000012.safetensors``. If the method predicts with more than a plain model, it is ``round-000012.pt``, the
+forward pass as TorchScript. ``best/`` holds the same of the round that was best on the client's validation samples.
+Nothing of it leaves the machine. `fedpfl export` writes two such files for each client of a run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..core.files import private_folder, read_regular, write_atomically
 from ..core.inputs import Inputs
 from ..core.names import shape_of
 from ..core.own_code import global_state_kept
-from ..core.pixels import HALF, NORMALIZATIONS, fits_channels, scale
+from ..core.pixels import NORMALIZATIONS, fits_channels, scale
 from ..core.samples import MAX_CLASSES, MAX_TOKENS
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
-from ..data.scaling import Scaling, features_of
+from ..data.scaling import FILL, Scaling, features_of
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
 from ..training.phase import Forward
@@ -44,6 +44,7 @@ FOLDER, BEST = "model", "best"
 # What the second file holds, and how its name ends; without one there is no model.
 WEIGHTS, TORCHSCRIPT, NONE = "weights", "torchscript", "none"
 _ENDINGS = {WEIGHTS: ".safetensors", TORCHSCRIPT: ".pt", NONE: ""}
+ONNX = ".onnx"
 
 _FORMAT = 1
 _ROUND = re.compile(r"round-(\d{6,12})\.json")
@@ -114,6 +115,10 @@ class LoadedModel(NamedTuple):
 
             return torch.from_numpy(self._scaled(fitting(x, shape), shape))
         wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
+        if not scaling:
+            raise DataError(
+                "the run has not recorded how inputs are scaled; a client's own model, on its device, says it"
+            )
         kind = {PIXELS: "uint8", TOKENS: "whole numbers", AS_IT_IS: "floats"}[scaling]
         fits = {PIXELS: x.dtype == np.uint8, TOKENS: x.dtype.kind in "iu", AS_IT_IS: x.dtype.kind == "f"}[scaling]
         if not x.size or x.shape[1:] != wanted or not fits:
@@ -124,10 +129,13 @@ class LoadedModel(NamedTuple):
             return torch.from_numpy(x.astype(np.int64))
         if scaling == PIXELS:
             pixels = torch.from_numpy(np.array(x, order="C")).permute(0, 3, 1, 2)
-            return scale(pixels, self.about.get("normalize", HALF))
+            return scale(pixels, self.about["normalize"])
         return torch.from_numpy(self._scaled(x.astype(np.float32)))
 
     def _scaled(self, x: np.ndarray, inputs: Any = None) -> np.ndarray:
+        if FILL in self.about:
+            fill = np.array(self.about[FILL], np.float32)
+            x = Scaling(fill, fill).filled(x, inputs)
         if "mean" not in self.about:  # of the samples that the client trained on, by which it standardised all
             return x
         return Scaling(*(np.array(self.about[key], np.float32) for key in Scaling._fields)).applied(x, inputs)
@@ -194,10 +202,7 @@ def kept_model(state: Path, server_round: int) -> dict[str, Tensor] | None:
     file = state / FOLDER / f"round-{server_round:06d}.json"
     if not file.is_file():
         return None
-    about, content = _read(file)
-    if about["kind"] != WEIGHTS:
-        raise NoPlainModel(about["why"])
-    return _weights(content)
+    return read_model(file)[1]
 
 
 def _read(file: Path) -> tuple[Stored, Path]:
@@ -235,6 +240,14 @@ def newest(path: Path) -> Path:
     return file
 
 
+def read_model(file: Path) -> tuple[Stored, dict[str, Tensor]]:
+    """Return what the JSON file of a plain model says, and its state dict."""
+    about, content = _read(file)
+    if about["kind"] != WEIGHTS:
+        raise NoPlainModel(about["why"])
+    return about, _weights(content)
+
+
 def _rounds(folder: Path) -> Iterator[tuple[int, Path]]:
     found = ((_ROUND.fullmatch(path.name), path) for path in folder.iterdir())
     return ((int(match[1]), path) for match, path in found if match)
@@ -257,7 +270,14 @@ def write_model(
     ``content`` is the state dict of the plain model, or TorchScript, or None where nothing predicts. Raises
     ``PolicyError`` if the device's policy has no room for it, ``OSError`` if it cannot be written.
     """
-    file = folder / f"round-{about['round']:06d}.json"
+    file = write_files(folder / f"round-{about['round']:06d}.json", about, content)
+    for _, old in sorted(_rounds(folder))[:-kept]:
+        _remove(old)
+    return file
+
+
+def write_files(file: Path, about: Mapping[str, Any], content: Mapping[str, Tensor] | bytes | None) -> Path:
+    """Write a model's JSON file and the one beside it, as :func:`write_model` does."""
     kind = NONE if content is None else TORCHSCRIPT if isinstance(content, bytes) else WEIGHTS
     data = b""
     if isinstance(content, bytes):
@@ -268,17 +288,21 @@ def write_model(
     line = json_line({"format": _FORMAT, **about, "kind": kind, **written}).encode()
     if (owner := guard()) is not None:
         owner.require_room(len(data) + len(line))
-    private_folder(folder)
-    if not file.is_file() or file.read_bytes() != line:
-        # The line makes the other file count: no reader may take an old line for a new file.
-        file.unlink(missing_ok=True)
+    private_folder(file.parent)
+    beside = file.with_suffix(_ENDINGS[kind])
+    same = file.is_file() and file.read_bytes() == line
+    if not same or (kind != NONE and not (beside.is_file() and beside.read_bytes() == data)):
+        # The line makes the others count: no reader may take an old line for a new file, or a program of another model.
+        _remove(file)
         if kind != NONE:
-            write_atomically(file.with_suffix(_ENDINGS[kind]), data, private=True)
+            write_atomically(beside, data, private=True)
         write_atomically(file, line, private=True)
-    for _, old in sorted(_rounds(folder))[:-kept]:
-        for path in (old, *(old.with_suffix(ending) for ending in _ENDINGS.values() if ending)):
-            path.unlink(missing_ok=True)
     return file
+
+
+def _remove(file: Path) -> None:
+    for path in (file, *(file.with_suffix(ending) for ending in (*_ENDINGS.values(), ONNX) if ending)):
+        path.unlink(missing_ok=True)
 
 
 def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
@@ -353,14 +377,15 @@ def _are_names(value: Any) -> bool:
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "run": _is_text,
     "round": lambda value: _is_count(value, 10**12),
-    "client": lambda value: _is_count(value, 10**9, 0),
+    "client": lambda value: value is None or _is_count(value, 10**9, 0),  # None: all clients have this model
+    "client-name": _is_text,
     "method": _is_text,
     "model": _is_text,
     "input-shape": _is_shape,
     "num-classes": lambda value: _is_count(value, MAX_CLASSES),
     "class-names": _are_names,
     "vocabulary": lambda value: _is_count(value, MAX_TOKENS, 0),
-    "scaling": lambda value: value in (PIXELS, TOKENS, AS_IT_IS),
+    "scaling": lambda value: value in (PIXELS, TOKENS, AS_IT_IS, ""),
     "loss": lambda value: isinstance(value, str) and value in KINDS,
     "why": _is_text,
     "kind": lambda value: isinstance(value, str) and value in _ENDINGS,
@@ -385,15 +410,13 @@ def _read_about(file: Path) -> Stored:
     shape, scaling = shape_of(about["input-shape"]), about["scaling"]
     if (scaling == PIXELS and len(shape) != 3) or (scaling == TOKENS) != (about["vocabulary"] > 0):
         raise DamagedFile(file, f"scaling is {scaling!r}")
-    # Files of versions that knew one normalisation do not name it.
-    normalize = about.get("normalize", HALF)
+    normalize = about["normalize"]
     if not isinstance(normalize, str) or normalize not in NORMALIZATIONS or not fits_channels(normalize, shape[0]):
         raise DamagedFile(file, f"normalize is {str(normalize)[:60]!r}")
-    # Those of earlier versions, too, have no names.
-    names = about.setdefault("feature-names", [])
+    names = about["feature-names"]
     if not _are_names(names) or len(names) not in (0, shape[0]):
         raise DamagedFile(file, f"feature-names is {str(names)[:60]!r}")
-    for key in Scaling._fields:
+    for key in (FILL, *Scaling._fields):
         if key in about and not _are_numbers(about[key], features_of(shape)):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
     if (Scaling._fields[0] in about) != (Scaling._fields[1] in about):

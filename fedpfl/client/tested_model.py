@@ -75,13 +75,12 @@ def _made(
 
 def _about(engine: Any, local: LocalRound) -> dict[str, Any]:
     data, run = engine.data, engine.config.run
-    place = engine.place(local.client)
-    standardized = data.scaling(place)
-    numbers = {} if standardized is None else {key: of.tolist() for key, of in standardized._asdict().items()}
+    place, names = engine.place(local.client), data.client_names
     return {
-        **numbers,
+        **{key: of.tolist() for key, of in data.preparation(place).items()},
         "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
-        "client": local.client, "method": run.method, "model": run.model, "input-shape": stored(data.input_shape),
+        "client": local.client, "client-name": names[place] if names else "",
+        "method": run.method, "model": run.model, "input-shape": stored(data.input_shape),
         "num-classes": data.num_classes, "class-names": list(data.class_names_of(place)),
         "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": data.inputs,
         "normalize": engine.config.data.normalize,

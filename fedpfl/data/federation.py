@@ -96,6 +96,8 @@ class FederatedData:
 
         gaps = settings.fills_gaps and has_gaps(data)
         self._inputs_differ = settings.standardize == "client" or gaps
+        in_memory = isinstance(data.x_train, np.ndarray)
+        self._fills = settings.fills_gaps and in_memory and not data.is_image and not data.vocabulary
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
         from fedpfl.data.skew import skew as _skew
@@ -158,12 +160,17 @@ class FederatedData:
 
     def class_names_of(self, i: int) -> tuple[str, ...]:
         """Return the names of the classes that client ``i`` tells apart, in its own numbering."""
+        return tuple(names_of_classes(self.classes_of(i).tolist(), self.class_names))
+
+    def classes_of(self, i: int) -> np.ndarray:
+        """Return the classes that client ``i`` tells apart, in its own numbering.
+
+        A number of its own that stands for no class, since others have more of them, is −1 − number.
+        """
         task = self._tasks[self._index(i)]
-        names = [self.class_names[c] for c in (range(self._data.num_classes) if task is None else task)]
-        names += [str(c) for c in range(len(names), self.num_classes)]
-        if self._permute:
-            names = [names[c] for c in np.argsort(self._permutation(i))]
-        return tuple(names)
+        classes = np.arange(self._data.num_classes) if task is None else np.asarray(task)
+        classes = np.concatenate([classes, -1 - np.arange(len(classes), self.num_classes)])
+        return classes[np.argsort(self._permutation(i))] if self._permute else classes
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -344,6 +351,18 @@ class FederatedData:
             self._scalings[whose] = self._measured(clients)
         return self._scalings[whose]
 
+    def preparation(self, i: int) -> dict[str, np.ndarray]:
+        """Return what brings client ``i``'s samples, as the data have them, to what its model takes.
+
+        ``fill`` stands in place of gaps, ``mean`` and ``deviation`` scale; none of them where nothing is done.
+        """
+        from fedpfl.data.scaling import FILL
+
+        scaling = self.scaling(i)
+        numbers = {} if scaling is None else dict(scaling._asdict())
+        numbers.update({FILL: self._measured([i]).mean} if self._fills else {})
+        return {key: of for key, of in numbers.items() if of.size}
+
     def _measured(self, clients: Iterable[int]) -> Any:
         positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
         taken = _take(self._data.x_train, self._data.x_test, positions)
@@ -365,6 +384,11 @@ class FederatedData:
             return raw.to(torch.int64)
         # n × H × W × C in memory is exactly what channels_last means, so this only renames the axes.
         return scale(raw.permute(0, 3, 1, 2), self._normalize)
+
+
+def names_of_classes(classes: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Return the names of what :meth:`FederatedData.classes_of` returns."""
+    return [names[c] if c >= 0 else str(-1 - c) for c in classes]
 
 
 def partition_counts(data: FederatedData) -> np.ndarray:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from .dataset import Dataset
 
 
+# What a client puts in place of gaps, next to the fields of its scaling, where both are stored.
+FILL = "fill"
+
+
 class Scaling(NamedTuple):
     """Mean and deviation of each feature or channel, float32; a constant one has deviation 1.
 

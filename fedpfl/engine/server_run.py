@@ -11,6 +11,8 @@ import numpy as np
 from ..core.errors import FedpflError
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
+from ..core.stored import write_arrays
+from ..results.export import CLIENTS
 from ..results.history import Patience
 from ..results.record import Round
 from ..results.run_folder import RunFolder
@@ -53,6 +55,8 @@ class Beginning:
             transport.identities(), samples=samples, threads=agreed.threads,
             **transport.about_data(), **{key: found for key, found in known.items() if found}, **more,
         )  # fmt: skip
+        if arrays := transport.about_clients():
+            write_arrays(self.folder.path / CLIENTS, arrays)
 
     def prepare(self, loop: RoundLoop) -> None:
         """Give the loop the state from which the first round starts; it has that of round 1."""

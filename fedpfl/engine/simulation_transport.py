@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ..client.engine import HANDLERS, Engine
 from ..client.engines import engine_for
 from ..client.forks import in_one_process
@@ -132,12 +134,21 @@ class SimulationTransport(Transport):
         return sorted(work, key=lambda client: (work[client], client))[:count]
 
     def about_data(self) -> dict[str, Any]:
-        """Return how inputs are scaled, the names of clients and classes, and how many samples who has of each."""
+        """Return how inputs are scaled, names of clients, features, classes, and how many samples who has of each."""
         data = self._engine.data
-        found = {"client_names": data.client_names, "class_names": () if data.has_no_class_names else data.class_names}
+        classes = () if data.has_no_class_names else data.class_names
+        found = {"client_names": data.client_names, "class_names": classes, "feature_names": data.feature_names}
         counted = not data.has_targets and data.num_clients * data.num_classes <= MAX_COUNTS
         counts = {"class_counts": partition_counts(data).tolist()} if counted else {}
         return {"scaling": data.inputs, **counts, **{key: list(names) for key, names in found.items() if names}}
+
+    def about_clients(self) -> dict[str, np.ndarray]:
+        """Return what is done to each client's features, and its numbering of the classes where clients differ."""
+        data = self._engine.data
+        rows = [data.preparation(client) for client in range(data.num_clients)]
+        found = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+        classes = np.stack([data.classes_of(client) for client in range(data.num_clients)])
+        return found if (classes == np.arange(classes.shape[1])).all() else {**found, "classes": classes}
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""

@@ -84,10 +84,14 @@ class Transport(ABC):
         return {}
 
     def about_data(self) -> dict[str, Any]:
-        """Return names of clients and classes and the scaling of inputs, where all clients are in this program.
+        """Return names of clients, features and classes and the inputs' scaling, where all clients are in this program.
 
         On devices they stay.
         """
+        return {}
+
+    def about_clients(self) -> dict[str, np.ndarray]:
+        """Return arrays of which each client has a row, where all clients are in this program; see ``export.py``."""
         return {}
 
     def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare

@@ -6,6 +6,7 @@ TorchScript and ONNX hold the same model as a program that runs without its Pyth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,118 +15,87 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
+from ..client.device_model import ONNX as ONNX_ENDING
+from ..client.device_model import kept_model, read_model, write_files
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
-from ..core.files import private_folder, write_atomically
+from ..core.files import write_atomically
 from ..core.inputs import Inputs
 from ..core.names import shape_of
-from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
-from ..core.stored import json_line, read_arrays, write_arrays
+from ..core.stored import Stored, read_arrays
+from ..data.federation import TOKENS, names_of_classes
 from ..methods.base import tests_more_than_arrays
+from ..models.adapters import complete_arrays
+from ..models.several_inputs import released
 from ..rules import Rule
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
+from ..version import __version__
+from .preparation import prepare
 from .run_folder import GLOBAL, RunFolder, personal_place
 
 STATE_DICT, TORCHSCRIPT, ONNX = "state-dict", "torchscript", "onnx"
-FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ".onnx"}
-# Samples with which a program is compared with its model.
-PROGRAM_BATCH = 2
+FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ONNX_ENDING}
+# In a run's folder: what each client's model takes and tells, where these differ from the data's form (a row of each
+# client in every array: fill, mean, deviation, classes); the exported models, and how a model of all is called there.
+CLIENTS, PERSONAL, GLOBAL_NAME = "clients.safetensors", "personal", "global"
 
 
 def export_personal(
     folder: RunFolder, clients: Sequence[int | str] | None = None, form: str = STATE_DICT
 ) -> list[Path]:
-    """Write the personalised model of each client whose state is on this machine, and return the paths.
+    """Write the personalised model of each client whose model is known on this machine, and return the paths.
 
-    ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which describes their
-    input and output. If ``global.safetensors`` is every client's model, other forms of it are
-    ``RUN/personal/global.…``. A client that is asked for, by name or number, must have its state here.
+    ``RUN/personal/client-00003.safetensors`` and so on, each with a JSON file of the same name, which describes input
+    and output of this model alone: the two are what :func:`fedpfl.load_model` takes. A program of it is a third file,
+    ``client-00003.pt`` or ``.onnx``. If all clients have the model ``global.safetensors``, only programs are written,
+    ``RUN/personal/global.…``; one for each client if their features are scaled by other numbers. A client that is
+    asked for, by name or number, must have its state here.
     """
-    written, config, task = [], folder.parsed(), folder.described()
+    models = _StoredModels(folder)
     numbers = None if clients is None else [folder.client_number(client) for client in clients]
-    for client, arrays in _personal_models(folder, config, task, numbers):
-        path = folder.path / "personal" / f"client-{client:05d}{FORMS[form]}"
-        private_folder(path.parent)  # as the same arrays are in state-dir
-        if form == STATE_DICT:
-            write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
-        else:
-            write_atomically(path, _program(_plain(folder, config, task, client, arrays), task, form), private=True)
-        written.append(path)
-    if form != STATE_DICT and not written:
-        path = folder.path / "personal" / f"global{FORMS[form]}"
-        content = _program(_plain(folder, config, task), task, form)
-        private_folder(path.parent)
-        write_atomically(path, content, private=True)
-        written.append(path)
-    if written:
-        about = json_line(_about(folder, config, task)).encode()
-        write_atomically(folder.path / "personal" / "about.json", about, private=True)
-    return written
-
-
-def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the exported models take and give, and each one's accuracy if it was tested at the end of the run.
-
-    Only a run whose clients were in its own program knows the scaling of their inputs.
-    """
-    flat = config.flat()
-    settings = {key: flat[key] for key in ("method", "model", "client-models", "normalize", "standardize")}
-    known = (
-        "models", "input_shape", "scaling", "num_classes", "classes_of_clients", "vocabulary", "client_names",
-        "class_names",
-    )  # fmt: skip
-    kept = {key: task[key] for key in known if key in task}
-    tested = folder.history().tests().get(folder.checkpoint()[0], {}) if config.run.test_at == "end" else {}
-    return {**settings, **kept, "loss": config.training.labels, "accuracies": tested}
-
-
-def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
-    """Return a model as TorchScript or ONNX, which gives what it gives for batches of any size."""
-    shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
-    if isinstance(shape, Inputs):
-        from fedpfl.results.programs import program as _program
-
-        program: bytes = _program(module, shape, form)
-        return program
-    shape, rng = (PROGRAM_BATCH, *shape), generator(0, "export")
-    x = torch.from_numpy(rng.integers(0, vocabulary, shape) if vocabulary else rng.random(shape, np.float32))
-    if form == TORCHSCRIPT:
-        from ..client.device_model import traced
-
-        content, why = traced(module, module, x)
-    else:
-        from .onnx import onnx
-
-        content, why = onnx(module, x)
-    if content is None:
-        raise NoPlainModel(why)
-    return content
+    written = [models.write(client, arrays, form) for client, arrays in _personal_models(models, numbers)]
+    if written or (form == STATE_DICT and not (models.differ and numbers)):
+        return written
+    whose = (numbers or range(models.task["clients"])) if models.differ else [None]
+    return [models.write(client, models.shared(client), form) for client in whose]
 
 
 def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield (client, what its plain model loads), for clients with a model of their own."""
-    yield from _personal_models(folder, folder.parsed(), folder.described(), clients)
+    yield from _personal_models(_StoredModels(folder), clients)
 
 
-def _personal_models(
-    folder: RunFolder, config: Config, task: Mapping[str, Any], clients: Sequence[int] | None
-) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    stored, found, missing = _StoredModels(folder, config, task), False, list[FedpflError]()
-    for client in range(task["clients"]) if clients is None else clients:
-        if not 0 <= client < task["clients"]:
-            raise ConfigError("client", client, f"run {folder.path.name} has clients 0 … {task['clients'] - 1}")
-        arrays = stored.of(client)
+def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Module:
+    """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
+
+    It is the personalised model of a client, or by default the one that all clients share, and takes samples as the
+    data have them, but images and tokens as models do.
+    """
+    models = _StoredModels(folder)
+    if client is None:
+        return models.module(None, models.shared())
+    number = folder.client_number(client)
+    arrays = next((arrays for _, arrays in _personal_models(models, [number])), None)
+    return models.module(number, models.shared(number) if arrays is None else arrays)
+
+
+def _personal_models(models: _StoredModels, clients: Sequence[int] | None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    any_found, missing, total = False, list[FedpflError](), models.task["clients"]
+    for client in range(total) if clients is None else clients:
+        if not 0 <= client < total:
+            raise ConfigError("client", client, f"run {models.folder.path.name} has clients 0 … {total - 1}")
+        arrays = models.of(client)
         if isinstance(arrays, FedpflError):
             if clients is not None:
                 raise arrays
             missing.append(arrays)
         elif arrays is not None:
-            found = True
+            any_found = True
             yield client, arrays
-    if missing and not found:
+    if missing and not any_found:
         raise missing[0]
 
 
@@ -143,44 +113,56 @@ def stored_rule(config: Config, task: Mapping[str, Any], state: Mapping[str, np.
 class _StoredModels:
     """Clients' models, made of what a run and its clients on this machine have stored."""
 
-    def __init__(self, folder: RunFolder, config: Config, task: Mapping[str, Any]) -> None:
-        self.folder, self.config, self.task = folder, config, task
-        self.shape, self.vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
-        self.classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
-        # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
-        self.last, self.stored = folder.checkpoint()
-        # It has what each client gets.
-        self.rule = stored_rule(config, task, self.stored)
-        self.listed = self.rule.clients
-        self.more = tests_more_than_arrays(config.method)
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self.config, self.task = folder, folder.parsed(), folder.described()
+        self.shape, self.vocabulary = shape_of(self.task["input_shape"]), self.task.get("vocabulary", 0)
+        self.classes = self.task.get("classes_of_clients", [self.task["num_classes"]] * self.task["clients"])
+        self.more = tests_more_than_arrays(self.config.method)
+        path = folder.path / CLIENTS
+        self.rows: Mapping[str, np.ndarray] = read_arrays(path) if path.is_file() else {}
         self.blanks: dict[tuple[int, str], _Blank] = {}
+
+    @cached_property
+    def checkpoint(self) -> tuple[int, Stored]:
+        """The last round, and what the server had after it.
+
+        Shared and personal arrays are of one moment: the client may have trained on since, for a reply that was lost.
+        """
+        return self.folder.checkpoint()
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The run's rule, which has what each client gets."""
+        return stored_rule(self.config, self.task, self.checkpoint[1])
 
     def of(self, client: int) -> dict[str, Tensor] | FedpflError | None:
         """Return what a client's plain model loads; None if global.safetensors is; or why this machine has none."""
-        key, number = personal_place(self.task, client, int(self.stored["personal_round"][client]))
+        last, stored = self.checkpoint
+        key, number = personal_place(self.task, client, int(stored["personal_round"][client]))
         state_dir, name = Path(self.config.run.state_dir), self.folder.path.name
         here = ClientState(state_dir, self.task["state_key"], client).folder
+        state = ClientState(state_dir, key, client)
+        if not (here.is_dir() or state.folder.is_dir()) and (exported := self._exported(client)) is not None:
+            return exported
         # A client that was not in the run may have made its model afterwards.
-        rounds = [self.last] * self.more + [self.last + 1] * (not number)
+        rounds = [last] * self.more + [last + 1] * (not number)
         if here.is_dir():
-            from ..client.device_model import kept_model
-
             kept = next(filter(None, (kept_model(here, after) for after in rounds)), None)
             if kept is not None:
                 return kept
         if self.more:
-            words = f"has no model of round {self.last} for client {client}, which makes it for a test"
+            words = f"has no model of round {last} for client {self.name(client)}, which makes it for a test"
             where = "it is written at the test after the last round, where the client is (device-models, test-at)"
             return NoPlainModel(f"{here} {words}; {where}")
         config = _of_client(self.config, self.task, client)
         kind = self.classes[client], config.run.model
         if kind not in self.blanks:
-            self.blanks[kind] = _blank(config, self.shape, self.classes[client], self.vocabulary, self.stored)
+            self.blanks[kind] = _blank(config, self.shape, self.classes[client], self.vocabulary, stored)
         model, sharing, initial, plain = self.blanks[kind]
-        state = ClientState(state_dir, key, client)
         if sharing.personal and not state.folder.is_dir():
-            return ConfigError("client", client, f"has no stored state of run {name} in {state_dir}")
-        sent = sharing.layout.pack(self.rule.outgoing(self.listed[client]), config.run.wire_dtype)
+            words = f"has no stored state of run {name} in {state_dir}, and no model in {self.folder.path / PERSONAL}"
+            return ConfigError("client", self.name(client), words)
+        sent = sharing.layout.pack(self.rule.outgoing(self.rule.clients[client]), config.run.wire_dtype)
         sharing.set_shared(sharing.layout.unpack(sent))
         if sharing.personal:
             arrays = state.load(number) if number else initial
@@ -189,20 +171,106 @@ class _StoredModels:
         own = sharing.personal or sharing.layout.frozen or not self.rule.one_model
         if not own and plain.state_dict().keys() >= set(sharing.shared):
             return None  # global.safetensors
-        from ..models.adapters import complete_arrays
-
         return complete_arrays(plain, exported)
 
+    def name(self, client: int) -> int | str:
+        """Return the name that the data have for a client, or its number."""
+        names: Sequence[str] = self.task.get("client_names", ())
+        return names[client] if names else client
 
-def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Module:
-    """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
+    @property
+    def differ(self) -> bool:
+        """Whether clients scale features by other numbers, or number classes otherwise."""
+        return any((row != row[0]).any() for row in self.rows.values())
 
-    It is the personalised model of a client, or by default the one that all clients share.
-    """
-    client = None if client is None else folder.client_number(client)
-    config, task = folder.parsed(), folder.described()
-    found = iter(()) if client is None else _personal_models(folder, config, task, [client])
-    return _plain(folder, config, task, client, next((arrays for _, arrays in found), None))
+    def _exported(self, client: int) -> dict[str, Tensor] | None:
+        """Return what the run's folder has of a client, as a folder that was made on another machine does."""
+        file = self._file(client)
+        if not file.is_file():
+            return None
+        about, arrays = read_model(file)
+        same = (about["run"], about["round"], about["client"]) == (self.task["state_key"], self.checkpoint[0], client)
+        return arrays if same else None
+
+    def _file(self, client: int | None) -> Path:
+        return self.folder.path / PERSONAL / f"{GLOBAL_NAME if client is None else f'client-{client:05d}'}.json"
+
+    def write(self, client: int | None, arrays: dict[str, Tensor], form: str) -> Path:
+        """Write a client's model, or the one of all, with its description; and as a program, whose path it returns."""
+        file = write_files(self._file(client), self._about(client), arrays)  # private, as the same arrays in state-dir
+        path = file.with_suffix(FORMS[form])
+        if form != STATE_DICT:
+            from fedpfl.results.programs import program
+
+            content = program(self.module(client, arrays), self.shape, self.vocabulary, form)
+            write_atomically(path, content, private=True)
+        return path
+
+    def _about(self, client: int | None) -> dict[str, Any]:
+        """Return what a model takes and gives, and its accuracy if it was tested at the end of the run.
+
+        Only a run whose clients were in its own program knows the scaling of their inputs.
+        """
+        config, task, last = self._config(client), self.task, self.checkpoint[0]
+        count = self._classes(client)
+        names = task.get("class_names") or [str(number) for number in range(count)]
+        at_end = self.config.run.test_at == "end" and client is not None
+        tested = self.folder.history().tests().get(last, {}).get(str(client)) if at_end else None
+        return {
+            **{key: row.tolist() for key, row in self._numbers(client).items()},
+            "fedpfl": __version__, "run": task["state_key"], "round": last,
+            "client": client, "client-name": "" if client is None else str(self.name(client)),
+            "method": config.run.method, "model": config.run.model, "input-shape": task["input_shape"],
+            "num-classes": count, "class-names": self._class_names(client, names)[:count],
+            "feature-names": task.get("feature_names", []), "vocabulary": self.vocabulary,
+            "scaling": TOKENS if self.vocabulary else task.get("scaling", ""),
+            "normalize": config.data.normalize, "loss": config.training.labels, "why": "",
+            "tested": {} if tested is None else {"accuracy": tested},
+        }  # fmt: skip
+
+    def _config(self, client: int | None) -> Config:
+        return self.config if client is None else _of_client(self.config, self.task, client)
+
+    def _classes(self, client: int | None) -> int:
+        return int(self.task["num_classes"] if client is None else self.classes[client])
+
+    def _class_names(self, client: int | None, names: Sequence[str]) -> list[str]:
+        if client is None or "classes" not in self.rows:
+            return [*names]
+        return names_of_classes(self.rows["classes"][client].tolist(), names)
+
+    def _numbers(self, client: int | None) -> dict[str, np.ndarray]:
+        """Return what is done to a client's features, or to those of all where that is the same."""
+        if client is None and self.differ:
+            return {}
+        return {key: row[client or 0] for key, row in self.rows.items() if key != "classes"}
+
+    def module(self, client: int | None, arrays: Mapping[str, Tensor]) -> nn.Module:
+        """Return the plain model with a client's arrays, or with those that all clients share."""
+        own = self._config(client)
+        seed_model(own)  # a model may have drawn more than its arrays
+        plain = models.build(own.run.model, self.shape, self._classes(client), self.vocabulary)
+        plain.load_state_dict(arrays)
+        original = models.original_module(plain).eval()
+        inputs = self.shape if isinstance(self.shape, Inputs) else None
+        return prepare(original if inputs is None else released(original), self._numbers(client), inputs)
+
+    def shared(self, client: int | None = None) -> dict[str, Tensor]:
+        """Return what the plain model loads of the arrays that all clients share."""
+        own, path = self._config(client), self.folder.path / GLOBAL
+        count = self._classes(client)
+        plain = models.build(own.run.model, self.shape, count, self.vocabulary)
+        stored = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()} if path.is_file() else {}
+        if (arrays := _shared_model(plain, stored)) is not None:
+            return arrays
+        # Frozen arrays and whole numbers, which nobody sends, are the initial ones.
+        start = plain_model(own, self.shape, count, self.vocabulary)
+        whole = {name: array for name, array in start.state_dict().items() if is_whole(array)}
+        arrays = _shared_model(start, {**whole, **stored})
+        if arrays is None:
+            method = self.config.method.name
+            raise NoPlainModel(f"{method} has no model that all clients share; export a client's model")
+        return complete_arrays(start, arrays)
 
 
 def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:
@@ -214,38 +282,6 @@ def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:
         # Its name came over the network: code that it names is not run here.
         raise ConfigError("model", model, f"is the device's own model of client {client}, which is built only there")
     return config.with_model(model)
-
-
-def _plain(
-    folder: RunFolder, config: Config, task: Mapping[str, Any], client: int | None = None,
-    arrays: dict[str, Tensor] | None = None,
-) -> nn.Module:  # fmt: skip
-    """Return the plain model with a client's arrays, or with those that all clients share."""
-    own = config if client is None else _of_client(config, task, client)
-    shape, vocabulary, count = shape_of(task["input_shape"]), task.get("vocabulary", 0), task["num_classes"]
-    if client is not None:
-        count = task.get("classes_of_clients", {client: count})[client]
-    seed_model(own)  # a model may have drawn more than its arrays
-    plain = models.build(own.run.model, shape, count, vocabulary)
-    if arrays is None:
-        path = folder.path / GLOBAL
-        stored = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()} if path.is_file() else {}
-        arrays = _shared_model(plain, stored)
-        if arrays is None:  # frozen arrays and whole numbers, which nobody sends, are the initial ones
-            start = plain_model(own, shape, count, vocabulary)
-            whole = {name: array for name, array in start.state_dict().items() if is_whole(array)}
-            arrays = _shared_model(start, {**whole, **stored})
-            if arrays is None:
-                method = config.method.name
-                raise NoPlainModel(f"{method} has no model that all clients share; export a client's model")
-            from ..models.adapters import complete_arrays
-
-            arrays = complete_arrays(start, arrays)
-    plain.load_state_dict(arrays)
-    original = models.original_module(plain).eval()
-    from fedpfl.models.several_inputs import released
-
-    return released(original) if isinstance(shape, Inputs) else original
 
 
 def _shared_model(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor] | None:

@@ -503,7 +503,7 @@ def test_models_are_given_back_as_the_user_has_them(model, data, tmp_path):
     assert names == (["image", "ids", "meta", "mask"] if isinstance(x, dict) else ["picture", "numbers"])
     feed = x if isinstance(x, dict) else dict(zip(names, x, strict=True))
     np.testing.assert_allclose(session.run(None, feed)[0], outputs, rtol=1e-3, atol=1e-4)
-    assert json.loads((made.path / "personal" / "about.json").read_text())["input_shape"] == str(packed(x, "x").inputs)
+    assert fedpfl.load_model(path.with_suffix(".json")).about["input-shape"] == str(packed(x, "x").inputs)
 
 
 def test_a_forward_of_one_dict_is_given_it(tmp_path):

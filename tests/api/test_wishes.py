@@ -151,10 +151,10 @@ def test_an_exported_program_has_the_recorded_accuracy():
     run = fedpfl.run(**OWN, data=data)
     (path,) = run.export("onnx", client="ben")
     (outputs,) = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": data["ben"][2]})
-    about = json.loads((path.parent / "about.json").read_text())
-    assert about["client_names"] == ["anna", "ben"] and about["input_shape"] == [6]
-    assert (outputs.argmax(1) == data["ben"][3]).mean() == pytest.approx(about["accuracies"]["1"])
-    assert about["accuracies"]["1"] == run.clients.loc[(2, 1), "accuracy"]
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert about["client-name"] == "ben" and about["input-shape"] == [6]
+    assert (outputs.argmax(1) == data["ben"][3]).mean() == pytest.approx(about["tested"]["accuracy"])
+    assert about["tested"]["accuracy"] == run.clients.loc[(2, 1), "accuracy"]
     with pytest.raises(fedpfl.ConfigError, match=r"client = 'bne': .* has no client of this name; did you mean ben"):
         run.export("onnx", client="bne")
     with pytest.raises(fedpfl.ConfigError, match="form = 'onn': must be one of state-dict, torchscript, onnx"):
@@ -180,7 +180,7 @@ def test_a_text_is_a_name_before_it_is_a_number():
     for path in (run.path / "personal").iterdir():
         path.unlink()
     assert CliRunner().invoke(app, ["export", str(run.path), "--client", "0"]).exit_code == 0
-    assert [path.name for path in (run.path / "personal").glob("client*")] == ["client-00001.safetensors"]
+    assert [path.name for path in (run.path / "personal").glob("*.safetensors")] == ["client-00001.safetensors"]
     with pytest.raises(fedpfl.ConfigError, match=r"client = 3: run .* has clients 0 … 2"):
         run.model("3")
 

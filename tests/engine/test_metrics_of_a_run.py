@@ -72,8 +72,8 @@ def test_names_of_persons_and_classes_stay_in_the_run_s_folder(elsewhere):
     assert task["client_names"] == ["anna", "ben"] and "class_names" not in task
     assert [sum(counts) for counts in task["class_counts"]] == [train for train, _ in task["samples"]]
     assert run.clients.loc[(1, 1), "name"] == "ben"
-    about = json.loads((run.path / "personal" / "about.json").read_text())
-    assert (about["client_names"], about["standardize"], about["scaling"]) == (["anna", "ben"], "client", "none")
+    about = (run.path / "personal" / "client-00001.json").read_text()
+    assert json.loads(about)["client-name"] == "ben" and "anna" not in about
     text = ANALYSES["per-client"].make([run._folder]).tables[0].markdown()
     assert "| client | name | fedper |" in text and "| 1 | ben |" in text
 
@@ -151,5 +151,5 @@ def test_floats_of_three_dimensions_are_not_taken_for_pixels(elsewhere):
     rng = np.random.default_rng(1)
     data = [(rng.normal(size=(20, 1, 8, 8)).astype(np.float32), np.arange(20) % 2) for _ in range(2)]
     run = fedpfl.run(method="fedper", data=data, **{**FEW, "num_server_rounds": 1})
-    about = json.loads((run.path / "personal" / "about.json").read_text())
-    assert (about["scaling"], about["input_shape"]) == ("none", [1, 8, 8])
+    about = json.loads((run.path / "personal" / "client-00000.json").read_text())
+    assert (about["scaling"], about["input-shape"]) == ("none", [1, 8, 8])

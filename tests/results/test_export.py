@@ -1,6 +1,7 @@
 """Exported models are plain models that predict what the personalised ones predict."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -10,12 +11,13 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from support import FEW_SAMPLES, simulate
 
+import fedpfl
 from fedpfl import models
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import ConfigError, FedpflError, StateError
 from fedpfl.data.federation import federated_data
 from fedpfl.results.export import FORMS, export_personal
-from fedpfl.results.onnx import onnx
+from fedpfl.results.programs import onnx
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -137,8 +139,8 @@ def test_programs_have_the_recorded_accuracy(tmp_path, method, form):
     run = simulate(tmp_path, 2, method=method, num_server_rounds=1, **FEW_SAMPLES)
     (path,) = export_personal(run, [1] if method == "fedper" else None, form)
     assert path.name == f"{'client-00001' if method == 'fedper' else 'global'}{FORMS[form]}"
-    about = json.loads((path.parent / "about.json").read_text())
-    assert (about["method"], about["scaling"], about["input_shape"]) == (method, "pixels", [1, 8, 8])
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert (about["method"], about["scaling"], about["input-shape"]) == (method, "pixels", [1, 8, 8])
     config = Config.parse(run.config())
     x, y = federated_data(config.data, 2, config.run.seed).test(1)
     if form == "torchscript":
@@ -146,7 +148,7 @@ def test_programs_have_the_recorded_accuracy(tmp_path, method, form):
     else:
         runtime = pytest.importorskip("onnxruntime")
         outputs = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x.numpy()})[0]
-    assert right(outputs, y.numpy()) == pytest.approx(about["accuracies"]["1"])
+    assert right(outputs, y.numpy()) == pytest.approx(run.history().last_test()["1"])
 
 
 @pytest.mark.parametrize(
@@ -169,3 +171,52 @@ def test_without_its_packages_onnx_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(FedpflError, match=r"pip install 'fedpfl\[onnx\]'"):
         onnx(torch.nn.Identity(), torch.zeros(2, 3))
+
+
+def people():
+    """Return three clients whose features lie elsewhere and on other scales, and have gaps."""
+    rng, found = np.random.default_rng(0), {}
+    for place, name in ((1, "ann"), (5, "ben"), (3, "cat")):
+        x = rng.normal(size=(80, 3)) * [1, place, 3] + [2 * place, 0, 4]
+        y = np.where(x[:, 0] > 2 * place, "ill", "well")
+        x[::7, 2] = np.nan
+        found[name] = x.astype(np.float32), y
+    return found
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedavg"])
+@pytest.mark.parametrize("standardize", ["none", "client", "all"])
+def test_models_take_samples_as_the_data_have_them(elsewhere, method, standardize):
+    data, few = people(), {"model": "mlp", "num_server_rounds": 3, "workers": 0, "quiet": True}
+    run = fedpfl.run(method, data=data, standardize=standardize, impute="mean", **few)
+    runtime = pytest.importorskip("onnxruntime")
+    with run.objects():
+        rows = [federated_data(run._folder.parsed().data, 3, 1).arrays(client) for client in range(3)]
+    for number, (name, row) in enumerate(zip(data, rows, strict=True)):
+        x, y = row["x_test"], row["y_test"]
+        recorded = pytest.approx(run.clients.loc[(3, number), "accuracy"])
+        assert right(run.model(client=name)(torch.from_numpy(x)).detach().numpy(), y) == recorded
+        onnx_file, script = run.export("onnx", client=name)[0], run.export("torchscript", client=name)[0]
+        session = runtime.InferenceSession(onnx_file, providers=["CPUExecutionProvider"])
+        assert right(session.run(None, {"x": x})[0], y) == recorded
+        assert right(torch.jit.load(script)(torch.from_numpy(x)).detach().numpy(), y) == recorded
+        loaded = fedpfl.load_model(script.with_suffix(".safetensors"))
+        assert right(loaded.predict(x), y) == recorded
+        assert loaded.about["class-names"] == ["ill", "well"]
+        text = script.with_suffix(".json").read_text()
+        assert not any(other in text for other in data if other != name)
+
+
+def test_a_run_s_folder_alone_is_enough_to_load_and_export(elsewhere):
+    run = fedpfl.run("fedper", data=people(), standardize="client", impute="mean", model="mlp", num_server_rounds=1,
+                     state_dir="state", quiet=True, workers=0)  # fmt: skip
+    expected = run.model(client="ben").state_dict()
+    moved = shutil.copytree(run.path, elsewhere / "handed" / "over")
+    shutil.rmtree("state")
+    shutil.rmtree(run.path)
+    again = fedpfl.load(moved)
+    assert all(torch.equal(expected[name], array) for name, array in again.model(client="ben").state_dict().items())
+    assert again.export("torchscript", client="ben")[0].is_file()
+    shutil.rmtree(moved / "personal")
+    with pytest.raises(ConfigError, match=r"client = 'ben': has no stored state of run over in .*, and no model in"):
+        again.model(client="ben")

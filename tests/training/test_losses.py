@@ -164,7 +164,7 @@ def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
     plain = simulate(tmp_path, 4, run_name="plain", **settings)
     assert own.metrics()[-1]["personalised"] == plain.metrics()[-1]["personalised"]
     export_personal(own)
-    assert json.loads((own.path / "personal" / "about.json").read_text())["loss"] == "mse"
+    assert json.loads((own.path / "personal" / "client-00000.json").read_text())["loss"] == "mse"
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ def test_a_file_names_the_classes_and_the_answers_are_masks(tmp_path):
         str(tmp_path / "a.npz"), dataset="npz", device_models="always", state_dir=str(tmp_path / "state"),
         method="fedper",
     )  # fmt: skip
-    about = json.loads((run.path / "personal" / "about.json").read_text())
-    assert about["class_names"] == ["nothing", "standing", "lying"] and about["loss"] == SEGMENTATION
+    about = json.loads((run.path / "personal" / "client-00000.json").read_text())
+    assert about["class-names"] == ["nothing", "standing", "lying"] and about["loss"] == SEGMENTATION
     model = load_model(next(tmp_path.glob("state/*/client-00001")))
     assert model.predict(pixels[:2]).sum(1) == pytest.approx(np.ones((2, SIZE, SIZE)), abs=1e-5)
     assert np.shape(answers(model, pixels[:2])[1]["mask"]) == (SIZE, SIZE)

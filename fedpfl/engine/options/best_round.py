@@ -14,7 +14,7 @@ import numpy as np
 from ...client.state import ClientState
 from ...core.files import private_folder, write_atomically
 from ...results.earlier_run import BEST, EarlierRun
-from ...results.export import stored_rule
+from ...results.export import CLIENTS, stored_rule
 from ...results.history import History
 from ...results.record import Round
 from ...results.run_folder import RunFolder, personal_place
@@ -95,6 +95,8 @@ class BestRound(Listener):
         places = replace(self._config.run, state_dir=str(self._best / "state"), run_name="", resume=False)
         config = replace(self._config, run=places)
         kept = EarlierRun.copied(self._new, self._folder, config, number, state, self._lines)
+        if (self._folder.path / CLIENTS).is_file():
+            _link(self._folder.path / CLIENTS, self._new / CLIENTS)
         for client in rule.participants:
             key, trained = personal_place(kept.task(), client.id, int(state["personal_round"][client.id]))
             source = ClientState(self._config.run.state_dir, key, client.id).path(trained)

@@ -24,7 +24,7 @@ CLIENTS = 4
 SYNCHRONOUS = "synchronous"
 WAYS = {
     SYNCHRONOUS: {}, "over-selection": {"fraction-train": 0.75, "over-selection": 0.34},
-    "round-deadline": {"round-deadline-pace": 2.0, "round-deadline": 20.0},
+    "round-deadline": {"round-deadline": 20.0},
     "buffered": {"schedule": "buffered", "buffer-size": 3},
 }  # fmt: skip
 # How the slow board's worker is stopped and goes on.

@@ -71,11 +71,9 @@ class Clock:
         clock = cls()
         for module in (
             "engine.rounds",
-            "options.after_the_end.server",
             "flower.half_round",
             "flower.nodes",
             "flower.pace",
-            "flower.grid_transport",
         ):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock

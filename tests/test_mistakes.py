@@ -75,13 +75,11 @@ SETTINGS = {
     "run-name='a b'": "run-name = 'a b': must be letters, digits",
     "output-dir='/dev/null/x'": "output-dir = '/dev/null/x': cannot be written",
     "initial-weights='none.pt'": "none.pt': cannot be read on this machine (No such file or directory)",
-    "replay='none'": "replay = 'none': there is no such run in",
     "device-models='maybe'": "must be one of auto, always, never",
     # what does not fit together
     "early-stop=3": "early-stop = 3: needs validation-fraction and evaluate-every above 0",
     "feddecomp-lora-epochs=99 method='feddecomp'": "feddecomp-lora-epochs = 99: must be below local-epochs",
     "class-weights='balanced' loss='mse'": "class-weights = 'balanced': must be none for loss = mse",
-    "label-smoothing=0.1": "label-smoothing = 0.1: this setting was removed: loss takes a function of your own",
     "schedule='buffered' method='scaffold'": "schedule = 'buffered': must be synchronous for scaffold",
     "min-replies=50": "min-replies = 50: at most 2, the number of clients asked in a round",
     "classes-per-client=20 partitioner='pathological'": "classes-per-client = 20: must be at most 10, the number of cl",

@@ -108,16 +108,11 @@ class CommonSettings(TypedDict, total=False):
     buffer_size: int
     over_selection: float
     round_deadline: float
-    round_deadline_pace: float
-    drop_rate: float
     available_clients: str
-    replay: str
     new_nodes: Literal["ignore", "join"]
-    forget_after: int
     devices_model: str
     client_settings: str
     personalise: Literal["none", "local-train", "fine-tune"]
-    missed_timeout: float
     listeners: str
     client_timeout: float
     worker_memory: float

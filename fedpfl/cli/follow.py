@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import FedpflError
-from ..setup.options.after_the_end import MissedSettings
 from .run import COMPLETED, RunFailedError
 
 if TYPE_CHECKING:
@@ -116,8 +115,6 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequen
             pause, ask_at = ASK_SECONDS_AT_END, 0.0
         elif not ending and Version.of(summary) not in (ABSENT, old_summary):
             ending, pause, ask_at = True, ASK_SECONDS_AT_END, time.monotonic() + WIND_DOWN_SECONDS
-            if plan.config.of(MissedSettings).missed_timeout:
-                shown.show_step("waiting for clients that missed the end")
         if ended := link.ended():
             raise FedpflError(ended)
         if time.monotonic() >= ask_at:

@@ -143,7 +143,6 @@ def _run(
     from fedpfl.results.summary import summary
 
     folder.finish(rule, summary(folder))
-    options.afterwards(transport, server)
 
 
 def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:

@@ -36,9 +36,7 @@ class Wait:
 
     timeout: float  # seconds for all of them; who has not answered then has failed
     first: int | None = None  # replies without an error after which nobody else is waited for; None: all
-    # Seconds after which `least` replies are enough; and the same in medians of the last trainings' seconds. 0: none.
-    deadline: float = 0.0
-    pace: float = 0.0
+    deadline: float = 0.0  # seconds after which `least` replies are enough; 0: none
     least: int = 1
     keep: bool = False  # whether those that nobody waits for any longer are waited for with the next requests
 
@@ -100,10 +98,6 @@ class Transport(ABC):
     def newcomers(self) -> dict[int, Payload]:
         """Return how clients describe themselves that have connected since the last call, and were absent before."""
         return {}
-
-    def speaking(self, silent: Collection[int]) -> set[int]:
-        """Return which of some silent clients can be asked again, without waiting for any; all unless overridden."""
-        return set(silent)
 
     def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
         """Return the clients among which the first ``count`` to reply are, all unless overridden.

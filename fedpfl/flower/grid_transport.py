@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, MessageType
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from ..core.errors import LayoutError, printable
-from ..core.payload import Payload, probe
+from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..engine.transport import TRAIN, Fail, Request, Transport, Wait
+from ..engine.transport import Fail, Request, Transport, Wait
 from ..setup.config import Config
 from ..setup.options.participation import ParticipationSettings
 from .half_round import HalfRound
@@ -43,9 +41,6 @@ class FlowerTransport(Transport):
         # Clients that were absent at the start, if they may join; and the answers of those that have since connected.
         self._absent: set[int] = set()
         self._new: dict[int, Payload] = {}
-        # Questions to clients that were silent, with their times; and the seconds of each client's last training.
-        self._asked: dict[int, tuple[str, float]] = {}
-        self._seconds: dict[int, float] = {}
         # With Wait.keep: the half round that goes on, and the requests of which it makes messages.
         self._kept: tuple[HalfRound, dict[int, Request]] | None = None
 
@@ -99,28 +94,6 @@ class FlowerTransport(Transport):
         new, self._new = self._new, {}
         return new
 
-    def speaking(self, silent: Collection[int]) -> set[int]:
-        """Return the clients that have answered a question; ask the others one, without waiting."""
-        online = set(self._grid.get_node_ids())
-        asked = {client: question for client, (question, _) in self._asked.items()}
-        replies = list(self._grid.pull_messages(set(asked.values()))) if asked else []
-        answered = {reply.metadata.reply_to_message_id: not reply.has_error() for reply in replies}
-        found = {client for client in silent if answered.get(asked.get(client, ""))}
-        # A question can be lost, too.
-        again = time.monotonic() - self._check_after
-        self._asked = {
-            client: (question, at)
-            for client, (question, at) in self._asked.items()
-            if client in silent and question not in answered and at > again
-        }
-        unasked = sorted(set(silent) - found - self._asked.keys())
-        nodes = [node for client in unasked if (node := self._clients.get(client)) and node.id in online]
-        questions = [Message(to_content(probe()), node.id, MessageType.QUERY) for node in nodes]
-        sent = self._grid.push_messages(questions) if questions else ()
-        now = time.monotonic()
-        self._asked.update({node.client.id: (of, now) for node, of in zip(nodes, sent, strict=True) if of})
-        return found
-
     def _place(self, node: int, answer: Payload) -> None:
         number, metrics = int(answer.config["client"]), answer.metrics
         client = Client(number, int(metrics["train-samples"]), int(metrics["test-samples"]))
@@ -155,14 +128,9 @@ class FlowerTransport(Transport):
             return Message(content, node.id, request.kind, group_id=number)
 
         half = HalfRound(self._grid, self._clients, make, self.begin_round, fail, self._check_after)
-        if wait.pace and self._seconds:
-            usual = wait.pace * statistics.median(self._seconds.values())
-            wait = replace(wait, deadline=min(wait.deadline or usual, usual))
         if wait.keep:
             self._kept = half, by_client
         yield from self._read(half.replies(list(by_client), wait), fail)
-        if requests and requests[0].kind == TRAIN:
-            self._seconds.update(half.seconds)
 
     def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[tuple[Client, Payload]]:
         for client, reply in replies:

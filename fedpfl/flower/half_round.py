@@ -66,13 +66,11 @@ class HalfRound:
         self._present: set[int] = set()
         # Replies that came after the last that was waited for.
         self._held: dict[int, Message] = {}
-        # Seconds from a client's message to its reply.
-        self.seconds: dict[int, float] = {}
 
     def replies(self, clients: Iterable[int], wait: Wait) -> Iterator[tuple[Client, Message]]:
         """Send clients their messages; yield (client, reply) in client order, each as soon as its turn has come.
 
-        Clients that work on a message from an earlier call get no other one. ``wait.pace`` counts for nothing here.
+        Clients that work on a message from an earlier call get no other one.
         """
         self._present = set(self._grid.get_node_ids())
         self._resends = {}
@@ -141,7 +139,6 @@ class HalfRound:
                     self._away[client] = reply, time.monotonic() + self._check_after
                     continue
             found[client] = reply
-            self.seconds[client] = time.monotonic() - self._sent_at[client]
             self._close(client)
         for client, (reply, until) in list(self._away.items()):
             if client not in self._sent_at or self._send_again(client, "its node was away"):

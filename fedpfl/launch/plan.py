@@ -19,11 +19,11 @@ from ..data import with_partitioner
 from ..data.partitioners import without_auto
 from ..methods import discover
 from ..models import require_known
-from ..results.run_folder import RunFolder, find_run
+from ..results.run_folder import RunFolder
 from ..setup.all_settings import absolute_places, check_keys, know_method
 from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseSettings
-from ..setup.options.participation import ParticipationOption, ParticipationSettings
+from ..setup.options.participation import ParticipationOption
 from ..setup.options.virtual_time import VirtualTimeOption
 from ..training.device import require_device
 
@@ -110,8 +110,6 @@ def prepare(
         from ..results.earlier_run import EarlierRun
 
         decided["continue-from"] = str(EarlierRun.continued(config).path)
-    if replay := config.of(ParticipationSettings).replay:
-        decided["replay"] = str(find_run(replay, Path(config.run.output_dir), "replay").path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})

@@ -34,7 +34,7 @@ def summarise(done: Round) -> dict[str, Any]:
     ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
     samples where the metric is such a ratio, else the mean over clients.
     ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
-    ``asked``, ``late``, ``dropped``, ``forgotten``, ``joined`` and ``offline`` are the clients of a :class:`Round`, and
+    ``asked``, ``late``, ``joined`` and ``offline`` are the clients of a :class:`Round`, and
     ``seconds_virtual`` and ``joules`` (with ``devices-model``) its numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
@@ -73,8 +73,7 @@ def summarise(done: Round) -> dict[str, Any]:
         line["privacy"] = done.privacy
     if done.asked is not None:
         line["asked"] = done.asked
-    present = {"late": done.late, "dropped": done.dropped, "forgotten": done.forgotten, "joined": done.joined,
-               "offline": done.offline}  # fmt: skip
+    present = {"late": done.late, "joined": done.joined, "offline": done.offline}
     line.update({name: clients for name, clients in present.items() if clients})
     virtual = {"seconds_virtual": done.seconds_virtual, "joules": done.joules}
     line.update({name: round(number, 4) for name, number in virtual.items() if number is not None})

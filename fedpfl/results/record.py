@@ -18,12 +18,10 @@ class Round:
     evaluated: dict[int, dict[str, float]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # why clients did not answer, by client id
     # clients, where they follow from more than seed and round: those asked to train, and of them those that nobody
-    # waited for; those that are not asked because they were silent; those that are here for the first time; and those
-    # that are not asked because they have no network at this hour
+    # waited for; those that are here for the first time; and those that are not asked because they have no network at
+    # this hour
     asked: list[int] | None = None
     late: list[int] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)  # asked, and drawn to drop out
-    forgotten: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
     offline: list[int] = field(default_factory=list)
     seconds_train: float = 0.0  # wall time of each half, messages included

@@ -46,7 +46,6 @@ FORMS = {
     "dice; and of functions MODULE:NAME",
     "choose-by": "accuracy, loss, or one of metrics",
     "run-name": "a new folder's name", "continue-from": "a run: its name in output-dir, or its folder",
-    "replay": "a run: its name in output-dir, or its folder",
     "tokenizer": "a tokenizer.json of Hugging Face, or MODULE:NAME",
     "label-column": "a column", "client-column": "a column", "split-column": "a column", "time-column": "a column",
     "window-column": "a column", "ignore-columns": "a list of columns",

@@ -113,11 +113,11 @@ def test_a_disturbed_run_ends_as_if_nothing_had_happened(home, tmp_path, undistu
 @pytest.mark.chaos
 @pytest.mark.xdist_group("flower")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_who_joins_and_falls_silent_by_chance_is_recorded_and_a_replay_has_the_same_bits(home, seed):
+def test_who_joins_and_falls_silent_by_chance_is_recorded(home, seed):
     rng = random.Random(f"joins {seed}")
     settings = " ".join(f"{key}={json.dumps(value)}" for key, value in {**WORK, "num-server-rounds": 8}.items())
     places = f'output-dir="{home.runs}" state-dir="{home.path / "state"}"'
-    loose = 'min-clients=2 node-timeout=15.0 new-nodes="join" round-deadline=4.0 forget-after=1 check-after=5.0'
+    loose = 'min-clients=2 node-timeout=15.0 new-nodes="join" round-deadline=4.0 check-after=5.0'
     process = home.start("up", "--json", "--devices", "3", "-c", f'{settings} {places} {loose} run-name="run"')
     late = ("flower-supernode", "partition-id=2 ")
     wait_for(lambda: home.find(*late), process)
@@ -133,9 +133,6 @@ def test_who_joins_and_falls_silent_by_chance_is_recorded_and_a_replay_has_the_s
     lines = [json.loads(line) for line in (home.runs / "run" / "metrics.jsonl").read_text().splitlines()]
     assert 2 not in lines[0]["asked"]
     assert [line["joined"] for line in lines if line.get("joined")] == [[2]]
-    home.carry_out("run", "--workers", "2", "-c", f'{settings} {places} replay="run" run-name="again"')
-    weights = [(home.runs / name / "global.safetensors").read_bytes() for name in ("run", "again")]
-    assert weights[0] == weights[1]
 
 
 def test_seeds_cover_every_part_and_say_always_the_same():

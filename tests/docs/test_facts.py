@@ -173,7 +173,7 @@ def test_the_columns_of_the_frames_are_those_of_the_page():
     trained = {f"trained-{name}": number for name, number in scores.items()}
     tested = {f"{of}-{name}": n for of in ("personalised", "validation", "global") for name, n in scores.items()}
     done = Round(
-        1, {0: {"train-loss": 0.5, **trained}}, {0: tested}, {1: "away"}, asked=[0, 1], late=[1], forgotten=[2],
+        1, {0: {"train-loss": 0.5, **trained}}, {0: tested}, {1: "away"}, asked=[0, 1], late=[1],
         joined=[0], offline=[3], seconds_virtual=1.0, joules=2.0, bytes_evaluation_only=8,
         privacy={"epsilon": 1.0, "delta": 1e-5},
     )  # fmt: skip

@@ -180,7 +180,7 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
         ({"buffer-size": 3}, *2 * ["buffer-size does nothing with schedule = synchronous"]),
         ({"buffer-size": 3, "schedule": "buffered", "method": "fedavg"}, "", ""),
         ({"round-deadline": 9.0}, "round-deadline does nothing: a simulation measures no time without devices", ""),
-        ({"round-deadline-pace": 2.0, "devices-model": "bench.toml"}, "", ""),
+        ({"round-deadline": 2.0, "devices-model": "bench.toml"}, "", ""),
     ],
 )
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):

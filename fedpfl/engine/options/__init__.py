@@ -7,7 +7,7 @@ from functools import partial
 
 from ...results.run_folder import RunFolder
 from ...setup.config import Config
-from ...setup.options.after_the_end import BestRoundOption, MissedOption, PersonaliseOption
+from ...setup.options.after_the_end import BestRoundOption, PersonaliseOption
 from ...setup.options.buffered import BufferedOption, BufferedSettings
 from ...setup.options.client_settings import ClientSettingsOption
 from ...setup.options.diagnostics import DiagnosticsOption
@@ -94,11 +94,3 @@ def loop(config: Config) -> Callable[..., RoundLoop]:
     from .buffered import BufferedLoop
 
     return partial(BufferedLoop, config.of(BufferedSettings).buffer_size)
-
-
-def afterwards(transport: Transport, server: Server) -> None:
-    """Do what follows once the results are written."""
-    if server.config.wants(MissedOption):
-        from .after_the_end import wait_for_missed
-
-        wait_for_missed(transport, server)

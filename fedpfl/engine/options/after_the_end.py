@@ -6,8 +6,7 @@ missed its last test, are tested with the arrays of its end; a device writes its
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any
@@ -22,18 +21,13 @@ from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.assembly import extras_of, make_rule
 from ...setup.config import Config
-from ...setup.options.after_the_end import MissedSettings, PersonaliseSettings
+from ...setup.options.after_the_end import PersonaliseSettings
 from ...setup.options.participation import ParticipationSettings
 from ..agreement import Agreement, agree_with
-from ..listener import Server
 from ..rounds import RoundLoop
 from ..transport import EVALUATE, TRAIN, Transport, Wait
 
 logger = getLogger("flwr")
-
-
-# How often it is looked for clients that have come back.
-LOOK_SECONDS = 2.0
 
 
 def personalise(transport: Transport, config: Config) -> RunFolder:
@@ -47,7 +41,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
             words = "fedpfl: %s is not finished: clients get the arrays of its round %d of %d"
             logger.log(WARNING, words, folder.path.name, last, folder.config()["num-server-rounds"])
         task = folder.described()
-        # Who is not there is not waited for beyond node-timeout, but may come within missed-timeout.
+        # Who is not there is not waited for beyond node-timeout.
         anybody = replace(config, run=replace(config.run, min_clients=config.run.min_clients or 1))
         anybody = anybody.put(replace(config.of(ParticipationSettings), new_nodes="join"))
         found = transport.find_clients(anybody, task["state_key"], task.get("identities"))
@@ -56,7 +50,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         rule = _rule(config, agreed, task, stored)
         loop = _Afterwards.of(config, folder, rule, extras_of(config, agreed.model, agreed.sharing))
         there = {client.id: client for client in agreed.clients if not client.absent}
-        missed = [there.get(client.id, client) for client in loop.missed(folder)]
+        missed = [there[client.id] for client in loop.missed(folder) if client.id in there]
         new = [client for client in there.values() if client.id not in folder.history().clients()]
         if new and not rule.one_model:
             allowed = "makes a model for each client and has none for new ones"
@@ -64,15 +58,13 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
                 raise ConfigError("method", config.method.name, allowed)
             logger.log(WARNING, "fedpfl: %s %s", config.method.name, allowed)
             new = []
-        if not config.of(MissedSettings).missed_timeout:
-            missed = [client for client in missed if client.id in there]
         if not missed and not new:
             raise FedpflError(
                 f"{folder.path.name}: nothing to do: every connected client was already tested at the end of this run"
             )
         answers = {
             "new": loop.ask(transport, new, last + 1, TRAIN),
-            "missed": loop.catch_up(transport, missed, last, there),
+            "missed": loop.ask(transport, missed, last, EVALUATE),
         }
         failed = _note(folder, config, answers)
         if not any(done.evaluated for done in answers.values()):
@@ -80,31 +72,17 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
     return folder
 
 
-def wait_for_missed(transport: Transport, server: Server) -> None:
-    """Once a run is over, test the clients that missed its last test as they come back, within ``missed-timeout``."""
-    config, folder = server.config, server.folder
-    loop = _Afterwards.of(config, folder, server.rule, server.extras)
-    if missed := loop.missed(folder):
-        words = "fedpfl: clients that missed the end, for whom the server waits up to %g s: %s"
-        logger.log(INFO, words, loop.timeout, ", ".join(str(client.id) for client in missed))
-        _note(folder, config, {"missed": loop.catch_up(transport, missed, folder.history().last_round)})
-
-
 class _Afterwards(RoundLoop):
     """Asks clients with the arrays of a run's end."""
-
-    timeout: float  # seconds for clients that come back
 
     @classmethod
     def of(cls, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> _Afterwards:
         """Return the loop of a run that is over."""
         task = folder.task()
-        made = cls(
+        return cls(
             rule, config.run, task["state_key"], extras, counted=config.training.kind.counted,
             several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
         )  # fmt: skip
-        made.timeout = config.of(MissedSettings).missed_timeout
-        return made
 
     def ask(self, transport: Transport, clients: Sequence[Client], number: int, kind: str) -> Round:
         """Send clients their messages; return what they answered as a round's tests."""
@@ -119,22 +97,6 @@ class _Afterwards(RoundLoop):
         tests = history.tests().get(history.last_round, {}) if self.settings.test_at == "end" else {}
         missed = history.clients() - {int(client) for client in tests}
         return [client for client in self.rule.participants if client.id in missed]
-
-    def catch_up(self, transport: Transport, missed: Sequence[Client], last: int, there: Collection[int] = ()) -> Round:
-        """Test clients that missed the last round's test: those that are there at once, others as they come back."""
-        until = time.monotonic() + self.timeout
-        done = self.ask(transport, [client for client in missed if client.id in there], last, EVALUATE)
-        away = {client.id: client for client in missed if client.id not in there}
-        while away and time.monotonic() < until:
-            transport.begin_round()
-            transport.newcomers()
-            if back := [away.pop(client) for client in sorted(transport.speaking(away))]:
-                answered = self.ask(transport, back, last, EVALUATE)
-                done.evaluated.update(answered.evaluated)
-                done.failed.update(answered.failed)
-            else:
-                time.sleep(LOOK_SECONDS)
-        return done
 
 
 def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> dict[int, str]:

@@ -72,8 +72,7 @@ class BufferedLoop(RoundLoop):
     def train(self, transport: Transport, number: int) -> list[Client]:
         """Ask clients that are free, and combine the first replies of all that train."""
         rule, done, pending = self.rule, self.round, self._trainings
-        line = self.attendance.recorded(number)
-        asked = self._draw(number) if line is None else [rule.clients[client] for client in line.get("asked", ())]
+        asked = self._draw(number)
         self.begin(number, asked)
         self._test_first(transport, number)
         done.asked = [client.id for client in asked]
@@ -84,12 +83,11 @@ class BufferedLoop(RoundLoop):
             pending[client.id] = Started(number, start, ready.get(client.id, self._now + client.train_samples))
         count = min(self._size, len(pending))
         due = {client: one.due for client, one in pending.items()}
-        taken = transport.first(due, count) if line is None else line["clients"]
-        self.attendance.require_counted(number, due.keys(), "does not train")
+        taken = transport.first(due, count)
         self._now = sorted(due.values())[count - 1]
         if clock is not None:
             clock.now = max(clock.now, self._now)
-        wait = Wait(self.settings.round_timeout, count if line is None else None, keep=True)
+        wait = Wait(self.settings.round_timeout, count, keep=True)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
         self.combine(number, transport.replies(self._all_requests(sorted(taken)), wait, self.fail))

@@ -7,7 +7,6 @@ device receives messages one after the other, computes for one client at a time,
 from __future__ import annotations
 
 import hashlib
-import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -121,10 +120,6 @@ class Clock:
         if keep:
             self._free = free
         return found
-
-    def pace(self) -> int:
-        """Return the median time of the clients' last trainings, 0 before the first."""
-        return round(statistics.median(self._last.values())) if self._last else 0
 
     def count_bytes(self, down: int, messages: int, up: int, replies: int) -> None:
         """Note the bytes of a round's messages and replies: the mean is what each has."""

@@ -54,8 +54,7 @@ class TimedParticipation(Participation):
 
     def in_time(self, transport: Transport, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
         """Return the clients whose replies come in time."""
-        limits = [round(wait.deadline * SECOND), round(wait.pace * self.clock.pace())]
-        limit = min(filter(None, limits), default=None)
+        limit = round(wait.deadline * SECOND) or None
         due = {client: moment - self.clock.now for client, moment in self.clock.due(asked, TRAIN).items()}
         count = len(asked) if wait.first is None else wait.first
         found = first_in_time(due, count, limit, wait.least)
@@ -66,7 +65,6 @@ class TimedParticipation(Participation):
     def trained(self, done: Round, chosen: Sequence[Client]) -> None:
         """Note who was not waited for, and how long it took."""
         super().trained(done, chosen)
-        chosen = [client for client in chosen if client.id not in done.dropped]
         answered = done.trained.keys() | done.failed.keys()
         # Replies to tests have next to no bytes.
         self.clock.count_bytes(done.bytes_down, self._messages + len(answered), done.bytes_up, len(done.trained))
@@ -83,7 +81,7 @@ class TimedParticipation(Participation):
         return found
 
     def end(self, done: Round, chosen: Sequence[Client], answered: Collection[int]) -> None:
-        """Count silent rounds, and note the round's time."""
+        """Note the round's time."""
         done.seconds_virtual, done.joules = self.clock.end()
         super().end(done, chosen, answered)
 

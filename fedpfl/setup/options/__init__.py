@@ -6,7 +6,7 @@ client is called in ``client/options/__init__.py``, what it does on the server i
 
 from __future__ import annotations
 
-from .after_the_end import BestRoundOption, DeviceModelOption, MissedOption, PersonaliseOption
+from .after_the_end import BestRoundOption, DeviceModelOption, PersonaliseOption
 from .buffered import BufferedOption
 from .client_settings import ClientSettingsOption
 from .diagnostics import DiagnosticsOption
@@ -42,7 +42,6 @@ OPTIONS = (
     ClientSettingsOption,
     PersonaliseOption,
     DeviceModelOption,
-    MissedOption,
     BestRoundOption,
     ListenersOption,
     WorkerLimitsOption,

@@ -62,31 +62,3 @@ class BestRoundOption(Option):
     def wanted(self, config: Any) -> bool:
         """Return whether there are validation samples."""
         return config.data.validation_fraction > 0  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class MissedSettings:
-    """How long a finished run waits for clients that missed its end."""
-
-    missed_timeout: float = setting(
-        0.0,
-        "Over Flower, seconds to wait after the last round for clients that missed its test. 0: do not wait; "
-        "`fedpfl personalise` serves them later.",
-        minimum=0,
-        tags="free idle",
-    )
-
-
-class MissedOption(Option):
-    """Waits for clients that missed the last test."""
-
-    title = "Missed tests"
-    Settings = MissedSettings
-    at_server = True
-
-    def check(self, config: Any) -> None:
-        """Refuse to wait for tests that there are none of."""
-        over = config.of(PersonaliseSettings).on
-        if config.run.test_at == "start" and self.settings.missed_timeout and not over:
-            allowed = "must be 0 with test-at = start: no client is tested at the end; use `fedpfl personalise`"
-            raise ConfigError("missed-timeout", self.settings.missed_timeout, allowed)

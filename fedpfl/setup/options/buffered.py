@@ -49,9 +49,9 @@ class BufferedOption(Option):
         others = {
             "dp-noise-multiplier": config.of(PrivacySettings).on,
             "evaluate-global": config.of(EvaluateGlobalSettings).evaluate_global,
-            "over-selection": who.over_selection, "forget-after": who.forget_after, "drop-rate": who.drop_rate,
+            "over-selection": who.over_selection,
             "available-clients": who.available_clients,
-            "round-deadline": who.round_deadline, "round-deadline-pace": who.round_deadline_pace,
+            "round-deadline": who.round_deadline,
             "test-at = start": run.test_at == "start",
             "min-replies above buffer-size": run.min_replies > self.settings.buffer_size,
         }  # fmt: skip

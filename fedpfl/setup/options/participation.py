@@ -28,26 +28,10 @@ class ParticipationSettings:
         minimum=0,
         tags="free",
     )
-    round_deadline_pace: float = setting(
-        0.0,
-        "Like round-deadline, as a multiple of the median duration of the clients' last trainings. 0: none.",
-        minimum=0,
-        tags="free",
-    )
-    drop_rate: float = setting(
-        0.0,
-        "Probability that an asked client drops out of the round; at least min-replies stay.",
-        minimum=0,
-        maximum=0.99,
-    )
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them.",
         tags="place file server",
-    )
-    replay: str = setting(
-        "",
-        "Run whose participation to repeat: each round asks the clients whose replies counted there.",
     )
     new_nodes: str = setting(
         "ignore",
@@ -55,16 +39,10 @@ class ParticipationSettings:
         "round (join), or not.",
         choices=("ignore", "join"),
     )
-    forget_after: int = setting(
-        0,
-        "Consecutive rounds without an answer after which a client is no longer asked, over Flower until it answers "
-        "a check. 0: it is asked in every round.",
-        minimum=0,
-    )
 
 
 class ParticipationOption(Option):
-    """Asks more clients than are needed, waits less long, forgets silent ones, lets absent ones join, or replays."""
+    """Asks more clients than are needed, waits less long, or lets absent ones join."""
 
     title = "Who takes part"
     Settings = ParticipationSettings
@@ -76,8 +54,6 @@ class ParticipationOption(Option):
         if who.new_nodes != ParticipationSettings.new_nodes and not task.real:
             why = "all clients of a simulation are there from the start"
             found.append(f"new-nodes = {who.new_nodes} does nothing: {why}")
-        if not (task.real or who.replay or config.of(VirtualTimeSettings).devices_model):
-            timed = {"round-deadline": who.round_deadline, "round-deadline-pace": who.round_deadline_pace}
-            why = "does nothing: a simulation measures no time without devices-model"
-            found += [f"{key} {why}" for key, value in timed.items() if value]
+        if who.round_deadline and not (task.real or config.of(VirtualTimeSettings).devices_model):
+            found.append("round-deadline does nothing: a simulation measures no time without devices-model")
         return found

@@ -12,7 +12,6 @@ from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
 from fedpfl.core.server_view import new_clients
-from fedpfl.flower.messages import from_content
 from fedpfl.results.earlier_run import EarlierRun
 from fedpfl.results.export import personal_models
 from fedpfl.results.new_clients import try_new_clients
@@ -130,66 +129,21 @@ def test_clients_of_a_run_that_was_not_finished_get_the_arrays_that_there_are(tm
     assert EarlierRun(folder.path).personalised()["new"]["each"]
 
 
-class Away(Devices):
-    """Node 1 is away from the last training to the third look for nodes after the last test."""
-
-    looks = 0
-
-    def get_node_ids(self):
-        last = [kind for kind, *_, content, _ in self.log if from_content(content).config.get("round") == 2]
-        self.looks += "evaluate" in last
-        return [node for node in super().get_node_ids() if node != 101 or not last or self.looks > 3]
-
-    def push_messages(self, messages):
-        there = set(self.get_node_ids())
-        return [super(Away, self).push_messages([m])[0] if m.metadata.dst_node_id in there else "" for m in messages]
-
-
 @pytest.fixture
 def clock(monkeypatch):
     return Clock.of_the_server(monkeypatch)
 
 
-def test_the_server_waits_for_a_device_that_missed_the_end(tmp_path, clock):
-    values = settings(tmp_path, new_clients=0.0, missed_timeout=60.0)
-    grid = Away(CLIENTS, values)
-    folder = run_federation(grid, values)
-    assert "1" not in folder.metrics()[-1]["personalised"]["each"]
-    assert folder.finished
-    found = EarlierRun(folder.path).personalised()
-    assert (list(found["missed"]["each"]), found["failed"]) == (["1"], {})
-    assert [(kind, client) for kind, client, *_ in grid.log][-2:] == [("query", 1), ("evaluate", 1)]
-    assert load_model(model_of(tmp_path, 1)).about["round"] == 2
-    assert clock.slept[-1] < 60
-
-
-def test_the_server_waits_no_longer_than_it_is_told(tmp_path, clock):
-    values = settings(tmp_path, new_clients=0.0, missed_timeout=60.0)
-    grid = Away(CLIENTS, values)
-    grid.looks = -1000
-    folder = run_federation(grid, values)
-    assert sum(clock.slept[-30:]) == 60
-    assert not (folder.path / "personalised.jsonl").exists()
-
-
-def test_a_device_that_was_away_may_come_while_others_are_personalised(tmp_path, clock):
+def test_a_device_that_was_away_is_tested_when_it_is_there_again(tmp_path, clock):
     def away(kind, client, payload):
         if (kind, client, payload.config.get("round")) in [("evaluate", 1, 2), ("evaluate", 3, 2)]:
             raise FedpflError("switched off")
 
     values = settings(tmp_path, new_clients=0.0)
     folder = run_federation(Devices(CLIENTS, values, intercept=away), values)
-    later = type("Later", (Devices,), {"get_node_ids": lambda grid: [100, 101, 103] if clock.now - now > 20 else [101]})
-    now = clock.now
-    afterwards(later, {**values, "node-timeout": 10.0, "missed-timeout": 100.0})
-    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1", "3"]
-    with pytest.raises(FedpflError, match="run: no client came back"):
-        afterwards(Devices, {**values, "node-timeout": 10.0, "missed-timeout": 4.0}, there=[0])
-
-
-def test_nobody_is_waited_for_where_tests_come_first(tmp_path):
-    with pytest.raises(ConfigError, match=r"missed-timeout = 5.0: must be 0 with test-at = start"):
-        Config.parse(settings(tmp_path, missed_timeout=5.0, test_at="start"))
+    later = type("Later", (Devices,), {"get_node_ids": lambda grid: [101]})
+    afterwards(later, {**values, "node-timeout": 10.0})
+    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1"]
 
 
 def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(tmp_path):

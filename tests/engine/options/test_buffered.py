@@ -1,4 +1,4 @@
-"""Buffered rounds: FedBuff's own computation, the same bits after a resume and in a replay, and what is refused."""
+"""Buffered rounds: FedBuff's own computation, the same bits after a resume, and what is refused."""
 
 from __future__ import annotations
 
@@ -109,12 +109,6 @@ def test_a_resumed_run_goes_on_with_the_trainings_on_their_way(tmp_path, monkeyp
         run(tmp_path / "parts")
     monkeypatch.setattr(rounds.RoundLoop, "run_round", real)
     assert outcome(run(tmp_path / "parts", resume=True)) == whole
-
-
-def test_a_replay_has_the_same_bits(tmp_path):
-    first = run(tmp_path / "first")
-    again = run(tmp_path / "again", replay=str(first.path))
-    assert outcome(again) == outcome(first)
 
 
 @pytest.mark.parametrize(("settings", "words"), [

@@ -13,11 +13,10 @@ from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine import rounds
+from fedpfl.engine import options, rounds
 from fedpfl.engine.options.clock import SECOND, Clock, exchange, first_in_time
 from fedpfl.engine.options.devices import Device, DevicesModel, back_online, read_bench
 from fedpfl.engine.options.virtual_time import TimedParticipation
-from fedpfl.engine.rounds import RoundLoop
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Transport
 from fedpfl.results.run_folder import RunFolder
@@ -84,8 +83,7 @@ def loop(devices=BOARDS, starts_at=0.0, server_seconds=0.0, **settings):
     attendance.clock = Clock(
         DevicesModel(devices, starts_at, server_seconds), lambda client: config.training, BYTES, BYTES
     )
-    make = config.last("loop", None)
-    return (make(config) if make else RoundLoop)(rule, config.run, "key", attendance=attendance)
+    return options.loop(config)(rule, config.run, "key", attendance=attendance)
 
 
 def played(made, rounds=2):
@@ -140,12 +138,6 @@ def test_a_deadline_by_hand() -> None:
     assert played(loop(round_deadline=6.0, evaluate_every=2), 1) == [([0], [1, 2], 6.0)]
     assert played(loop(round_deadline=6.0, min_replies=2, evaluate_every=2), 1) == [([0, 1], [2], 7.5)]
     assert played(loop(round_deadline=60.0, evaluate_every=2), 1) == [([0, 1, 2], [], 15.0)]
-
-
-def test_a_deadline_by_pace_by_hand() -> None:
-    # The median of round 1's trainings is 7.5 s; half as much again is 11.25 s.
-    made = loop(round_deadline_pace=1.5, evaluate_every=3, num_server_rounds=3)
-    assert played(made) == [([0, 1, 2], [], 15.0), ([0, 1], [2], 11.25)]
 
 
 def test_buffered_rounds_by_hand() -> None:

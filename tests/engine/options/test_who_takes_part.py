@@ -1,4 +1,4 @@
-"""Clients that drop out of rounds, that are there in some rounds alone, or that the user chooses."""
+"""Clients that are there in some rounds alone, or that the user chooses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.core.rng import generator
 from fedpfl.engine.options.available import check
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
@@ -19,37 +18,6 @@ GIVEN = {"method": "fedper", "local_epochs": 1, "num_server_rounds": 3, **FEW_SA
 
 def column(folder, name):
     return [line.get(name, []) for line in folder.metrics()]
-
-
-def shared(folder):
-    return (folder.path / "global.safetensors").read_bytes()
-
-
-def test_drop_outs_follow_from_seed_client_and_round(tmp_path):
-    run = simulate(tmp_path, 6, drop_rate=0.4, **GIVEN)
-    seed = run.config()["seed"]
-    wanted = [[i for i in range(6) if generator(seed, "drop out", i, of).random() < 0.4] for of in (1, 2, 3)]
-    assert sum(map(len, wanted)) > 0 and column(run, "dropped") == wanted
-    assert column(run, "clients") == [[i for i in range(6) if i not in dropped] for dropped in wanted]
-    assert column(run, "asked") == [[*range(6)]] * 3 and column(run, "late") == [[]] * 3
-    assert all(len(line["personalised"]["each"]) == 6 for line in run.metrics())
-    again = simulate(tmp_path / "again", 6, LocalGrid, drop_rate=0.4, **GIVEN)  # over Flower
-    assert column(again, "dropped") == wanted and shared(again) == shared(run)
-    replay = simulate(tmp_path / "replay", 6, replay=str(run.path), **GIVEN)
-    assert column(replay, "dropped") == wanted and shared(replay) == shared(run)
-
-
-def test_as_many_stay_as_must_reply(tmp_path):
-    run = simulate(tmp_path, 4, drop_rate=0.99, min_replies=3, **GIVEN)
-    assert [len(clients) for clients in column(run, "clients")] == [3] * 3
-
-
-def test_over_selection_replaces_drop_outs(tmp_path):
-    given = {"fraction_train": 0.5, "over_selection": 1.0, "drop_rate": 0.3}
-    run = simulate(tmp_path, 6, **given, **GIVEN)
-    for line in run.metrics():
-        assert len(line["clients"]) == min(3, 6 - len(line.get("dropped", [])))
-        assert sorted([*line["clients"], *line.get("late", []), *line.get("dropped", [])]) == [*range(6)]
 
 
 def test_a_file_says_who_is_there(tmp_path):
@@ -70,11 +38,13 @@ def test_a_function_chooses(tmp_path):
 
     with as_setting("available-clients", largest) as text:
         run = simulate(tmp_path, 4, available_clients=text, **GIVEN)
+        again = simulate(tmp_path / "again", 4, LocalGrid, available_clients=text, **GIVEN)  # over Flower
+        values = federation(tmp_path / "workers", 4, available_clients=text, **GIVEN)
+        workers = run_federation(SimulationTransport(Config.parse({**values, "num-clients": 4}), workers=2), values)
+    assert column(again, "clients") == column(workers, "clients") == column(run, "clients")
     samples = [train for train, _ in run.task()["samples"]]
     wanted = sorted(range(4), key=lambda i: -samples[i])
     assert column(run, "clients") == [sorted(wanted[:of]) for of in (1, 2, 3)]
-    replay = simulate(tmp_path / "replay", 4, replay=str(run.path), **GIVEN)
-    assert shared(replay) == shared(run)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +95,5 @@ def test_it_is_checked_before_anything_starts(tmp_path):
         values = federation(tmp_path, 2, available_clients=text, **GIVEN)
         with pytest.raises(ConfigError, match="available-clients"):
             check(Config.parse(values))
-    for key, value in (("drop-rate", 0.1), ("available-clients", "there.csv")):
-        with pytest.raises(ConfigError, match=f"cannot be combined with {key}"):
-            Config.parse({"method": "fedavg", "schedule": "buffered", key: value})
-
-
-def test_workers_change_nothing(tmp_path):
-    values = federation(tmp_path, 6, drop_rate=0.4, **GIVEN)
-    transport = SimulationTransport(Config.parse({**values, "num-clients": 6}), workers=2)
-    run = run_federation(transport, values)
-    assert shared(run) == shared(simulate(tmp_path / "other", 6, drop_rate=0.4, **GIVEN))
+    with pytest.raises(ConfigError, match="cannot be combined with available-clients"):
+        Config.parse({"method": "fedavg", "schedule": "buffered", "available-clients": "there.csv"})

@@ -36,7 +36,7 @@ from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseOption
 from ..setup.options.privacy import PrivacySettings
 from ..training.device import require_device
-from ..training.loop import Score, evaluate, run_phase
+from ..training.loop import Score, evaluate, run_phase, sharing_steps
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
 from .answers import answer_once
@@ -199,11 +199,16 @@ class Engine:
         training = Training(state, local, method, (), {}, None, started, given)
         for option in self.parts:
             training = option.begin(training)
+        return training._replace(phases=self.schedule(local))
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Return the phases of a client's round, which share ``local-steps``."""
+        method, training = self.config.method, self.config.training
         phases = method.schedule(local)
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
-        return training._replace(phases=phases)
+        return sharing_steps(phases, len(local.samples.y), training) if training.local_steps else phases
 
     def end_training(
         self, training: Training, losses: Sequence[float], taken: Callable[[], Taken | None] = lambda: None

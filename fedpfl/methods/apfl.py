@@ -53,7 +53,8 @@ class APFL(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Let α step, then train w and v for E epochs."""
-        training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=self.loss_of_both)
+        both = self.loss_of_both  # of w and of v: two gradients
+        training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=both, gradients=2)
         if not self.settings.adaptive:
             return [training]
         batch = local.draw(self.training.batch_size, "batch for alpha")

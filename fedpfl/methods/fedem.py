@@ -64,7 +64,9 @@ class FedEM(Method):
         q = F.softmax(pi.log()[:, None] - losses, dim=0)
         pi.copy_(q.mean(dim=1))
         loss = weighted_loss(q, self.training.criterion)
-        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
+        return [
+            Phase(train=everything, epochs=self.training.local_epochs, loss=loss, gradients=self.settings.components)
+        ]
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return Σ_m π_m·softmax_m, as log-probabilities."""

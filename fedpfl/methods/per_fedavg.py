@@ -61,6 +61,7 @@ class PerFedAvg(Method):
                 gradient=self.meta_gradient,
                 batch_size=self.batches * self.training.batch_size,
                 learning_rate=self.settings.beta,
+                gradients=4 if self.settings.gradient == "hessian-free" else 2,
             )
         ]
 

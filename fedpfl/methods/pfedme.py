@@ -46,8 +46,8 @@ class PFedMe(KeepsTrained):
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs on w; each step renews θ."""
         refresh_twin(local.model)
-        epochs = self.training.local_epochs
-        return [Phase(train=excluding(in_twin), epochs=epochs, gradient=self.envelope_gradient)]
+        epochs, steps = self.training.local_epochs, self.settings.steps
+        return [Phase(train=excluding(in_twin), epochs=epochs, gradient=self.envelope_gradient, gradients=steps)]
 
     def envelope_gradient(
         self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]

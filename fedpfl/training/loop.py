@@ -8,6 +8,7 @@ read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Callable, ContextManager, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -147,17 +148,37 @@ def set_training(model: nn.Module, modules: Sequence[nn.Module]) -> None:
 
 
 def epochs_of(count: int, phase: Phase, settings: TrainingSettings, modules: Sequence[nn.Module]) -> list[list[int]]:
-    """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
+    """Return the sizes of the batches of each epoch; with ``steps`` the last one may be a part of an epoch."""
     sizes = batch_sizes(count, phase.batch_size or settings.batch_size, settings.last_batch)
     if len(sizes) > 1 and sizes[-1] == 1 and any(map(needs_several, modules)):
         sizes[-2:] = [sizes[-2] + 1]
-    # A phase that moves nothing measures a whole gradient.
-    if not settings.local_steps or phase.learning_rate == 0:
+    if phase.steps is None:
         return [sizes] * phase.epochs
-    # Halves are rounded up.
-    steps = max(1, (2 * settings.local_steps * phase.epochs + settings.local_epochs) // (2 * settings.local_epochs))
-    whole, rest = divmod(steps, len(sizes))
+    whole, rest = divmod(phase.steps, len(sizes))
     return [sizes] * whole + [sizes[:rest]] * bool(rest)
+
+
+def sharing_steps(phases: Sequence[Phase], count: int, settings: TrainingSettings) -> list[Phase]:
+    """Return the phases of a round as they share ``local-steps``, in the ratio of the steps of their epochs.
+
+    A step counts for its gradients, so a round computes as many whatever the method; each phase has at least one step.
+    One that moves nothing measures a whole gradient, and keeps its epochs.
+    """
+    if not settings.local_steps:
+        return list(phases)
+    steps = [steps_of(phase, count, settings) if phase.learning_rate != 0 else 0 for phase in phases]
+    total = sum(number * phase.gradients for number, phase in zip(steps, phases))
+    # Halves are rounded up.
+    return [
+        replace(phase, steps=max(1, (2 * settings.local_steps * number + total) // (2 * total))) if number else phase
+        for number, phase in zip(steps, phases)
+    ]
+
+
+def steps_of(phase: Phase, count: int, settings: TrainingSettings) -> int:
+    """Return how many steps a phase has on ``count`` samples, unless it has data of its own."""
+    samples = count if phase.data is None else len(phase.data.y)
+    return sum(map(len, epochs_of(samples, phase, settings, ()))) if samples else 0
 
 
 @torch.no_grad()

@@ -108,6 +108,10 @@ class Phase:
         Instead of the client's own training samples.
     move_statistics : bool
         Whether BatchNorm's running statistics move.
+    steps : int, optional
+        Batches to train on instead of ``epochs``; the last pass over the data may be a part.
+    gradients : int
+        Gradients that a step computes, as many as ``local-steps`` counts it for.
     learning_rate, batch_size : optional
         Instead of the setting. With a learning rate of 0 gradients are computed and no parameter moves.
     during : callable, model → context manager
@@ -148,6 +152,8 @@ class Phase:
     momentum: float | None = None
     weight_decay: float | None = None
     groups: Sequence[Group] = ()
+    steps: int | None = None
+    gradients: int = 1
 
     def loss_with(self, settings: TrainingSettings) -> Loss:
         """Return the phase's loss, or that of the settings where it has none."""

@@ -87,8 +87,8 @@ class TrainingSettings:
     )
     local_steps: int = setting(
         0,
-        "Optimiser steps per round, in place of local-epochs; several phases share them in the ratio of their "
-        "epochs. 0: use local-epochs.",
+        "Gradient steps per round, in place of local-epochs: as many for every method, whose phases share them in the "
+        "ratio of their steps. 0: use local-epochs.",
         minimum=0,
     )
     optimizer: str = setting(

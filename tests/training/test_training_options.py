@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedpfl.setup.config import Config
 from fedpfl.training.adaptive import AdamW
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.further_losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
-from fedpfl.training.loop import run_phase
+from fedpfl.training.loop import run_phase, sharing_steps
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
 
@@ -41,7 +42,7 @@ def model():
 def trained(factor=1.0, epochs=2, **settings):
     ours = model()
     given = TrainingSettings(batch_size=8, local_epochs=epochs, momentum=0.9, **settings)
-    phase = Phase(lambda name: True, epochs)
+    (phase,) = sharing_steps([Phase(lambda name: True, epochs)], 24, given)
     run_phase(ours, phase, data(), given, np.random.default_rng(7), factor)
     return ours
 
@@ -91,6 +92,21 @@ def test_clipping_and_a_factor_are_torch_s():
 def test_steps_take_the_place_of_epochs(steps):
     same(trained(learning_rate=0.1, local_steps=steps), reference(sgd(0.1), steps=steps))
     assert torch.equal(trained(learning_rate=0.1, local_steps=6).weight, trained(learning_rate=0.1).weight)
+
+
+def test_the_phases_of_a_round_share_the_steps_in_the_ratio_of_their_own():
+    def shared(*phases, steps):
+        settings = TrainingSettings(batch_size=8, local_epochs=1, local_steps=steps)
+        return [phase.steps for phase in sharing_steps(phases, 24, settings)]
+
+    five, two = (Phase(lambda name: True, epochs) for epochs in (5, 2))
+    assert shared(five, two, steps=14) == [10, 4]
+    assert shared(replace(five, gradients=3), two, steps=34) == [10, 4]
+    assert shared(five, replace(two, epochs=0), steps=7) == [7, None]
+    assert shared(five, replace(two, learning_rate=0.0), steps=7) == [7, None]  # which measures a gradient
+    assert shared(five, replace(two, data=data(8)), steps=17) == [15, 2]
+    assert shared(five, two, steps=1) == [1, 1]
+    assert shared(five, two, steps=0) == [None, None]
 
 
 def test_schedules_are_torch_s():
@@ -270,6 +286,19 @@ def test_every_method_is_resumed_with_all_of_them_and_float16(tmp_path, method):
     one, other = arrays(whole, tmp_path / "a"), arrays(rest, tmp_path / "b")
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
     assert all(np.isfinite(line["train_loss"]) and not line.get("failed") for line in whole.metrics())
+
+
+MORE_THAN_ONE = [
+    "fedavg", "fedrep", "ditto", "apfl", "pfedme", "per-fedavg", "fedem", "fedreg", "fedpac", "fedas", "fedala",
+    "feddecomp",
+]  # fmt: skip
+
+
+def test_a_round_of_local_steps_computes_as_many_gradients_whatever_the_method(tmp_path):
+    for method in MORE_THAN_ONE:
+        given = {**FEW_STEPS, "method": method, "local_steps": 30, "num_server_rounds": 2, "diagnostics": True}
+        lines = simulate(tmp_path / method, 2, **given).metrics()
+        assert all(28 <= line["details"]["gradients"] <= 32 for line in lines), method
 
 
 def test_images_are_mirrored_and_shifted():

@@ -37,7 +37,7 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
     state, local = engine.load(client, message)
     method, sharing = engine.config.method, engine.sharing
     method.prepare(local)
-    phases: Sequence[Phase] = method.schedule(local)
+    phases: Sequence[Phase] = engine.schedule(local)
     if mode == LOCAL_TRAIN:
         phases = of_personal_part(phases, sharing, engine.model, engine.config.training.weight_decay)
     losses = engine.run_phases(phases, local, "batches", factor=1.0)

@@ -1,4 +1,4 @@
-"""How far a client's personal part moves, for the setting ``diagnostics``."""
+"""How far a client's personal part moves, and how many gradients it computes, for the setting ``diagnostics``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Mapping
 
 import numpy as np
 
+from ...training.loop import steps_of
 from ..part import ClientPart, Training
 
 # In front of the names of arrays as they were before the client's first round.
@@ -29,13 +30,15 @@ class Movement(ClientPart):
         return training
 
     def end(self, training: Training) -> Mapping[str, float]:
-        """Return the distance, if there is a personal part."""
+        """Return the number of gradients and, if there is a personal part, the distance."""
+        settings, count = self.engine.config.training, len(training.local.samples.y)
+        gradients = sum(of.gradients * steps_of(of, count, of.adjusted(settings)) for of in training.phases)
         first = {name: array for name, array in training.kept.items() if name.startswith(FIRST)}
         if not first:
-            return {}
+            return {"gradients": gradients}
         now = self._now()
         squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
-        return {"personal-change": sum(squares) ** 0.5}
+        return {"gradients": gradients, "personal-change": sum(squares) ** 0.5}
 
     def _now(self) -> dict[str, np.ndarray]:
         part = self.engine.config.method.personal_part(self.engine.model)

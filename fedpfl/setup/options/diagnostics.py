@@ -14,8 +14,8 @@ class DiagnosticsSettings:
 
     diagnostics: bool = setting(
         False,
-        "Record how far shared and personal arrays move (drift, shared-change, personal-change in metrics.jsonl); "
-        "takes memory on the server and disk space on clients.",
+        "Record how far shared and personal arrays move (drift, shared-change, personal-change in metrics.jsonl), and "
+        "how many gradients a client computes in a round; takes memory on the server and disk space on clients.",
     )
 
 

@@ -105,11 +105,11 @@ def test_measuring_changes_nothing_else(tmp_path):
     measured = simulate(tmp_path / "b", 2, method="feddecomp", num_server_rounds=1, diagnostics=True)
     arrays = [load_file(run.path / "global.safetensors") for run in (plain, measured)]
     assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
-    assert "details" not in plain.metrics()[0]
+    assert set(plain.metrics()[0]["details"]) == {"tau-per-sigma"}
 
 
 @pytest.mark.parametrize(("method", "found"), [("local", {"personal-change"}), ("fedavg", {"drift", "shared-change"})])
 def test_what_a_method_has_not_is_not_measured(tmp_path, method, found):
     settings = {"num_server_rounds": 2, "local_epochs": 1, "diagnostics": True}
     for line in simulate(tmp_path, 2, method=method, **settings).metrics():
-        assert set(line["details"]) == found
+        assert set(line["details"]) == {"gradients", *found}

@@ -3,8 +3,9 @@
 Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.
 
-The server's batches have B class means. The authors' program predicts by the nearest prototype, sends prototypes of
-classes that no client has had, and ran with λ 10 (``fedproto-pull``).
+The server's batches have B class means; it trains for 100 epochs with the rate 0.01. The authors' program predicts by
+the nearest prototype, sends prototypes of classes that no client has had, trains at the server with the clients' rate
+(for 100 epochs in its published command, 1,000 by default), and ran with λ 10 (``fedproto-pull``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature Information
 for Personalized Federated Learning, ICCV 2023, Section 3.
 
-As in the authors' code the distance to E_y is the Frobenius norm over a batch, which grows with √B.
+As in the authors' code the distance to E_y is the Frobenius norm over a batch, which grows with √B. The conditions g
+and g_i are of the embeddings as received; there of the client's own, as it trained them last, and zeros in round 1.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Algorithm 1.
 
 Statistics are those of the trained base; the authors' code takes the features of the steps. As there the identity is
 added to a client's covariance (and there 1e-4 to each of its entries), the first means are uniform numbers, and means
-and covariance each have a β. The server sets negative eigenvalues to 0.
+and covariance each have a β. There every class that a client has gets its own mean, here a class with at most two
+samples the received one. The server sets negative eigenvalues to 0.
 """
 
 from __future__ import annotations

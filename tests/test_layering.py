@@ -138,6 +138,16 @@ def test_dependencies_point_downwards():
     assert not upward and not flower
 
 
+def test_no_package_defines_a_name_that_one_of_its_modules_takes_away():
+    # Importing a module sets its name in the package, over a function of that name.
+    for module, path in MODULES.items():
+        if path.name == "__init__.py":
+            beside = {other.rpartition(".")[2] for other in MODULES if other.rpartition(".")[0] == module}
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+            assert not beside & defined, module
+
+
 def test_no_object_of_the_package_is_named_as_text():
     """An import is an import; tables of names (methods, data sets, models) have the module that a user's name is in."""
     named = [

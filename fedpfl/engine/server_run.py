@@ -128,7 +128,11 @@ def _run(
     rule = make_rule(config, agreed.clients, agreed.sharing)
     attendance.take_rule(rule)
     server = Server(config, folder, agreed, rule, extras_of(config, agreed.model, agreed.sharing))
-    listeners = [*options.listeners(server), Recorder(folder, config.run.early_stop, config.run.choose_by), *following]
+    listeners = [
+        *options.listeners_of(server),
+        Recorder(folder, config.run.early_stop, config.run.choose_by),
+        *following,
+    ]
     for listener in listeners:
         listener.run_started(folder, task.get("remarks", []))
     kind = config.training.kind

@@ -60,7 +60,7 @@ def attendance(config: Config, folder: RunFolder, transport: Transport) -> Atten
     return Attendance(config.run, transport.least)
 
 
-def listeners(server: Server) -> list[Listener]:
+def listeners_of(server: Server) -> list[Listener]:
     """Return the listeners of a run."""
     config = server.config
     found: list[Listener | None] = [norm_limit(server)]

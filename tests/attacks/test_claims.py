@@ -115,7 +115,7 @@ def test_a_false_answer_before_round_1_costs_that_client_alone_and_is_named(tmp_
 
 
 def test_nothing_is_built_from_a_claim_of_many_classes(tmp_path, monkeypatch):
-    from fedpfl.engine import disagreement as server
+    from fedpfl.engine import agreement as server
 
     built = []
     assemble = server.assemble

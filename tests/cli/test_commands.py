@@ -66,7 +66,7 @@ def test_help_imports_nothing_slow():
         (["run", "-c", "method='fedpr'"], "method = 'fedpr': must be one of"),
         (
             ["run", "-c", "split='mixd'"],
-            "split = 'mixd': must be one of mixed, given, stratified, time; did you mean mixed?",
+            "split = 'mixd': must be one of auto, mixed, given, stratified, time; did you mean mixed?",
         ),
         (["compare", "fedavg", "fedper", "-c", "batch-size=1.5"], "batch-size = 1.5: must be a whole number"),
         (["sweep", "-c", "local-epochs=0", "--seeds", "2"], "local-epochs = 0: must be at least 1"),

@@ -3,8 +3,8 @@
 ``FedAvg``, ``FedPer``, ``FedFac``, … are subclasses of Flower's ``Strategy``. Each takes Flower's settings and the
 method's own as keywords. :func:`of` makes the class of a method of one's own.
 
-On a client, :func:`client_app` returns a whole ClientApp, and :func:`personal` makes a training function of a Flower
-app a round of a personalised method. docs/how-to/from-a-flower-app.md shows both.
+On a client, the mod :func:`keep` makes a ClientApp personal, its functions as they are; :func:`fit` answers for methods
+with phases, and :func:`client_app` returns a whole ClientApp of it. docs/how-to/from-a-flower-app.md shows them.
 
 Examples
 --------
@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_FUNCTIONS = {"MethodStrategy": "strategy", "of": "strategy", "client_app": "clients", "personal": "clients",
-              "PersonalRound": "clients"}  # fmt: skip
+_FUNCTIONS = {"MethodStrategy": "strategy", "of": "strategy", "client_app": "fit", "fit": "fit", "keep": "keep"}
 
 
 def _classes() -> dict[str, Any]:

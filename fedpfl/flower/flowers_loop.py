@@ -12,9 +12,11 @@ from flwr.app import MetricRecord, RecordDict
 from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError
+from ..data.settings import DataSettings
 from ..engine.listener import Listener
 from ..setup.config import Config
 from ..setup.options.norm_limit import NormLimitSettings
+from ..training.settings import TrainingSettings
 from .named_arrays import NOT_SENT
 
 logger = getLogger("flwr")
@@ -38,11 +40,23 @@ def require_settings(config: Config, has_model: bool) -> None:
     ]
     for key in (*_OF_RUN, *own):
         if values[key] != usual[key]:
-            allowed = "has no effect in Flower's loop: start without initial_arrays, and the run is fedpfl's"
+            allowed = "has no effect in Flower's loop: use run_federation"
             raise ConfigError(key, values[key], allowed)
     for key in _OF_MODEL:
         if values[key] != usual[key] and not has_model:
             raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
+
+
+def require_acting(values: Mapping[str, Any]) -> None:
+    """Refuse settings that nodes would follow, in a strategy without a model: they train in loops of their own."""
+    of_nodes = {key for cls in (TrainingSettings, DataSettings) for key in s.by_key(cls)} - {
+        "num-clients",
+        "partitioner",
+    }
+    for key in values:
+        if key in of_nodes:
+            allowed = "needs model=, and fit or client_app on the nodes: without it they train in loops of their own"
+            raise ConfigError(key, values[key], allowed)
 
 
 def require_rounds(config: Config) -> None:
@@ -60,7 +74,7 @@ def require_listeners(listeners: Iterable[Listener]) -> None:
     for listener in listeners:
         for hook in ("run_started", "run_ended"):
             if getattr(type(listener), hook) is not getattr(Listener, hook):
-                allowed = f"has {hook}, which Flower's loop never calls: start without initial_arrays"
+                allowed = f"has {hook}, which Flower's loop never calls: use run_federation"
                 raise ConfigError("listeners", type(listener).__name__, allowed)
 
 
@@ -68,7 +82,7 @@ def tell_unsent(values: Mapping[str, s.Value]) -> None:
     """Warn of functions that a strategy names and does not send, since no server may run code on a client."""
     for key, reference in custom.references(values):
         if key not in NOT_SENT and key not in custom.SERVER_ONLY:
-            words = "fedpfl: %s = %r is code, and is not sent: give it to client_app or personal on the clients"
+            words = "fedpfl: %s = %r is code, and is not sent: give it to fit or client_app on the clients"
             logger.log(WARNING, words, key, reference)
 
 
@@ -83,7 +97,11 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
         weights = {name: value for name, value in metrics.items() if _is_weight(name, key) and _counts(value)}
         for name in metrics.keys() - weights.keys():
             weight = weights.get(f"{name.partition('-')[0]}-{key}", weights.get(key, 0.0))
-            found.setdefault(name, []).append((np.asarray(metrics[name], np.float64), weight))
+            value = np.asarray(metrics[name], np.float64)
+            if np.isfinite(value).all():
+                found.setdefault(name, []).append((value, weight))
+            else:
+                logger.log(WARNING, "fedpfl: %s = %s of one node is not finite; left out", name, metrics[name])
     means = {}
     for name, of_replies in sorted(found.items()):
         values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]

@@ -64,6 +64,11 @@ def settings_text(values: Mapping[str, Value]) -> str:
     return json.dumps(dict(values), separators=(",", ":"), sort_keys=True)
 
 
+def method_of(told: Mapping[str, Any]) -> str:
+    """Return the name of the method of a strategy's message."""
+    return str(read_settings(told.get(SETTINGS, "{}")).get("method", ""))
+
+
 def read_settings(text: object) -> dict[str, Any]:
     """Return the settings that a strategy sent; ``LayoutError`` for a text that is none."""
     if not isinstance(text, str) or len(text) > MAX_SETTINGS_BYTES:

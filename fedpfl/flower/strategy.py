@@ -1,19 +1,19 @@
 """Every method as a Flower strategy.
 
-:class:`MethodStrategy` translates between Flower's messages and the method's rule; each method's class is made by
-:func:`of`. A round is the one of :class:`~fedpfl.engine.rounds.RoundLoop`, whose halves the hooks call.
+:class:`MethodStrategy` runs the one loop over rounds (:class:`~fedpfl.engine.rounds.RoundLoop`) either as Flower calls
+its hooks or by itself; each method's class is made by :func:`of`.
 """
 
 from __future__ import annotations
 
 import inspect
 import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from logging import INFO, WARNING, getLogger
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -23,14 +23,11 @@ from torch import nn
 
 from .. import models
 from ..core import custom
-from ..core.claims import Bounds, problem, require_metrics
-from ..core.errors import ConfigError, LayoutError, did_you_mean, printable
+from ..core.claims import LARGEST, Bounds, problem
+from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.names import shape_of
-from ..core.payload import Payload
-from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.settings import Value, key_of
-from ..core.sharing import Sharing
 from ..core.vectors import without_negative_variances
 from ..engine.agreement import agree
 from ..engine.listener import Listener
@@ -39,10 +36,11 @@ from ..engine.options.norm_limit import limit_of
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.server_run import run_federation
-from ..engine.transport import EVALUATE, TRAIN, Request
+from ..engine.transport import TRAIN
 from ..methods import Method, methods
+from ..methods.bases.adapted import AdapterMethod
 from ..models import user_model as own_models
-from ..models.skeleton import skeleton
+from ..models.adapters import matrix_of
 from ..results.record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
@@ -50,61 +48,79 @@ from ..setup.all_settings import check_keys, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
-from .flowers_loop import mean_of_metrics, require_listeners, require_rounds, require_settings, tell_unsent
+from .by_name import Split
+from .flowers_loop import (
+    mean_of_metrics,
+    require_acting,
+    require_listeners,
+    require_rounds,
+    require_settings,
+    tell_unsent,
+)
 from .grid_transport import FlowerTransport
-from .messages import SETTINGS, numpy_of
-from .named_arrays import EXTRAS, NOT_SENT, Names, from_named, others_of, settings_text, to_named
+from .hooks_transport import ByShares, Form, HooksTransport
+from .messages import numpy_of
+from .named_arrays import NOT_SENT, Names, from_named, read_settings, settings_text
 
 logger = getLogger("flwr")
 
-# What a method may do for which shared arrays alone are not enough.
+# What a method may do for which shared arrays alone are not enough, nor a training of one's own.
 OF_ARRAYS = {"build": "changes the model", "sharing": "shares parts of arrays"}
+OF_TRAINING = {
+    "prepare": "prepares the model", "schedule": "trains in phases of its own",
+    "conclude": "computes more after the training",
+    "personalised": "predicts in its own way", "adaptation": "adapts the model before a test",
+}  # fmt: skip
+# The hooks of Flower's loop, which fedpfl's own does not call.
+HOOKS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "start")
+# Flower's names of settings that have other ones here.
+FLOWERS_NAMES = {
+    "proximal_mu": "only FedProx has it", "lr": "it is learning_rate", "accept_failures": "see min_replies",
+    "initial_parameters": "give initial_arrays to start", "fraction_fit": "it is fraction_train",
+    "inplace": "means are made in place",
+}  # fmt: skip
 
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class KnownTask(NamedTuple):
-    """What a strategy knows before its first message."""
-
-    clients: list[Client]
-    nodes: dict[int, int]  # Flower's id of the node of each client
-    model: nn.Module
-    sharing: Sharing
-    counts: bool  # whether the clients' numbers of samples are known
-
-
 class MethodStrategy(Strategy):
     """The base of all strategies; ``fedpfl.strategies`` has one class for each method.
 
-    There are two ways to run it. With ``initial_arrays``, :meth:`start` is Flower's own loop over the four hooks below,
-    for any ClientApp: ``fedpfl.strategies.client_app``, a function that uses ``fedpfl.strategies.personal``, or an app
-    that knows nothing of fedpfl. Without them, :meth:`start` is fedpfl's loop, for clients that are fedpfl's own: it
-    writes a run folder, sends again what a device has lost, keeps deadlines and resumes. A round has the same bits both
-    ways.
+    There are two ways to run it. :meth:`start` is Flower's own loop over the hooks below, for any ClientApp: one with
+    the mod ``fedpfl.strategies.keep``, whose functions are as Flower's documentation has them; one whose functions
+    return ``fedpfl.strategies.fit``; or one that knows nothing of fedpfl. :meth:`run_federation` is fedpfl's loop, for
+    ``client_app`` and fedpfl's own app: it writes a run folder, sends again what a device has lost, keeps deadlines and
+    resumes. The same clients are drawn and a round has the same bits both ways.
 
     Parameters
     ----------
     fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes, weighted_by_key, \
 arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         As in Flower's ``FedAvg``; a metric that only some nodes send has the mean of these. Which nodes are drawn
-        follows from ``seed`` and the round. But for ``fraction_train`` they are for Flower's loop alone.
+        follows from ``seed`` and the round: ``fraction_train`` of them, rounded, and at least ``min_train_nodes``.
+        Without ``model`` nodes are numbered by their ids, which Flower draws anew for each federation. But for
+        ``fraction_train`` and ``min_train_nodes`` these are for Flower's loop alone.
     model : callable, nn.Module or str, optional
         Builds the model, and may take ``input_shape`` and ``num_classes``; or a module; or a name of ``fedpfl
-        models``. The clients are then asked for their task before round 1, which ``client_app`` answers, and a query
-        function with ``describe`` of ``personal``. Without it the strategy knows the initial arrays alone, which is
-        enough for a method that changes no model and needs nothing from clients but their shared arrays.
+        models``. The clients are then asked for their task before round 1, and train by ``fit`` or ``client_app``.
+        Without it the strategy knows the initial arrays alone, which is enough for a method that changes no model, has
+        no phases of its own and needs nothing from clients but their shared arrays.
     head : str
         Name of the layer that is the head, by default the last ``nn.Linear``.
-    personal : sequence of str
-        Beginnings of the names of arrays that stay on the client, in place of the method's own choice; for strategies
-        without ``model``, whose clients train in loops of their own.
+    keep : str or sequence of str
+        Arrays that stay on the nodes besides those of the method, for strategies without ``model``: a name, the layer
+        above it (``"fc2"`` or ``"fc2."``), or a pattern (``"*lora_B*"``). ``personal`` is another word for it.
+    state_key : str, optional
+        The name under which nodes keep their arrays, by default a new one for each start: with it they go on from what
+        they have kept in an earlier program.
     listeners : sequence of Listener
         Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, nothing ends a run, and
         listeners with ``run_started`` or ``run_ended``, such as trackers, are refused.
     **settings
         The method's settings, and those that all methods have, with underscores: ``local_epochs=2``. They are sent to
-        clients of fedpfl, but for functions, which are the clients' own.
+        nodes with ``fit`` or ``client_app``, but for functions, which are the nodes' own. ``FedProx(proximal_mu=0.1)``
+        is Flower's own: sent as ``proximal-mu`` to ClientApps that add the term themselves.
 
     Raises
     ------
@@ -129,17 +145,21 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         *,
         model: Callable[..., nn.Module] | nn.Module | str | None = None,
         head: str = "",
-        personal: Sequence[str] = (),
+        keep: str | Sequence[str] = (),
+        personal: str | Sequence[str] = (),
+        state_key: str = "",
         listeners: Sequence[Listener] = (),
         **settings: Any,
     ) -> None:
         for key, share in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
-            if not 0 <= share <= 1:
+            if not isinstance(share, (int, float)) or not 0 <= share <= 1:
                 raise ConfigError(key, share, "must be at least 0 and at most 1")
-        if isinstance(personal, str):
-            raise ConfigError("personal", personal, f"must be a sequence of beginnings of names: ({personal!r},)")
-        if personal and model is not None:
-            raise ConfigError("personal", personal, "cannot be combined with model, of which the method decides")
+        self.keep = tuple(name for names in (keep, personal) for name in ([names] if isinstance(names, str) else names))
+        if self.keep and model is not None:
+            raise ConfigError("keep", self.keep, "cannot be combined with model, of which the method decides")
+        if state_key and model is not None:
+            raise ConfigError("state_key", state_key, "is for nodes with the mod keep; a run of run_federation goes on "
+                                                      "by resume or continue_from")  # fmt: skip
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = min_train_nodes if fraction_train else 0
         self.min_evaluate_nodes = min_evaluate_nodes if fraction_evaluate else 0
@@ -148,26 +168,39 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.configrecord_key = configrecord_key
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_of_metrics
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_of_metrics
-        self.model, self.head, self.personal = model, head, tuple(personal)
+        self.model, self.head = model, head
         self.listeners = list(listeners)
         self.folder: RunFolder | None = None
+        self._flowers_mu = self.method.name == "fedprox" and "proximal_mu" in settings
+        if self._flowers_mu:
+            settings["mu"] = settings.pop("proximal_mu")
         self._objects = ExitStack()  # Python objects that settings name, for as long as the strategy lives
         self.values = self._by_key(settings)
         self.config = Config.parse(self.values)
-        self.state_key = secrets.token_hex(8)
-        self._loop: RoundLoop | None = None
+        self._key = state_key
         self._told = False  # whether Flower hands the settings to the clients
-        self._initial = ArrayRecord()
-        self._split: tuple[nn.Module, Sharing] | None = None
-        self._arrays: ArrayRecord | None = None  # what the last round made
         self._knows_rounds = "num-server-rounds" in self.values  # or `start` says how many there are
-        self._strangers: set[int] = set()
-        self._sent: dict[int, tuple[Client, Message]] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget the nodes and the rounds that there were."""
+        self.state_key, self._life = self._key or secrets.token_hex(8), secrets.token_hex(8)
+        self._loop: RoundLoop | None = None
+        self._way: HooksTransport | None = None
+        self._split: Split | None = None
+        self._initial = ArrayRecord()
+        self._arrays: ArrayRecord | None = None  # what the last round made
+        self._before = 0  # rounds of earlier starts
+        self._rounds = 0  # that were begun in this one
+        self._asked = False  # whether replies are expected
+        self._failed: RoundFailed | None = None
+        self._counted = 0
+        self._wrapper: Strategy | None = None
 
     @classmethod
     def of_run(cls, run_config: Mapping[str, Value]) -> MethodStrategy:
         """Return the strategy of a run of fedpfl's own app, with the settings that Flower hands to the ServerApp."""
-        self = cls()
+        self = cls(min_train_nodes=1)
         self.values, self.config = dict(run_config), Config.parse(run_config)
         self._told = True
         return self
@@ -191,6 +224,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             check_keys(values)
         except ConfigError as error:
             key = error.key.replace("-", "_")
+            if key in FLOWERS_NAMES:
+                raise ConfigError(key, error.value, f"is no setting here: {FLOWERS_NAMES[key]}") from None
             hint = did_you_mean(key, sorted(own))
             if key not in settings or not hint:
                 raise
@@ -205,9 +240,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def summary(self) -> None:
         """Log what the method shares, and how nodes are drawn."""
         logger.log(INFO, "\t├──> %s: shares %s", self.method.name, self.method.shares)
-        if self.model is None and self.method.schedule is not Method.schedule:
-            words = "\t├──> %s trains in phases of its own: a ClientApp without fit(…) of personal(…) has to do so"
-            logger.log(INFO, words, self.method.name)
         logger.log(
             INFO, "\t└──> nodes: %.2f to train (at least %d), %.2f to evaluate (at least %d), %d available",
             self.fraction_train, self.min_train_nodes, self.fraction_evaluate, self.min_evaluate_nodes,
@@ -218,36 +250,43 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages with which nodes train: shared arrays by name, ``server-round``, the method's extras."""
-        self._sent = {}
-        if not self.fraction_train:
+        self._wrapper = self._wrapper or self._caller()
+        loop, way = self._begun(grid, arrays)
+        self._rounds = server_round
+        loop.open(way, self._before + server_round)
+        self._asked = bool(self.fraction_train)
+        if not self._asked:
             return []
-        loop = self._begun(grid, arrays)
-        loop.round = Round(server_round)
-        share = 1.0 if server_round == 1 and loop.rule.starts_with_all else self.fraction_train
-        chosen = self._draw(grid, server_round, share, self.min_train_nodes, "clients")
-        loop.begin(server_round, chosen)
-        return self._messages(loop.requests(chosen, server_round, TRAIN), config, server_round)
+        requests, _ = loop.begun(way, loop.round.number)
+        messages = way.messages(requests, self._with_settings(config), server_round)
+        logger.log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(messages), len(way.online))
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Combine the replies by the method's rule; return the shared arrays by name, and the mean metrics."""
-        loop = self._loop
-        if loop is None or not self._sent:
+        loop, way = self._loop, self._way
+        if loop is None or way is None or not self._asked:
             return None, None
-        contents: dict[int, RecordDict] = {}
+        self._asked = False
         try:
-            loop.combine(server_round, self._in_order(replies, contents))
+            loop.take(loop.round.number, way.read(replies, loop.fail, trained=True))
         except RoundFailed as error:
+            self._tell("aggregate_train")
             logger.log(WARNING, "fedpfl: %s", error)
+            if self.config.run.min_replies > 1 or self._wrapper is not None:
+                raise
+            self._failed = error
             return None, None
-        self._tell_failures(loop)
-        counted = [contents[client] for client in sorted(loop.round.trained)]
-        for content in counted:
-            self._keep_exact(content)
-        loop.round.line = {"round": server_round, "clients": sorted(loop.round.trained)}
-        for listener in self.listeners:
-            listener.round_ended(loop.rule, loop.round, {})
+        self._tell("aggregate_train")
+        counted = [way.contents[client] for client in sorted(loop.round.trained)]
+        if way.split is not None:
+            way.split.take_exact(counted)
+        self._counted += 1
+        loop.round.line = {"round": loop.round.number, "clients": sorted(loop.round.trained)}
+        loop.close()
+        self._require_equal_weights(loop)
         self._arrays = self._named(loop.rule)
         return self._arrays, self.train_metrics_aggr_fn(counted, self.weighted_by_key)
 
@@ -255,78 +294,126 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages with which nodes test their personalised models."""
-        self._sent = {}
-        if not self.fraction_evaluate or not self.config.run.evaluates_in(server_round):
+        loop, way = self._begun(grid, arrays)
+        number = self._before + server_round
+        self._asked = bool(self.fraction_evaluate) and self.config.run.evaluates_in(number)
+        if not self._asked:
             return []
-        loop = self._begun(grid, arrays)
-        loop.round.failed = {}
-        chosen = self._draw(grid, server_round, self.fraction_evaluate, self.min_evaluate_nodes, "evaluated clients")
-        return self._messages(loop.requests(chosen, server_round, EVALUATE), config, server_round)
+        way.look()
+        requests = loop.test_requests(number)
+        messages = way.messages(requests, self._with_settings(config), server_round)
+        logger.log(INFO, "configure_evaluate: Sampled %d nodes (out of %d)", len(messages), len(way.online))
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the mean of the nodes' metrics, weighted by ``weighted_by_key``."""
-        loop = self._loop
-        if loop is None or not self._sent:
+        loop, way = self._loop, self._way
+        if loop is None or way is None or not self._asked:
             return None
-        contents: dict[int, RecordDict] = {}
-        for client, reply in self._in_order(replies, contents, trained=False):
-            wrong, _ = loop.expected.examine(EVALUATE, client, reply.metrics)
-            if wrong:
-                loop.fail(client, wrong)
-                del contents[client.id]
-        self._tell_failures(loop)
-        counted = [contents[client] for client in sorted(contents)]
+        self._asked = False
+        loop.collect_scores(way.read(replies, loop.fail, trained=False))
+        self._tell("aggregate_evaluate")
+        counted = [way.contents[client] for client in sorted(loop.round.evaluated)]
         return self.evaluate_metrics_aggr_fn(counted, self.weighted_by_key) if counted else None
 
-    def start(
+    def start(  # type: ignore[override]
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 3,
-        timeout: float = 3600,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
-        """Run all rounds and return Flower's ``Result``, whose ``arrays`` are the shared ones by name.
+        """Run Flower's loop and return its ``Result``, whose ``arrays`` are the shared ones by name.
 
-        With ``initial_arrays`` (a state dict of the plain model; empty: the model's own) this is Flower's loop. The
-        strategy sends only the shared arrays among them; each client begins with its own personal arrays. If they are
-        the arrays of this strategy's last result, the clients keep their personal arrays. Otherwise they start anew.
+        ``initial_arrays`` are a state dict of the plain model; with ``model=`` they may be empty, which is the model's
+        own. Nodes with the mod begin with the personal arrays among them, in ``evaluate_fn`` these stand beside the
+        shared ones. If the arrays are what this strategy's last start has returned, it goes on: rounds are counted on,
+        and nodes keep their personal arrays. Otherwise all begin anew.
 
-        Without ``initial_arrays`` this is fedpfl's loop, for clients of fedpfl's own app or of ``client_app``. Then
-        ``folder`` is the run's folder, and ``evaluate_fn`` is called after each round.
+        ``num_rounds`` and ``timeout`` are by default the settings ``num_server_rounds`` and ``round_timeout`` of this
+        strategy, or Flower's 3 and 3600. With ``model=`` entries of ``train_config`` are settings of the round.
 
         Some methods send each client other arrays. Their ``Result.arrays`` are the mean over the clients.
+
+        Raises
+        ------
+        FedpflError
+            No round counted, or fewer than ``min_replies`` nodes trained in one.
         """
-        run = replace(self.config.run, num_server_rounds=num_rounds)
+        if initial_arrays is None:
+            raise ConfigError("initial_arrays", None, "must be given; run_federation(grid) is fedpfl's own loop")
+        if not isinstance(initial_arrays, ArrayRecord):
+            raise ConfigError(
+                "initial_arrays", initial_arrays, "must be an ArrayRecord: ArrayRecord(model.state_dict())"
+            )
+        rounds, seconds = self._given(num_rounds, timeout)
+        self._knows_rounds = True
+        self._continue(initial_arrays)
+        run = replace(self.config.run, num_server_rounds=self._before + rounds)
         self.config = replace(self.config, run=run)
-        if initial_arrays is not None:
-            self._knows_rounds = True
-            if initial_arrays is self._arrays:
-                self._text = settings_text(self._sent_settings())
-            else:
-                self._loop, self.state_key = None, secrets.token_hex(8)
-            return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if self._loop is not None and self._way is not None:
+            self._loop.settings = self._loop.attendance.settings = run
+            self._way.settings = settings_text(self._sent_settings())
+        given = evaluate_fn
+        if evaluate_fn is not None and self.model is None:
+            split = self._split = self._split or self._split_of(initial_arrays)
+            if split.initial:
+                words = "fedpfl: evaluate_fn gets the shared arrays beside the initial personal ones: no node's model"
+                logger.log(WARNING, words)
+            given = lambda number, arrays: evaluate_fn(number, split.whole(arrays))  # noqa: E731
+        self._counted, self._failed = 0, None
+        result = super().start(grid, initial_arrays, rounds, seconds, train_config, evaluate_config, given)
+        self._before += rounds
+        if self._failed is not None and not self._counted:
+            raise FedpflError(f"no round counted: {self._failed}") from self._failed
+        return result
+
+    def run_federation(
+        self,
+        grid: Grid,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+    ) -> Result:
+        """Run fedpfl's loop over nodes with ``client_app`` or fedpfl's own app, and return Flower's ``Result``.
+
+        ``folder`` is then the run's folder, and ``evaluate_fn`` is called after each round. ``num_rounds`` and
+        ``timeout`` are as in :meth:`start`.
+        """
         if not self.fraction_train:
             raise ConfigError("fraction_train", 0.0, "must be above 0 in fedpfl's own loop")
+        made = type(self)
+        for hook in HOOKS:
+            theirs = made.__mro__[made.__mro__.index(of(self.method)) + 1 :] if self.method in _classes else ()
+            ours = of(self.method) if theirs else MethodStrategy
+            if getattr(made, hook) is not getattr(ours, hook):
+                allowed = f"overrides {hook}, which fedpfl's own loop never calls: use listeners="
+                raise ConfigError("strategy", made.__name__, allowed)
         _, _, *flowers = inspect.signature(MethodStrategy.__init__).parameters.values()  # without self, fraction_train
         for argument in flowers:
             of_flower, value = argument.kind is argument.POSITIONAL_OR_KEYWORD, getattr(self, argument.name, None)
-            if of_flower and value not in (argument.default, mean_of_metrics):
-                allowed = "has no effect in fedpfl's own loop, which initial_arrays would replace"
-                raise ConfigError(argument.name, value, allowed)
+            acts = argument.name == "min_train_nodes"
+            if of_flower and not acts and value not in (argument.default, mean_of_metrics):
+                raise ConfigError(argument.name, value, "has no effect in fedpfl's own loop: use start")
         if not self._told:
             tell_unsent(self.values)
-        if train_config or evaluate_config:
-            allowed = "cannot be sent in fedpfl's own loop; give settings to the strategy"
-            raise ConfigError("train_config", dict(train_config or evaluate_config or {}), allowed)
-        self.config = replace(self.config, run=replace(run, round_timeout=float(timeout)))
+        rounds, seconds = self._given(num_rounds, timeout)
+        run = replace(self.config.run, num_server_rounds=rounds, round_timeout=seconds)
+        self.config = replace(self.config, run=run)
         kept = _Kept(evaluate_fn, self._plain_names)
         transport = FlowerTransport(grid, "" if self._told else settings_text(self._sent_settings()))
-        following = [Log(num_rounds), *self.listeners, kept]
+        transport.least = max(1, self.min_train_nodes)
+        following = [Log(rounds), *self.listeners, kept]
         self.folder = run_federation(transport, self.config, following, unused(self.values, self.method.name))
         return kept.result
+
+    def _given(self, num_rounds: int | None, timeout: float | None) -> tuple[int, float]:
+        """Return the number of rounds and the seconds: arguments first, then settings, then Flower's defaults."""
+        rounds = self.values.get("num-server-rounds", 3) if num_rounds is None else num_rounds
+        return rounds, float(self.values.get("round-timeout", 3600) if timeout is None else timeout)
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return those of a state dict's arrays that the method shares; for a strategy without ``model``.
@@ -334,20 +421,31 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         Wrappers of Flower's that compare replies with the initial arrays, as those for differential privacy do, are
         started with these.
         """
-        model, sharing = self._split = self._from_arrays(arrays)
-        plain = models.plain_names(model)
-        return ArrayRecord({plain(name): arrays[plain(name)] for name in sharing.layout.names})
+        self._split = self._split_of(arrays)
+        return self._split.shared(arrays)
 
     # -- before round 1 ----------------------------------------------------------------------------------------------
 
-    def _begun(self, grid: Grid, arrays: ArrayRecord) -> RoundLoop:
-        """Return the loop whose rounds the hooks run, with the arrays that Flower hands over."""
-        if self._loop is None:
+    def _continue(self, arrays: ArrayRecord) -> None:
+        """Go on from what the last start has made, or begin anew with other arrays."""
+        if self._arrays is not None and _equal(arrays, self._arrays):
+            self._arrays = arrays
+            return
+        split, began = self._split, self._loop is not None
+        if began:
+            self._begin_anew()
+        # The shared arrays of before: which ones are personal, and what these were, is known.
+        if split is not None and split.takes(arrays):
+            self._split = split
+
+    def _begun(self, grid: Grid, arrays: ArrayRecord) -> tuple[RoundLoop, HooksTransport]:
+        """Return the loop whose rounds the hooks run and its transport, with the arrays that Flower hands over."""
+        if self._loop is None or self._way is None:
             self._begin(grid, arrays)
         else:
             self._take(self._loop.rule, arrays)
-        assert self._loop is not None
-        return self._loop
+        assert self._loop is not None and self._way is not None
+        return self._loop, self._way
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
         require_settings(self.config, self.model is not None)
@@ -355,107 +453,101 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if not self._knows_rounds:
             require_rounds(self.config)
         tell_unsent(self.values)
-        self._initial, self._text = arrays, settings_text(self._sent_settings())
+        self._initial = arrays
+        text, available = settings_text(self._sent_settings()), self.min_available_nodes
+        always: dict[str, Any] = {} if self.weighted_by_key == "num-examples" else {"weighted-by": self.weighted_by_key}
+        if self.model is not None:
+            always["phases"] = True
+        if self._flowers_mu:
+            always["proximal-mu"] = self.config.method.settings.mu
+        form = Form(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key, always)
+        least = max(available, self.min_train_nodes)
         if self.model is None:
-            task = self._task_of_arrays(grid, arrays)
+            known = self._split
+            split = self._split = known if known and known.takes(arrays) else self._split_of(arrays)
+            require_acting(self.values)
+            split.take_shared(arrays)
+            self._require_right_wrapper(arrays, split)
+            way = HooksTransport(grid, text, form, split, self._life, least)
+            model: nn.Module = split.model
+            clients, sharing, plain = way.place_all(), split.sharing, split.plain
+            split.tell()
         else:
+            self._require_right_wrapper(arrays, None)
             run = replace(self.config.run, model=self._as_setting("model", self._built))
             self.config = replace(self.config, run=run)
-            task = self._task_of_clients(grid)
-        self._plain: Names = models.plain_names(task.model)
-        self._nodes, self._counts = task.nodes, task.counts
-        rule = make_rule(self.config, task.clients, task.sharing)
-        extras = extras_of(self.config, task.model, task.sharing)
-        # Arrays that are no floats, such as BatchNorm's counts: no mean is made of them.
-        shares = self._is_shared(task.model)
-        names = {self._plain(name): name for name in task.model.state_dict()}
-        self._exact = {
-            name: array for name, array in arrays.items()
-            if self.model is None and name in names and shares(names[name]) and names[name] not in task.sharing.shared
-        }  # fmt: skip
-        self._tell_personal(task.model, shares)
-        following = [limit_of(self.config, extras), *self.listeners]
-        self._loop = RoundLoop(rule, self.config.run, self.state_key, extras, following)
-        self._loop.expected = Weighted(key=self.weighted_by_key, most=self.config.run.max_client_samples)
-
-    def _tell_personal(self, model: nn.Module, shares: Callable[[str], bool]) -> None:
-        """Log which arrays stay on the clients, and a head that nobody has named."""
-        shared = {name: shares(name) for name in model.state_dict()}
-        if names := [self._plain(name) for name, is_shared in shared.items() if not is_shared]:
-            shown = printable(", ".join(names), 500)
-            logger.log(INFO, "fedpfl: personal, each client begins with its own: %s", shown)
-        head, base = (
-            {shared[name] for name in shared if name.startswith("head.") == of_head} for of_head in (True, False)
-        )
-        if self.model is None and not self.head and not self.personal and head.isdisjoint(base) and head:
-            words = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
-            logger.log(WARNING, words, model.head_path)
-
-    def _is_shared(self, model: nn.Module) -> Callable[[str], bool]:
-        """Return what decides by name whether an array is shared."""
-        if self.personal:
+            way = HooksTransport(grid, text, form, None, self._life, least)
+            agreed = agree(self.config, way.find_clients(self.config, self.state_key))
+            clients, model, sharing = agreed.clients, agreed.model, agreed.sharing
             plain = models.plain_names(model)
-            return lambda name: not plain(name).startswith(self.personal)
-        return lambda name: self.config.method.travels(name, model)
+        rule = make_rule(self.config, clients, sharing)
+        way.rule, way.plain, self._plain = rule, plain, plain
+        extras = extras_of(self.config, model, sharing)
+        # A strategy in the place of Flower's limits nothing that nobody has asked it to.
+        limited = self.model is not None or "update-norm-limit" in self.values
+        limit = limit_of(self.config, extras)
+        limit.factor = limit.factor if limited else 0.0
+        run = self.config.run
+        attendance = ByShares(run, way, self.min_train_nodes, (self.fraction_evaluate, self.min_evaluate_nodes))
+        self._loop = RoundLoop(rule, run, self.state_key, extras, [limit, *self.listeners], attendance=attendance)
+        most = run.max_client_samples if "max-client-samples" in self.values else LARGEST
+        self._loop.expected = Weighted(key=self.weighted_by_key, most=most)
+        self._way = way
 
-    def _require_only_arrays(self) -> None:
-        """Refuse a method that needs more of a client than its shared arrays; each client is then one of fedpfl."""
-        if needs := needs_of(self.config.method):
+    def _split_of(self, arrays: ArrayRecord) -> Split:
+        """Return which of some arrays are shared; refuse a method that needs more of a client than these."""
+        method = self.config.method
+        has_adapters = type(method).build is AdapterMethod.build and any(matrix_of(name) for name in arrays)
+        if needs := needs_of(method, {"build"} if has_adapters else (), self._flowers_mu):
             what = f"needs more of a client than shared arrays: it {' and '.join(needs)}"
-            use = "give model=, and use strategies.client_app or strategies.personal on the clients"
+            use = "give model=, and use strategies.fit or strategies.client_app on the clients"
+            if self.method.name == "fedprox":
+                use += "; or proximal_mu=, as Flower's FedProx, for ClientApps that add the term themselves"
             raise ConfigError("model", None, f"{self.method.name} {what}; {use}")
-
-    def _from_arrays(self, arrays: ArrayRecord) -> tuple[nn.Module, Sharing]:
-        self._require_only_arrays()
-        if not arrays:
-            raise ConfigError("initial_arrays", {}, "must be the state dict of the model")
-        if self._split is not None:  # the head was found before the personal arrays were left out
-            model, sharing = self._split
-            sharing.set_shared(from_named(sharing.layout, arrays, models.plain_names(model)))
-            return model, sharing
-        found = {name: numpy_of(name, array) for name, array in arrays.items()}
-        for name, array in found.items():
-            if array.dtype.kind == "c" or array.dtype == np.float64:
-                allowed = f"array {name!r} is {array.dtype}; what is shared travels as float32"
-                raise ConfigError("initial_arrays", name, allowed)
-        model = skeleton(found, self.head)
-        if self.personal and (unknown := [p for p in self.personal if not any(n.startswith(p) for n in arrays)]):
-            allowed = f"no array begins like this; the arrays are {', '.join(arrays)}"
-            raise ConfigError("personal", unknown[0], printable(allowed, 500))
-        return model, Sharing(model, self._is_shared(model))
-
-    def _task_of_arrays(self, grid: Grid, arrays: ArrayRecord) -> KnownTask:
-        """Return the task of clients of which nothing is known but that they take these arrays."""
-        return KnownTask(*self._by_node(grid), *self._from_arrays(arrays), counts=False)
-
-    def _task_of_clients(self, grid: Grid) -> KnownTask:
-        """Ask the clients for their task."""
-        transport = FlowerTransport(grid, self._text)
-        agreed = agree(self.config, transport.find_clients(self.config, self.state_key))
-        return KnownTask(agreed.clients, transport.nodes, agreed.model, agreed.sharing, counts=True)
-
-    def _by_node(self, grid: Grid) -> tuple[list[Client], dict[int, int]]:
-        """Return the nodes that are there as clients, numbered by their ids."""
-        wanted = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
-        nodes = dict(enumerate(sorted(_online(grid, wanted))))
-        return [Client(number, 0, 0) for number in nodes], nodes
+        return Split(method, arrays, self.head, self.keep, bool(self._key))
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
         """Build the user's model, cut where ``head`` says, with the initial arrays if there are any."""
         assert self.model is not None
         module = own_models.made(self.model, input_shape, num_classes, vocabulary, self.head)
         if self._initial:
+            plain = models.plain_names(module)
             arrays = {name: numpy_of(name, array) for name, array in self._initial.items()}
-            own_models.load_arrays(module, arrays, models.plain_names(module))
+            # The shared arrays of an earlier result are filled with the model's own.
+            own = {plain(name): array.numpy() for name, array in module.state_dict().items()}
+            own_models.load_arrays(module, {**own, **arrays} if arrays.keys() <= own.keys() else arrays, plain)
         return module
 
     def _sent_settings(self) -> dict[str, Value]:
         """Return the settings that clients of fedpfl need: what is not the default, and the name of the method."""
         mine = self.config.flat()
         default = Config.parse({"method": self.values["method"]}).flat()
-        sent = {key: value for key, value in mine.items() if value != default[key] and key not in NOT_SENT}
+        sent = {
+            key: value for key, value in mine.items()
+            if (value != default[key] or key in self.values) and key not in NOT_SENT
+        }  # fmt: skip
+        if mine["num-clients"]:  # for nodes that do not know which of how many they are
+            sent["num-clients"] = mine["num-clients"]
         code = {key for key, _ in custom.references(sent)}  # functions are the client's own
         return {**{key: value for key, value in sent.items() if key not in code}, "method": self.method.name}
+
+    def _with_settings(self, config: ConfigRecord) -> ConfigRecord:
+        """Have settings act that Flower's ``train_config`` names, where nodes train by ``fit``."""
+        assert self._way is not None
+        self._way.settings = settings_text(self._sent_settings())
+        named = {key: value for key, value in config.items() if key != "server-round"}
+        if self.model is None or not named:
+            return config
+        own = {field.name: key_of(field, self.method.name) for field in fields(self.method.Settings)}
+        values = {own.get(key.replace("-", "_"), key.replace("_", "-")): value for key, value in named.items()}
+        for key, value in values.items():
+            check_keys({"method": self.values["method"], key: value})
+            if key in NOT_SENT:
+                raise ConfigError(key, value, "cannot be sent to the nodes")
+        sent = {**read_settings(self._way.settings), **values}
+        Config.parse({**sent, "method": self.values["method"]})
+        self._way.settings = settings_text(sent)
+        return config
 
     def _plain_names(self, folder: RunFolder) -> Names:
         """Return the names that arrays of a run have in the user's own module."""
@@ -463,7 +555,46 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         shape = shape_of(task["input_shape"])
         return models.plain_names(plain_model(self.config, shape, task["num_classes"], task.get("vocabulary", 0)))
 
-    # -- a round -----------------------------------------------------------------------------------------------------
+    # -- wrappers ----------------------------------------------------------------------------------------------------
+
+    def _caller(self) -> Strategy | None:
+        """Return the wrapper whose hook has called this one's, such as one of Flower's for differential privacy."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_locals.get("self") is self:
+            frame = frame.f_back  # type: ignore[assignment]
+        found = None if frame is None else frame.f_locals.get("self")
+        return found if isinstance(found, Strategy) and getattr(found, "strategy", None) is self else None
+
+    @property
+    def _is_private(self) -> bool:
+        return type(self._wrapper).__name__.startswith("DifferentialPrivacy")
+
+    def _require_right_wrapper(self, arrays: ArrayRecord, split: Split | None) -> None:
+        """Refuse a wrapper around a strategy with which it cannot be right."""
+        if self._wrapper is None:
+            return
+        name, wrapper = self.method.name, type(self._wrapper).__name__
+        rule = self.config.method.aggregation.rule
+        if not rule.one_model:
+            allowed = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
+            raise ConfigError("arrays", f"changed by {wrapper}", allowed)
+        if not self._is_private:
+            return
+        if split is None:
+            allowed = f"cannot be given inside {wrapper}, which sees named arrays alone: use dp_noise_multiplier= and "
+            raise ConfigError("model", own_models.name_of(self.model or ""), f"{allowed}run_federation")
+        if not rule.only_a_sum:
+            raise ConfigError("method", name, f"computes more of arrays than the mean that {wrapper} adds noise to")
+        if [*arrays] != [*split.shared(arrays)] if not split.takes(arrays) else False:
+            raise ConfigError("initial_arrays", [*arrays], f"{wrapper} has to be started with strategy.shared(arrays)")
+
+    def _require_equal_weights(self, loop: RoundLoop) -> None:
+        """Refuse unequal weights in a wrapper for privacy, whose noise is that of an equal mean."""
+        uniform = self.config.method.aggregation.options.get("weights") == "uniform"
+        weights = {loop.rule.clients[client].train_samples for client in loop.round.trained}
+        if self._is_private and not uniform and len(weights) > 1:
+            allowed = f"must be equal in {type(self._wrapper).__name__}, whose noise is for the mean of equal clients"
+            raise ConfigError(self.weighted_by_key, sorted(weights), f"{allowed}: give weights='uniform'")
 
     def _take(self, rule: Rule, arrays: ArrayRecord) -> None:
         """Go on from arrays that a wrapper or a subclass has changed since :meth:`aggregate_train` returned them."""
@@ -481,157 +612,58 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             logger.log(WARNING, f"fedpfl: {words}", name)
         rule.shared = without_negative_variances(rule.layout, given)
 
-    def _draw(self, grid: Grid, server_round: int, share: float, least: int, purpose: str) -> list[Client]:
-        """Draw clients whose nodes are there, by Flower's numbers and fedpfl's generator."""
-        assert self._loop is not None
-        rule = self._loop.rule
-        online = _online(grid, self.min_available_nodes)
-        self._welcome(rule, online)
-        there = [client for client in rule.participants if self._nodes.get(client.id) in online]
-        count = min(len(there), max(int(len(there) * share), least))
-        if len(there) < max(least, 1):
-            words = "fedpfl: round %d: %d nodes are there, at least %d are wanted"
-            logger.log(WARNING, words, server_round, len(there), least)
-        if count == len(there):
-            return there
-        chosen = generator(self.config.run.seed, purpose, server_round).choice(len(there), count, replace=False)
-        return [there[place] for place in sorted(chosen)]
-
-    def _welcome(self, rule: Rule, online: set[int]) -> None:
-        """Let nodes take part that have come since, where the rule keeps nothing of each client; warn of others."""
-        new = sorted(online - set(self._nodes.values()) - self._strangers)
-        if self._counts or rule.remembers or not rule.one_model:
-            self._strangers.update(new)
-            for node in new:
-                why = "with model= nodes are asked" if self._counts else f"{self.method.name} needs all clients"
-                logger.log(WARNING, "fedpfl: node %d came late and does not take part: %s before round 1", node, why)
-            return
-        for node in new:
-            client = Client(len(self._nodes), 0, 0)
-            self._nodes[client.id] = node
-            rule.join(client)
-            rule.personal_round[client.id] = 0
-
-    def _messages(self, requests: Sequence[Request], config: ConfigRecord, server_round: int) -> list[Message]:
-        assert self._loop is not None
-        layout = self._loop.rule.layout
-        records: dict[int, tuple[Payload, ArrayRecord, ArrayRecord]] = {}
-        self._sent = {}
-        config["server-round"] = server_round
-        for request in requests:
-            payload = request.make()
-            key = id(payload.arrays)
-            if key not in records:  # equal arrays are one record: serialised once, held once
-                arrays, extras = to_named(layout, payload.arrays, self._plain)
-                records[key] = payload, ArrayRecord({**arrays, **self._exact}), extras
-            _, arrays, extras = records[key]
-            own: dict[str, Any] = {name: value for name, value in payload.config.items() if name != "layout"}
-            own |= {"frozen": layout.frozen, "personal": list(self.personal), SETTINGS: self._text}
-            if taken := [key for key in own if key in config]:
-                raise ConfigError(self.configrecord_key, taken[0], "is a name of fedpfl's own in the messages' config")
-            mine = ConfigRecord({**dict(config), **own})
-            content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: mine})
-            if extras:
-                content[EXTRAS] = extras
-            message = Message(content, self._nodes[request.client.id], request.kind, group_id=str(server_round))
-            self._sent[request.client.id] = request.client, message
-        return [message for _, message in self._sent.values()]
-
-    def _in_order(
-        self, replies: Iterable[Message], contents: dict[int, RecordDict], trained: bool = True
-    ) -> Iterator[tuple[Client, Payload]]:
-        """Yield the replies in client order, and put their contents into ``contents``; note why others do not count."""
-        loop = self._loop
-        assert loop is not None
-        of_message = {message.metadata.message_id: client for client, message in self._sent.values()}
-        of_node = {message.metadata.dst_node_id: client for client, message in self._sent.values()}
-        found: dict[int, Message] = {}
-        for reply in replies:
-            # The SuperLink answers for a node that is gone, with an id of its own: the message comes first.
-            client = of_message.get(reply.metadata.reply_to_message_id) or of_node.get(reply.metadata.src_node_id)
-            if client is not None:
-                found.setdefault(client.id, reply)
-        for number, (client, _) in sorted(self._sent.items()):
-            if number not in found:
-                loop.fail(client, "no reply in time")
-            elif found[number].has_error():
-                error = found[number].error
-                loop.fail(client, printable(str(error.reason or f"error code {error.code}"), 500))
-            else:
-                try:
-                    read = self._read(client, found[number].content, trained)
-                except LayoutError as error:
-                    loop.fail(client, printable(str(error), 500))
-                else:
-                    contents[number] = found[number].content
-                    yield read
-
-    def _read(self, client: Client, content: RecordDict, trained: bool) -> tuple[Client, Payload]:
-        """Return a reply as the rule takes it."""
-        if len(content.metric_records) != 1:
-            raise LayoutError(f"its reply has {len(content.metric_records)} MetricRecords, and must have one")
-        said = next(iter(content.metric_records.values()))
-        metrics = {name: value for name, value in said.items() if not isinstance(value, list)}
-        if not trained:
-            return client, Payload(metrics=metrics)
-        assert self._loop is not None
-        rule = self._loop.rule
-        others = {name: record for name, record in content.array_records.items() if name != EXTRAS}
-        if len(others) != 1:
-            raise LayoutError(f"its reply has {len(others)} ArrayRecords with arrays of the model, and must have one")
-        record = next(iter(others.values()))
-        shared = from_named(rule.layout, record, self._plain) if rule.takes_shared else None
-        arrays = {} if shared is None else rule.layout.pack(shared, self.config.run.wire_dtype)
-        client = replace(client, train_samples=cast(int, metrics.get(self.weighted_by_key, 0)))
-        if not self._counts:
-            rule.clients[client.id] = client
-        metrics["train-samples"] = client.train_samples
-        config: dict[str, Value] = {"layout": rule.layout.to_text()}
-        return client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays})
-
-    def _keep_exact(self, content: RecordDict) -> None:
-        """Take a client's arrays of which no mean is made."""
-        record = next(record for name, record in content.array_records.items() if name != EXTRAS)
-        for name, known in self._exact.items():
-            if name in record and numpy_of(name, record[name]).shape == numpy_of(name, known).shape:
-                self._exact[name] = record[name]
+    # -- a round -----------------------------------------------------------------------------------------------------
 
     def _named(self, rule: Rule) -> ArrayRecord:
-        arrays = rule.layout.unflatten(rule.common)
-        return ArrayRecord({**{self._plain(name): Array(array) for name, array in arrays.items()}, **self._exact})
+        arrays = {self._plain(name): array for name, array in rule.layout.unflatten(rule.common).items()}
+        if self._way is not None and self._way.split is not None:
+            return self._way.split.named(arrays, exact=not self._is_private)
+        return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
-    def _tell_failures(self, loop: RoundLoop) -> None:
-        for number, reason in sorted(loop.round.failed.items()):
-            logger.log(WARNING, "fedpfl: round %d: client %d (node %d): %s", loop.round.number, number,
-                       self._nodes[number], reason)  # fmt: skip
+    def _tell(self, hook: str) -> None:
+        """Log how many replies counted, and why others did not."""
+        assert self._loop is not None and self._way is not None
+        done, way = self._loop.round, self._way
+        counted = done.trained if hook == "aggregate_train" else done.evaluated
+        logger.log(INFO, "%s: Received %d results and %d failures", hook, len(counted), len(done.failed))
+        for client, reason in sorted(done.failed.items()):
+            logger.log(WARNING, "fedpfl: round %d: %s: %s", done.number, way.shown(client), reason)
+            if client in way.lost:
+                self._loop.rule.personal_round[client] = 0
+                words = "fedpfl: %s has lost its personal arrays, and begins anew with the initial ones"
+                logger.log(WARNING, words, way.shown(client))
+        done.failed = {}
 
 
-@dataclass(frozen=True)
+def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Return whether two records have the same arrays under the same names, also after they were saved."""
+    if one is other:
+        return True
+    return [*one] == [*other] and all(
+        np.array_equal(numpy_of(name, one[name]), numpy_of(name, other[name]), equal_nan=False) for name in one
+    )
+
+
 class Weighted(Expected):
     """Expects one number, the weight of a reply; all others may be anything."""
 
-    key: str = "num-examples"
-    most: int = 0
+    def __init__(self, key: str = "num-examples", most: float = LARGEST) -> None:
+        super().__init__()
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "most", most)
+
+    key: str
+    most: float
 
     def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Return why a reply cannot count, or an empty text."""
-        try:
-            require_metrics(metrics)
-        except LayoutError as error:
-            return str(error), {}
         given = metrics.get(self.key)
         wrong = problem(self.key, given, Bounds(float, 0, self.most))
+        if wrong and self.most < LARGEST:
+            wrong += " (max_client_samples)"
         if not wrong and kind == TRAIN and not given:
             wrong = f"{self.key} = 0: it has trained on nothing"
         return (f"its reply says {wrong}" if wrong else ""), {}
-
-
-def _online(grid: Grid, least: int) -> set[int]:
-    """Return the nodes that are there, once there are as many as wanted."""
-    while len(found := set(grid.get_node_ids())) < least:
-        logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(found), least)
-        time.sleep(1)
-    return found
 
 
 class _Kept(Listener):
@@ -648,11 +680,15 @@ class _Kept(Listener):
         """Keep a round's metrics, and the arrays that it has made."""
         arrays = rule.layout.unflatten(rule.common)
         self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
-        self.result.train_metrics_clientapp[done.number] = MetricRecord({"train-loss": done.line["train_loss"]})
+        # The mean over samples, as in Flower's loop.
+        weights = [metrics["train-samples"] for metrics in done.trained.values()]
+        losses = [metrics["train-loss"] for metrics in done.trained.values()]
+        if sum(weights):
+            mean = float(np.average(losses, weights=weights))
+            self.result.train_metrics_clientapp[done.number] = MetricRecord({"train-loss": mean})
         scores = {}
         for model in ("personalised", "global"):
             found = done.line.get(model, {})
-            # The mean over samples, as in Flower's loop.
             means = {"accuracy": found.get("weighted", found.get("accuracy")), "loss": found.get("loss")}
             scores.update({f"{model}-{name}": mean for name, mean in means.items() if mean is not None})
         if scores:
@@ -666,7 +702,7 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     """Run a federation over the nodes of a Grid, with the settings that Flower hands to the ServerApp."""
     config = Config.parse(run_config)
     strategy = of(type(config.method)).of_run(run_config)
-    strategy.start(grid, num_rounds=config.run.num_server_rounds, timeout=config.run.round_timeout)
+    strategy.run_federation(grid, config.run.num_server_rounds, config.run.round_timeout)
     assert strategy.folder is not None
     return strategy.folder
 
@@ -674,15 +710,19 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
 # -- the classes -------------------------------------------------------------------------------------------------------
 
 
-def needs_of(method: Method) -> list[str]:
-    """Return what a method needs of clients besides shared arrays; nothing if Flower's own ClientApps are enough."""
+def needs_of(method: Method, without: Iterable[str] = (), flowers_mu: bool = False) -> list[str]:
+    """Return what a method needs of clients besides shared arrays; nothing if Flower's own ClientApps are enough.
+
+    Hooks ``without`` have nothing to do, and with ``flowers_mu`` the phases of FedProx are the ClientApp's own.
+    """
     rule = method.aggregation.rule
-    found = own_of(method, OF_ARRAYS)
+    without = {*without, *(["schedule"] if flowers_mu else [])}
+    found = own_of(method, {hook: words for hook, words in OF_ARRAYS.items() if hook not in without})
     if method.extras:
         found.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
     if rule.reads:
         found.append(f"weighs by {', '.join(rule.reads)}")
-    return found
+    return found or own_of(method, {hook: words for hook, words in OF_TRAINING.items() if hook not in without})
 
 
 def own_of(method: Method, hooks: Mapping[str, str]) -> list[str]:

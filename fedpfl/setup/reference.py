@@ -147,7 +147,8 @@ FLOWERS = (
 )  # fmt: skip
 OURS = (
     "model: Callable[..., nn.Module] | nn.Module | str | None = ...", "head: str = ...",
-    "personal: Sequence[str] = ...", "listeners: Sequence[Listener] = ...",
+    "keep: str | Sequence[str] = ...", "personal: str | Sequence[str] = ...",
+    "state_key: str = ...", "listeners: Sequence[Listener] = ...",
 )  # fmt: skip
 
 
@@ -165,9 +166,9 @@ def strategies_stub() -> str:
         "from torch import nn",
         "",
         "from .engine.listener import Listener",
-        "from .flower.clients import PersonalRound as PersonalRound",
-        "from .flower.clients import client_app as client_app",
-        "from .flower.clients import personal as personal",
+        "from .flower.fit import client_app as client_app",
+        "from .flower.fit import fit as fit",
+        "from .flower.keep import keep as keep",
         "from .flower.strategy import MethodStrategy as MethodStrategy",
         "from .flower.strategy import MetricsFunction",
         "from .flower.strategy import of as of",

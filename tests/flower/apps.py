@@ -138,6 +138,69 @@ def plain_app(personal: tuple[str, ...] = (), whole: bool = True) -> ClientApp:
     return app
 
 
+def flowers_app(mods: Any = (), batches: Callable[[Context], Any] | None = None, seen: Any = None) -> ClientApp:
+    """Return an app with the functions of Flower's quickstart: they load strictly and send all; ``seen`` gets heads."""
+    app, of = ClientApp(mods=list(mods)), batches or (lambda context: loader(context.node_config["partition-id"]))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = Net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        if seen is not None:
+            seen.append((context.node_id, model.fc2.weight.detach().numpy().copy()))
+        loss = training(model, of(context))
+        metrics = MetricRecord({"train_loss": loss, "num-examples": len(of(context).dataset)})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        model = Net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        metrics = MetricRecord({"accuracy": accuracy(model, of(context)), "num-examples": len(of(context).dataset)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def moved(grid: MovingGrid, old: int, new: int) -> None:
+    """Have a node come back under another id, its Context forgotten."""
+    at = [context.node_id for context in grid.contexts].index(old)
+    grid.contexts[at] = Context(1, new, dict(grid.contexts[at].node_config), RecordDict(), {})
+    grid.ids = [new if node == old else node for node in grid.ids]
+
+
+class MovingGrid(AppGrid):
+    """A grid whose nodes' ids change."""
+
+    def __init__(self, app: ClientApp, num_nodes: int = CLIENTS) -> None:
+        super().__init__(app, num_nodes)
+        self.ids = [100 + i for i in range(num_nodes)]
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.ids)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        of_node = {context.node_id: context for context in self.contexts}
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
+            ids.append(message.metadata.message_id)
+            self.sent.append((message.metadata.message_type, message.metadata.dst_node_id, message))
+            self.replies[ids[-1]] = self.app(message, of_node[message.metadata.dst_node_id])
+        return ids
+
+
+def between(base: Any, at: dict[int, Callable[[], None]]) -> Any:
+    """Return a strategy class that does something before the messages of some rounds are made."""
+
+    class Between(base):  # type: ignore[misc]
+        def configure_train(self, server_round: int, *rest: Any) -> Any:
+            at.get(server_round, lambda: None)()
+            return super().configure_train(server_round, *rest)
+
+    return Between
+
+
 def initial() -> ArrayRecord:
     torch.manual_seed(1)
     return ArrayRecord(Net().state_dict())

@@ -1,4 +1,4 @@
-"""The client's half of strategies: `client_app`, and `personal` around training functions of one's own."""
+"""The client's half of strategies as a whole app: `client_app`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import logging
 import numpy as np
 import pytest
 import torch
-from apps import CLIENTS, FEATURES, AppGrid, Net, accuracy, initial, loader, samples, training
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
+from apps import CLIENTS, AppGrid, Net, initial, loader
+from flwr.app import ArrayRecord, RecordDict
 from support import QUICK_OF_METHOD, each_method
-from torch import nn
 
 import fedpfl
 from fedpfl import strategies
@@ -128,14 +126,14 @@ def test_personal_arrays_below_a_folder(tmp_path):
     app = strategies.client_app(model=Net, data=mine, state_dir=tmp_path)
     grid = AppGrid(app)
     strategies.FedPer(model=Net).start(grid, initial(), num_rounds=2)
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 2 * CLIENTS
+    assert len(list(tmp_path.glob("*/client-*/round-*.safetensors"))) == 2 * CLIENTS
     assert not any(context.state for context in grid.contexts)
 
 
 def test_fedpfls_own_loop_over_the_same_clients(tmp_path):
     app = strategies.client_app(model=Net, data=mine)
     strategy = strategies.FedPer(model=Net, local_epochs=2, output_dir=str(tmp_path), run_name="own")
-    result = strategy.start(AppGrid(app), num_rounds=2)
+    result = strategy.run_federation(AppGrid(app), num_rounds=2)
     assert strategy.folder.path == tmp_path / "own"
     assert strategy.folder.finished
     assert set(result.arrays) == {name for name in Net().state_dict() if "fc2" not in name and "tracked" not in name}
@@ -218,251 +216,3 @@ def test_a_node_that_has_lost_its_context_says_what_keeps_it(caplog):
         strategies.FedPer(model=Net).start(grid, initial(), num_rounds=2)
     assert "personal arrays of round 1 are not here" in caplog.text
     assert "give state_dir" in caplog.text
-
-
-# -- personal ----------------------------------------------------------------------------------------------------------
-
-
-def asked(app, model=Net):
-    """Have an app answer the question of a strategy that has the model."""
-
-    @app.query()
-    def query(message, context):
-        with strategies.personal(message, context, model) as local:
-            return local.describe(mine(context))
-
-    return app
-
-
-def own_loop(**options):
-    """An app whose own loop trains, by `personal`."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        batches = mine(context)
-        torch.manual_seed(context.node_config["partition-id"])
-        model = Net()
-        with strategies.personal(message, context, model, **options) as local:
-            loss = training(model, batches)
-        return local.reply({"train_loss": loss, "num-examples": len(batches.dataset)})
-
-    @app.evaluate()
-    def evaluate(message, context):
-        batches, model = mine(context), Net()
-        with strategies.personal(message, context, model, **options) as local:
-            found = accuracy(model, batches)
-        return local.reply({"accuracy": found, "num-examples": len(batches.dataset)})
-
-    return app
-
-
-def by_fit(model=Net, **options):
-    """An app that trains by the method's phases."""
-    app = asked(ClientApp(), model)
-
-    @app.train()
-    def train(message, context):
-        with strategies.personal(message, context, model, **options) as local:
-            local.fit(mine(context))
-        return local.reply()
-
-    @app.evaluate()
-    def evaluate(message, context):
-        batches = mine(context)
-        with strategies.personal(message, context, model, **options) as local:
-            found = local.evaluate(batches, train=batches)
-        return local.reply(found)
-
-    return app
-
-
-@pytest.mark.parametrize(
-    ("strategy", "personal"),
-    [("FedAvg", ()), ("FedPer", ("fc2.",)), ("FedBN", ("norm.",)), ("LGFedAvg", ("fc1.", "norm."))],
-)
-def test_a_loop_of_ones_own(strategy, personal):
-    grid = AppGrid(own_loop())
-    result = getattr(strategies, strategy)().start(grid, initial(), num_rounds=6)
-    wanted = {name for name in Net().state_dict() if not name.startswith(personal or "-")}
-    assert set(result.arrays) == wanted
-    scores = [metrics["accuracy"] for metrics in result.evaluate_metrics_clientapp.values()]
-    assert scores[-1] > scores[0]
-    if strategy in ("FedPer", "LGFedAvg"):
-        assert scores[-1] > 0.7
-    kept = [context.state.array_records for context in grid.contexts]
-    for records in kept:
-        for record in records.values():
-            assert set(record) == {
-                f"head.{name[4:]}" if name.startswith("fc2.") else f"base.{name}"
-                for name in Net().state_dict() if name.startswith(personal) and "tracked" not in name
-            }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("strategy", "settings"),
-    [
-        ("FedPer", {}), ("FedBN", {}), ("LGFedAvg", {}), ("FedRep", {"p_epochs": 1}), ("Ditto", {"p_epochs": 1}),
-        ("FedDecomp", {"lora_epochs": 1}), ("FedFac", {}), ("FedReG", {"augmentation": "none"}),
-    ],
-)  # fmt: skip
-def test_the_methods_own_phases_in_a_function_of_ones_own(strategy, settings):
-    made = getattr(strategies, strategy)(model=Net, local_epochs=4, learning_rate=0.1, **settings)
-    grid = AppGrid(by_fit())
-    result = made.start(grid, initial(), num_rounds=4)
-    assert len(result.train_metrics_clientapp) == 4
-    assert result.evaluate_metrics_clientapp[4]["personalised-accuracy"] > 0.4
-    # The same bits as the app that does it all.
-    whole = getattr(strategies, strategy)(model=Net, local_epochs=4, learning_rate=0.1, **settings)
-    app = strategies.client_app(model=Net, data=lambda context: (mine(context), mine(context)))
-    other = whole.start(AppGrid(app), initial(), num_rounds=4)
-    assert result.arrays.keys() == other.arrays.keys()
-    for name in result.arrays:
-        np.testing.assert_array_equal(result.arrays[name].numpy(), other.arrays[name].numpy())
-
-
-def test_the_users_model_predicts_like_the_method_after_fit():
-    seen = []
-    app = asked(ClientApp())
-
-    @app.train()
-    def train(message, context):
-        model, batches = Net(), mine(context)
-        with strategies.personal(message, context, model) as local:
-            local.fit(batches)
-        seen.append(accuracy(model, batches))
-        return local.reply({"mine": 1.0})
-
-    strategy = strategies.Ditto(model=Net, local_epochs=8, learning_rate=0.1, fraction_evaluate=0.0)
-    result = strategy.start(AppGrid(app), initial(), num_rounds=2)
-    assert min(seen[-CLIENTS:]) > 0.8
-    assert result.train_metrics_clientapp[2]["mine"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        ("FedRep", "method = 'fedrep': trains in phases of its own, which a loop of your own does not: call fit"),
-        ("Ditto", "method = 'ditto': changes the model"),
-    ],
-)
-def test_a_method_with_phases_of_its_own_says_to_use_fit(strategy, said):
-    class Caught(AppGrid):
-        def push_messages(self, messages):
-            try:
-                return super().push_messages(messages)
-            except fedpfl.FedpflError as error:
-                self.error = str(error)
-                return []
-
-    grid = Caught(asked(own_loop()))
-    made = getattr(strategies, strategy)(model=Net, fraction_evaluate=0.0)
-    made.start(grid, initial(), num_rounds=1)
-    assert said in grid.error
-    assert "fit" in grid.error
-
-
-def one_message(strategy=None):
-    """Return a message to train, and its context."""
-    grid = AppGrid(ClientApp(), broken=lambda kind, client, message: Message(RecordDict(), reply_to=message))
-    (strategy or strategies.FedPer()).start(grid, initial(), num_rounds=1)
-    return grid.sent[0][2], grid.contexts[0]
-
-
-def test_training_another_module_is_noticed():
-    message, context = one_message()
-    changed = pytest.raises(fedpfl.ConfigError, match="none of its arrays changed")
-    with changed, strategies.personal(message, context, Net()):
-        training(Net(), loader(0))
-
-
-def test_an_error_in_the_training_keeps_nothing():
-    message, context = one_message()
-    with pytest.raises(ZeroDivisionError), strategies.personal(message, context, Net()) as local:
-        training(local.model, loader(0))
-        _ = 1 / 0
-    assert not context.state
-
-
-def test_a_diverged_loop_keeps_nothing():
-    message, context = one_message()
-    diverged = pytest.raises(fedpfl.FedpflError, match="diverged in round 1")
-    with diverged, strategies.personal(message, context, Net()) as local, torch.no_grad():
-        local.model.fc2.weight.fill_(torch.nan)
-    assert not context.state
-
-
-def test_a_class_begins_with_the_same_personal_arrays_everywhere():
-    message, context = one_message()
-    heads = []
-    for _ in range(2):
-        torch.rand(3)
-        with strategies.personal(message, context, Net, "fedper") as local:
-            heads.append(local.model.fc2.weight.detach().clone())
-            training(local.model, loader(0))
-    assert torch.equal(*heads)
-
-
-def test_a_class_that_draws_from_numpy_begins_alike_too():
-    class Drawn(Net):
-        def __init__(self):
-            super().__init__()
-            with torch.no_grad():
-                self.fc2.bias.copy_(torch.from_numpy(np.random.rand(3).astype("float32")))
-
-    message, context = one_message()
-    biases = []
-    for _ in range(2):
-        np.random.rand(5)
-        with strategies.personal(message, context, Drawn) as local:
-            biases.append(local.model.fc2.bias.detach().clone())
-            training(local.model, loader(0))
-    assert torch.equal(*biases)
-
-
-def test_a_message_of_another_strategy_and_a_reply_without_its_weight():
-    message, context = one_message()
-    with strategies.personal(message, context, Net()) as local:
-        training(local.model, loader(0))
-    with pytest.raises(fedpfl.ConfigError, match="must have num-examples"):
-        local.reply({"loss": 1.0})
-    other = pytest.raises(fedpfl.ConfigError, match="the strategy's method is fedper")
-    with other, strategies.personal(message, context, Net(), strategies.FedBN):
-        pass
-    plain = Message(RecordDict({"arrays": initial(), "config": ConfigRecord({"server-round": 1})}), 1, "train")
-    other = pytest.raises(fedpfl.LayoutError, match="no strategy of fedpfl sent this message")
-    with other, strategies.personal(plain, context, Net()):
-        pass
-
-
-class Several(nn.Module):
-    """Has two heads, a buffer of whole numbers and a parameter of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.temperature = nn.Parameter(torch.ones(()))
-        self.register_buffer("seen", torch.tensor([2**40, 7]))
-        self.body = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU())
-        self.main, self.aux = nn.Linear(8, 3), nn.Linear(8, 2)
-
-    def forward(self, x):
-        return self.main(self.body(x)) * self.temperature
-
-
-def test_several_heads_whole_numbers_and_a_parameter_without_a_layer():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        model = Several()
-        with strategies.personal(message, context, model, head="main") as local:
-            training(model, mine(context))
-        return local.reply({"num-examples": 40})
-
-    first = ArrayRecord(Several().state_dict())
-    grid = AppGrid(app)
-    result = strategies.FedPer(head="main", fraction_evaluate=0.0).start(grid, first, num_rounds=2)
-    assert set(result.arrays) == {name for name in first if not name.startswith("main.")}
-    assert result.arrays["seen"].numpy().tolist() == [2**40, 7]
-    assert samples(0)[0].dtype == np.float32
-    assert isinstance(result.arrays["temperature"], Array)

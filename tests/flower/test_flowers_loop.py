@@ -6,8 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-import torch
-from apps import AppGrid, Net, initial, loader, plain_app, samples, training
+from apps import AppGrid, MovingGrid, Net, between, initial, moved, plain_app, samples
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
@@ -58,7 +57,7 @@ class Follows(fedpfl.Listener):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dp_noise_multiplier": 1.0}, "dp-noise-multiplier = 1.0: has no effect in Flower's loop: start without"),
+        ({"dp_noise_multiplier": 1.0}, "dp-noise-multiplier = 1.0: has no effect in Flower's loop: use run_"),
         ({"dp_noise_multiplier": 1.0, "dp_where": "server"}, "dp-noise-multiplier = 1.0: has no effect"),
         ({"evaluate_global": True}, "evaluate-global = True: has no effect"),
         ({"early_stop": 1, "validation_fraction": 0.2}, "early-stop = 1: has no effect"),
@@ -79,48 +78,96 @@ def test_what_flowers_loop_has_no_place_for_is_refused(settings, words):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"fraction_evaluate": 0.0}, {"min_available_nodes": 50}, {"min_train_nodes": 3}, {"weighted_by_key": "n"},
+        {"fraction_evaluate": 0.0}, {"min_available_nodes": 50}, {"weighted_by_key": "n"},
         {"evaluate_metrics_aggr_fn": lambda contents, key: MetricRecord()}, {"fraction_train": 0.0},
     ],
 )  # fmt: skip
 def test_what_fedpfls_loop_has_no_place_for_is_refused(settings, tmp_path):
     grid = AppGrid(strategies.client_app(model=Net, data=own_data))
     with pytest.raises(fedpfl.ConfigError) as caught:
-        strategies.FedAvg(model=Net, output_dir=str(tmp_path), **settings).start(grid)
+        strategies.FedAvg(model=Net, output_dir=str(tmp_path), **settings).run_federation(grid)
     assert str(caught.value).startswith(next(iter(settings))) and not grid.sent
 
 
 def test_names_of_fedpfls_own_in_the_config_are_refused():
-    with pytest.raises(fedpfl.ConfigError, match="config = 'frozen': is a name of fedpfl's own"):
-        strategies.FedAvg().start(AppGrid(plain_app()), initial(), train_config=ConfigRecord({"frozen": True}))
+    with pytest.raises(fedpfl.ConfigError, match="config = 'round': is a name of fedpfl's own"):
+        strategies.FedAvg().start(AppGrid(plain_app()), initial(), train_config=ConfigRecord({"round": True}))
+
+
+@pytest.mark.parametrize("loop", ["start", "run_federation"])
+def test_the_number_of_rounds_is_that_of_the_strategy_unless_an_argument_says_it(loop, tmp_path):
+    app = strategies.client_app(model=Net, data=own_data)
+    for settings, arguments, wanted in (({}, {}, 3), ({"num_server_rounds": 1}, {}, 1), ({}, {"num_rounds": 2}, 2)):
+        more = {} if loop == "start" else {"output_dir": str(tmp_path)}
+        strategy = strategies.FedAvg(model=Net, round_timeout=7.0, **more, **settings)
+        first = [ArrayRecord()] if loop == "start" else []
+        result = getattr(strategy, loop)(AppGrid(app), *first, **arguments)
+        assert list(result.train_metrics_clientapp) == list(range(1, wanted + 1))
+        assert strategy.config.run.round_timeout == 7.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"local_epochs": 50}, "local-epochs = 50: needs model="), ({"loss": "mine:loss"}, "loss = 'mine:loss': needs"),
+        ({"learning_rate": 9.0}, "learning-rate = 9.0: needs model="), ({"batch_size": 1}, "batch-size = 1: needs"),
+    ],
+)  # fmt: skip
+def test_settings_that_loops_of_ones_own_would_not_follow_are_refused(settings, words):
+    with pytest.raises(fedpfl.ConfigError, match=words):
+        strategies.FedPer(head="fc2", **settings).start(AppGrid(plain_app()), initial())
+
+
+def test_train_config_acts_on_nodes_with_fit():
+    def trained(config, **settings):
+        grid = AppGrid(strategies.client_app(model=Net, data=own_data))
+        strategy = strategies.FedPer(model=Net, fraction_evaluate=0.0, **settings)
+        found = strategy.start(grid, ArrayRecord(), num_rounds=1, train_config=ConfigRecord(config))
+        return found.arrays["fc1.weight"].numpy()
+
+    np.testing.assert_array_equal(trained({"learning-rate": 0.1}), trained({}, learning_rate=0.1))
+    np.testing.assert_array_equal(trained({"local_epochs": 2}), trained({}, local_epochs=2))
+    assert not np.array_equal(trained({"learning-rate": 0.1}), trained({}))
+    for wrong in ({"lr": 5.0}, {"learning-rate": -1.0}, {"state-dir": "/"}):
+        with pytest.raises(fedpfl.ConfigError, match=f"{next(iter(wrong))} = "):
+            trained(wrong)
+
+
+def test_hooks_that_are_overridden_are_refused_in_the_loop_that_never_calls_them():
+    class Scheduled(strategies.FedPer):
+        def configure_train(self, server_round, arrays, config, grid):
+            return super().configure_train(server_round, arrays, config, grid)
+
+    with pytest.raises(fedpfl.ConfigError, match="overrides configure_train, which fedpfl's own loop never calls"):
+        Scheduled(model=Net).run_federation(AppGrid(plain_app()))
 
 
 @pytest.mark.parametrize("given", [{}, {"num_server_rounds": 4}])
 def test_a_wrapper_does_not_tell_how_many_rounds_a_schedule_has(given):
-    rates = []
     app = moving([0.01] * 3, [10] * 3)
-    strategy = strategies.FedAvg(learning_rate_schedule="cosine", **given)
-    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 100.0, 3)
-    seen = lambda kind, client, message: rates.append(message.content["config"]["fedpfl"])  # noqa: E731
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategies.FedAvg(evaluate_every=2, **given), 0.0, 100.0, 3)
     if not given:
-        with pytest.raises(fedpfl.ConfigError, match=r"learning-rate-schedule .* needs the number of rounds"):
+        with pytest.raises(fedpfl.ConfigError, match=r"evaluate-every .* needs the number of rounds"):
             wrapped.start(AppGrid(app), zeros(), num_rounds=4)
         return
-    wrapped.start(AppGrid(app, broken=seen), zeros(), num_rounds=4)
-    assert all('"num-server-rounds":4' in text for text in rates)
+    assert list(wrapped.start(AppGrid(app), zeros(), num_rounds=4).evaluate_metrics_clientapp) == [2, 4]
 
 
 def test_functions_that_are_not_sent_are_told(caplog):
+    app = strategies.client_app(model=Net, data=own_data)
     with caplog.at_level(logging.WARNING, "flwr"):
-        strategies.FedAvg(loss="mine:loss").start(AppGrid(plain_app()), initial(), num_rounds=1)
-    assert "loss = 'mine:loss' is code, and is not sent: give it to client_app or personal" in caplog.text
+        strategies.FedAvg(model=Net, loss="torch.nn.functional:cross_entropy").start(AppGrid(app), ArrayRecord(), 1)
+    assert "loss = 'torch.nn.functional:cross_entropy' is code, and is not sent: give it to fit or" in caplog.text
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.complex64])
-def test_arrays_that_would_not_stay_what_they_are_are_refused(kind):
-    arrays = ArrayRecord({**zeros(), "b.scale": Array(np.ones(2, kind))})
-    with pytest.raises(fedpfl.ConfigError, match=f"array 'b.scale' is {np.dtype(kind)}; what is shared travels as flo"):
-        strategies.FedAvg().start(AppGrid(plain_app()), arrays)
+def test_arrays_that_have_no_mean_are_refused_and_those_that_lose_digits_told(caplog):
+    arrays = {**zeros(), "b.scale": Array(np.ones(2, np.complex64))}
+    with pytest.raises(fedpfl.ConfigError, match=r"array 'b.scale' is complex64; what is shared travels as float32"):
+        strategies.FedAvg().start(AppGrid(plain_app()), ArrayRecord(arrays))
+    arrays["b.scale"] = Array(np.ones(2))
+    result = strategies.FedAvg().start(AppGrid(moving([1] * 3, [10] * 3)), ArrayRecord(arrays), num_rounds=1)
+    assert result.arrays["b.scale"].numpy().tolist() == [2, 2] and result.arrays["b.scale"].dtype == "float64"
+    assert "arrays of float64 (b.scale) are averaged as float32" in caplog.text
 
 
 # -- what it does ------------------------------------------------------------------------------------------------------
@@ -184,43 +231,64 @@ def test_both_loops_tell_the_mean_over_samples(tmp_path):
     settings = {"model": Net, "local_epochs": 3, "learning_rate": 0.1}
     app = strategies.client_app(model=Net, data=data, state_dir=str(tmp_path / "state"))
     flowers = strategies.FedPer(**settings).start(AppGrid(app), ArrayRecord(), num_rounds=1)
-    ours = strategies.FedPer(**settings, output_dir=str(tmp_path)).start(AppGrid(app), num_rounds=1)
+    ours = strategies.FedPer(**settings, output_dir=str(tmp_path)).run_federation(AppGrid(app), num_rounds=1)
     for name in ("personalised-accuracy", "personalised-loss"):
         given = [result.evaluate_metrics_clientapp[1][name] for result in (flowers, ours)]
         assert given[0] == pytest.approx(given[1])
+    given = [result.train_metrics_clientapp[1]["train-loss"] for result in (flowers, ours)]
+    assert given[0] == pytest.approx(given[1])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 1.0])
+def test_both_loops_ask_the_same_clients_and_make_the_same_bits_for_any_fraction(share, tmp_path):
+    found = []
+    for loop in ("start", "run_federation"):
+        grid = AppGrid(strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / loop)), num_nodes=7)
+        settings = {"model": Net, "fraction_train": share, "local_epochs": 1}
+        settings |= {} if loop == "start" else {"output_dir": str(tmp_path)}
+        first = [ArrayRecord()] if loop == "start" else []
+        arrays = getattr(strategies.FedPer(**settings), loop)(grid, *first, num_rounds=2).arrays
+        asked = [client for kind, client, _ in grid.sent if kind == "train"]
+        found.append((sorted(asked), {name: array.numpy().tobytes() for name, array in arrays.items()}))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("weights", [[0, 0, 0], [0, 10, 10]])
 def test_a_client_that_trained_on_nothing_does_not_count(weights, caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
-        strategy = strategies.FedAvg(update_norm_limit=0.0)
-        result = strategy.start(AppGrid(moving([9, 1, 3], weights)), zeros(), num_rounds=1)
-    moved = [array.numpy().tolist() for name, array in result.arrays.items() if name == "a.bias"]
-    assert moved == ([[2, 2]] if any(weights) else [])  # Flower's result has no arrays if no round had any
+        grid = AppGrid(moving([9, 1, 3], weights))
+        if any(weights):
+            result = strategies.FedAvg().start(grid, zeros(), num_rounds=1)
+            assert result.arrays["a.bias"].numpy().tolist() == [2, 2]
+        else:
+            with pytest.raises(fedpfl.FedpflError, match="no round counted: round 2: no client trained"):
+                strategies.FedAvg().start(grid, zeros(), num_rounds=2)
     assert "num-examples = 0: it has trained on nothing" in caplog.text
 
 
-@pytest.mark.parametrize("model", [None, Net])
-def test_the_weight_is_what_a_reply_says(model):
-    app = ClientApp()
+def test_the_weight_is_what_a_reply_says():
+    result = strategies.FedAvg(weighted_by_key="size").start(
+        AppGrid(moving([1, 2, 3], [7] * 3, lambda client: {"size": (1, 1, 98)[client]})), zeros(), num_rounds=1
+    )
+    np.testing.assert_allclose(result.arrays["a.bias"].numpy(), (1 + 2 + 3 * 98) / 100, rtol=1e-5)
+    grid = AppGrid(strategies.client_app(model=Net, data=own_data))
+    result = strategies.FedPer(model=Net, weighted_by_key="size").start(grid, ArrayRecord(), num_rounds=1)
+    assert 0 < result.evaluate_metrics_clientapp[1]["personalised-accuracy"] <= 1
 
-    @app.query()
-    def query(message, context):
-        with strategies.personal(message, context, Net) as local:
-            return local.describe(loader(context.node_config["partition-id"]))
 
-    @app.train()
-    def train(message, context):
-        client = context.node_config["partition-id"]
-        with strategies.personal(message, context, Net) as local, torch.no_grad():
-            for array in local.model.parameters():
-                array.add_(client + 1.0)
-        return local.reply({"num-examples": (1, 1, 98)[client]})
+def test_no_single_node_decides_an_array_of_whole_numbers():
+    arrays = ArrayRecord({**zeros(), "a.steps": Array(np.array([4, 4]))})
 
-    strategy = strategies.FedAvg(model=model, fraction_evaluate=0.0, update_norm_limit=0.0)
-    result = strategy.start(AppGrid(app), initial(), num_rounds=1)
-    moved = result.arrays["fc1.bias"].numpy() - initial()["fc1.bias"].numpy()
-    np.testing.assert_allclose(moved, (1 + 2 + 3 * 98) / 100, rtol=1e-5)
+    def liar(kind, client, message):
+        if kind == "train" and client == 2:
+            content = {**message.content["arrays"], "a.steps": Array(np.array([10**9, 0]))}
+            metrics = MetricRecord({"num-examples": 10})
+            return Message(RecordDict({"arrays": ArrayRecord(content), "metrics": metrics}), reply_to=message)
+        return None
+
+    grid = AppGrid(moving([1] * 3, [10] * 3), broken=liar)
+    result = strategies.FedAvg(fraction_evaluate=0.0).start(grid, arrays, num_rounds=1)
+    assert result.arrays["a.steps"].numpy().tolist() == [5, 5] and result.arrays["a.steps"].dtype == "int64"
 
 
 def test_whole_numbers_of_a_refused_reply_are_not_taken():
@@ -243,219 +311,62 @@ def test_where_clients_get_arrays_of_their_own_the_result_is_their_mean():
     np.testing.assert_allclose(result.arrays["a.bias"].numpy(), 3.0)
 
 
-def test_a_strategy_that_starts_again_starts_anew_unless_it_goes_on():
-    strategy = strategies.FedPer(personal=("a.bias",), fraction_evaluate=0.0)
-    app = ClientApp()
-    heads = []
-
-    @app.train()
-    def train(message, context):
-        model = torch.nn.Sequential()
-        model.add_module("a", torch.nn.Linear(3, 2))
-        with torch.no_grad():
-            model.a.bias.zero_()
-        with strategies.personal(message, context, model):
-            heads.append(float(model.a.bias[0].detach()))
-            with torch.no_grad():
-                model.a.bias.add_(1)
-                model.a.weight.add_(1)
-        return reply(message, model)
-
-    def reply(message, model):
-        arrays = ArrayRecord({"a.weight": Array(model.a.weight.detach().numpy())})
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
-    grid = AppGrid(app, num_nodes=2)
-    result = strategy.start(grid, zeros(), num_rounds=2)
-    strategy.start(grid, result.arrays, num_rounds=1)
-    strategy.start(grid, zeros(), num_rounds=1)
-    assert heads == [0, 0, 1, 1, 2, 2, 0, 0]
-
-
-def test_a_split_of_ones_own_holds_on_clients_of_fedpfl_and_fit_refuses_it(caplog):
-    app = ClientApp()
-    split = ("norm.", "fc2.")
-
-    @app.train()
-    def train(message, context):
-        model = Net()
-        with strategies.personal(message, context, model) as local:
-            training(model, loader(local.client))
-        return local.reply({"num-examples": 40})
-
-    grid = AppGrid(app)
-    with caplog.at_level(logging.INFO, "flwr"):
-        result = strategies.FedPer(personal=split, fraction_evaluate=0.0).start(grid, initial(), num_rounds=2)
-    assert set(result.arrays) == {"fc1.weight", "fc1.bias"} and list(result.train_metrics_clientapp) == [1, 2]
-    assert "personal, each client begins with its own: norm.weight, norm.bias" in caplog.text
+def test_a_split_of_ones_own_needs_loops_of_ones_own(caplog):
     app = strategies.client_app(model=Net, data=own_data)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        strategies.FedPer(personal=split).start(AppGrid(app), initial(), num_rounds=1)
-    assert "is a split of the strategy's own: train and test in loops of your own" in caplog.text
+    with pytest.raises(fedpfl.FedpflError, match="no round counted"):
+        strategies.FedPer(keep=("norm.", "fc2.")).start(AppGrid(app), initial(), num_rounds=1)
+    assert "model = None: must be given to the strategy, whose nodes then train by fit or client_app" in caplog.text
 
 
-@pytest.mark.parametrize(("given", "told"), [({}, True), ({"head": "fc2"}, False), ({"personal": ("fc2.",)}, False)])
+@pytest.mark.parametrize(("given", "told"), [({}, True), ({"head": "fc2"}, False), ({"keep": "fc2"}, False)])
 def test_a_head_that_nobody_named_is_told(given, told, caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
         strategies.FedPer(**given).start(AppGrid(plain_app(("fc2.",))), initial(), num_rounds=1)
     assert ("'fc2' is taken as the head, the last layer that may be linear: name it by head=" in caplog.text) == told
 
 
-def test_a_node_that_comes_late_is_told_where_it_cannot_take_part(caplog):
-    grid = AppGrid(strategies.client_app(model=Net, data=own_data))
-    ids = [100, 101, 102]
-    grid.get_node_ids = lambda: list(ids)
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(stored, tmp_path, caplog):
+    """And a stranger, which has another secret, takes no number."""
+    folder = {"state_dir": str(tmp_path)} if stored else {}
+    grid = MovingGrid(strategies.client_app(model=Net, data=own_data, **folder))
+    made = between(strategies.FedPer, {2: lambda: [moved(grid, old, old + 700) for old in (100, 101, 102)]})(model=Net)
+    with caplog.at_level(logging.INFO, "flwr"):
+        result = made.start(grid, ArrayRecord(), num_rounds=4)
+    assert "client 1 is back as node 801" in caplog.text
+    # Who has no folder has lost its head, and one round with it.
+    assert list(result.train_metrics_clientapp) == ([1, 2, 3, 4] if stored else [1, 3, 4])
+    assert ("has lost its personal arrays, and begins anew" in caplog.text) != stored
+    if stored:
+        stranger = MovingGrid(strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "other")))
+        honest = stranger.app
 
-    def restarted(kind, client, message):
-        ids[:] = [100, 101, 202] if kind == "evaluate" else ids
+        def replaced():
+            moved(stranger, 101, 666)
+            stranger.app = strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "evil"))
 
-    grid.broken = restarted
-    with caplog.at_level(logging.WARNING, "flwr"):
-        strategies.FedPer(model=Net).start(grid, initial(), num_rounds=3)
-    said = "node 202 came late and does not take part: with model= nodes are asked before round 1"
-    assert caplog.text.count(said) == 1
+        made = between(strategies.FedPer, {2: replaced})(model=Net)
+        made.start(stranger, ArrayRecord(), num_rounds=2)
+        assert honest is not stranger.app and "another node has had this number in this run" in caplog.text
+        assert not any(kind == "train" and node == 666 for kind, node, _ in stranger.sent)
 
 
 def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
     def start(rounds, **more):
         app = strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "state"))
         strategy = strategies.FedPer(model=Net, output_dir=str(tmp_path), run_name="mine", **more)
-        return strategy.start(AppGrid(app), num_rounds=rounds)
+        return strategy.run_federation(AppGrid(app), num_rounds=rounds)
 
     start(2)
     assert list(start(3, resume=True).evaluate_metrics_clientapp) == [3]
 
 
-class Tied(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.enc, self.dec = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-        self.dec.weight = self.enc.weight
-
-    def forward(self, x):
-        return self.dec(torch.relu(self.enc(x)))
-
-
-def test_tied_weights_are_one_parameter_on_clients_of_fedpfl():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        with strategies.personal(message, context, Tied()) as local:
-            training(local.model, loader(local.client))
-        return local.reply({"num-examples": 40})
-
-    start = ArrayRecord(Tied().state_dict())
-    result = strategies.FedAvg(fraction_evaluate=0.0).start(AppGrid(app), start, num_rounds=2)
-    assert list(result.train_metrics_clientapp) == [1, 2]
-    assert np.array_equal(result.arrays["enc.weight"].numpy(), result.arrays["dec.weight"].numpy())
-    assert not np.array_equal(result.arrays["enc.weight"].numpy(), start["enc.weight"].numpy())
-    words = r"shares only one of enc\.weight and dec\.weight, which are one parameter of the model \(tied weights\)"
-    with pytest.raises(fedpfl.ConfigError, match=words):
-        strategies.FedPer(fraction_evaluate=0.0).start(AppGrid(app), start)
-
-
-def test_frozen_parameters_need_a_strategy_with_the_model(caplog):
+def test_frozen_parameters_are_neither_sent_nor_asked_for_on_clients_of_fedpfl():
     def frozen():
         model = Net()
         model.fc1.requires_grad_(False)
         return model
 
     app = strategies.client_app(model=frozen, data=own_data)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        strategies.FedAvg().start(AppGrid(app), initial(), num_rounds=1)
-    assert "(requires_grad=False) need a strategy with model=" in caplog.text
     result = strategies.FedAvg(model=frozen).start(AppGrid(app), ArrayRecord(), num_rounds=1)
-    assert list(result.train_metrics_clientapp) == [1]
-
-
-# -- clients -----------------------------------------------------------------------------------------------------------
-
-
-def personal_app(make, seen):
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        model = make()
-        before = torch.get_rng_state()
-        with strategies.personal(message, context, model) as local:
-            drawn = torch.randperm(8).tolist(), np.random.rand(), torch.rand(1).item()
-            seen.append((local.round, local.client, drawn))
-            training(local.model, loader(local.client))
-        assert torch.equal(before, torch.get_rng_state())
-        return local.reply({"num-examples": 40})
-
-    return app
-
-
-def test_random_numbers_of_ones_own_loop_follow_from_seed_client_and_round():
-    found = []
-    for make in (lambda: Net, lambda: Net(), lambda: Net):
-        seen = []
-        strategy = strategies.FedAvg(fraction_evaluate=0.0)
-        strategy.start(AppGrid(personal_app(make, seen), num_nodes=2), initial(), num_rounds=2)
-        found.append(seen)
-    assert found[0] == found[1] == found[2]
-    assert len({str(drawn) for _, _, drawn in found[0]}) == 4
-
-
-@pytest.mark.parametrize(
-    ("strategy", "words"),
-    [
-        (lambda: strategies.FedBABU(model=Net), "train = None: must be the training samples: fedbabu adapts to them"),
-        (lambda: strategies.KNNPer(model=Net), "must be the training samples: knn-per"),
-        (lambda: strategies.FedAvg(model=Net, tune_epochs=2), "fedavg adapts the model before a test (tune-epochs)"),
-    ],
-)
-def test_a_test_needs_the_samples_that_the_method_adapts_to(strategy, words):
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        with strategies.personal(message, context, Net) as local:
-            return local.describe(loader(0))
-
-    @app.train()
-    def train(message, context):
-        with strategies.personal(message, context, Net) as local:
-            local.fit(loader(local.client))
-        return local.reply()
-
-    @app.evaluate()
-    def evaluate(message, context):
-        with strategies.personal(message, context, Net) as local:
-            found = local.evaluate(loader(local.client))
-        return local.reply(found)
-
-    with pytest.raises(fedpfl.ConfigError) as caught:
-        strategy().start(AppGrid(app), ArrayRecord(), num_rounds=1)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "kind", "words"),
-    [
-        ({"dp_noise_multiplier": 1.0}, "train", "adds noise (dp-noise-multiplier), which a loop of your own does not"),
-        ({"tune_epochs": 1}, "evaluate", "adapts the model before a test (tune-epochs), which a loop of your own"),
-    ],
-)
-def test_a_loop_of_ones_own_that_leaves_something_out_is_refused(settings, kind, words):
-    app = ClientApp()
-
-    def answer(message, context):
-        with strategies.personal(message, context, Net(), **settings) as local:
-            training(local.model, loader(0))
-        return local.reply({"num-examples": 1})
-
-    app.train()(answer)
-    app.evaluate()(answer)
-
-    def only(asked, client, message):
-        return None if asked == kind else plain_app()(message, grid.contexts[client])
-
-    grid = AppGrid(app)
-    grid.broken = only
-    with pytest.raises(fedpfl.ConfigError) as caught:
-        strategies.FedAvg().start(grid, initial(), num_rounds=1)
-    assert words in str(caught.value)
+    assert list(result.train_metrics_clientapp) == [1] and "fc1.weight" not in result.arrays

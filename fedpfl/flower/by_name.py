@@ -1,0 +1,145 @@
+"""The task of clients of which nothing is known but the names of their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from logging import INFO, WARNING, getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from .. import models
+from ..core.errors import ConfigError, LayoutError, printable
+from ..core.sharing import Sharing
+from ..methods import Method
+from ..methods.bases.head import HeadMethod
+from ..models.registry import NoHead
+from ..models.skeleton import skeleton
+from .keep import arrays_of, fits
+from .messages import numpy_of
+from .named_arrays import from_named
+
+logger = getLogger("flwr")
+
+
+class Split:
+    """Which arrays of a state dict a method shares, and which stay on the nodes: by their names.
+
+    ``keep`` are patterns of names that stay besides those of the method; ``head`` is the layer that is the head. What
+    the nodes have of their own from earlier, as ``kept_before`` says, need not be among the arrays.
+    """
+
+    def __init__(
+        self, method: Method, arrays: ArrayRecord, head: str, keep: Sequence[str], kept_before: bool = False
+    ) -> None:
+        if not arrays:
+            raise ConfigError("initial_arrays", {}, "must be the state dict of the model")
+        found = {name: numpy_of(name, array) for name, array in arrays.items()}
+        self._types = {name: array.dtype for name, array in found.items()}
+        self._require_types()
+        self.order, self.keep, self._arrays = list(found), tuple(keep), arrays
+        missing = [pattern for pattern in keep if not any(fits(pattern, name) for name in found)]
+        if missing and not kept_before:
+            allowed = f"no array is called so, lies below it or fits it; the arrays are {', '.join(found)}"
+            raise ConfigError("keep", missing[0], printable(allowed, 500))
+        # A stand-in for a head that only the nodes have.
+        gone = f"{head}.weight" if head and kept_before and not any(fits(head, name) for name in found) else ""
+        given = {**found, gone: np.zeros((1, 1), np.float32)} if gone else found
+        self.model = skeleton(given, head)
+        self.plain = models.plain_names(self.model)
+        self.head = "" if isinstance(self.model.head, NoHead) else self.model.head_path
+        # Who names arrays of the last layer has named the head.
+        self._by_method = not (
+            keep and isinstance(method, HeadMethod) and not head
+            and (not self.head or any(fits(p, n) for p in keep for n in found if fits(self.head, n)))
+        )  # fmt: skip
+        self._method, self._guessed = method, isinstance(method, HeadMethod) and not head and self._by_method
+        self.sharing = Sharing(self.model, self.is_shared)
+        names = {self.plain(name): name for name in self.model.state_dict()}
+        if gone and self.is_shared(names[gone]):
+            raise ConfigError("head", head, f"must be a layer of the model, as {method.name} shares it")
+        floats = {self.plain(name) for name in self.sharing.shared}
+        self.personal = [name for name in self.order if not self.is_shared(names[name])]
+        # Arrays that are no floats, such as BatchNorm's counts: no mean is made of them.
+        self.exact = {name: array for name, array in arrays.items() if name not in floats and name not in self.personal}
+        self.initial = {name: found[name] for name in self.personal}
+        # What the nodes are told: names, or patterns of those that only they have.
+        self.kept = [*self.personal, *missing, *([f"{head}.*"] if gone else [])]
+        self.places = [] if missing or gone else [self.order.index(name) for name in self.personal]
+
+    def is_shared(self, name: str) -> bool:
+        """Return whether an array of the model is shared, by its name there."""
+        if any(fits(pattern, self.plain(name)) for pattern in self.keep):
+            return False
+        return not self._by_method or self._method.travels(name, self.model)
+
+    def _require_types(self) -> None:
+        """Refuse arrays of which no mean can be made; tell which ones lose digits."""
+        for name, kind in self._types.items():
+            if kind.kind not in "fiub":
+                allowed = f"array {name!r} is {kind}; what is shared travels as float32"
+                raise ConfigError("initial_arrays", name, allowed)
+        if double := [name for name, kind in self._types.items() if kind == np.float64]:
+            words = "fedpfl: arrays of float64 (%s) are averaged as float32"
+            logger.log(WARNING, words, printable(", ".join(double), 200))
+
+    def tell(self) -> None:
+        """Log which arrays stay on the nodes, and a head that nobody has named."""
+        if self.kept:
+            logger.log(INFO, "fedpfl: personal, kept by each node: %s", printable(", ".join(self.kept), 500))
+        if self._guessed:
+            words = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
+            logger.log(WARNING, words, self.head)
+
+    def take_shared(self, arrays: ArrayRecord) -> None:
+        """Begin with the shared arrays among these."""
+        self.sharing.set_shared(from_named(self.sharing.layout, arrays, self.plain))
+        self.exact = {name: arrays[name] for name in self.exact}
+
+    def takes(self, arrays: ArrayRecord) -> bool:
+        """Return whether arrays are what this split shares, without the personal ones."""
+        return [*arrays] == [name for name in self.order if name not in self.initial]
+
+    def shared(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return those of the arrays that are shared, in their order."""
+        return ArrayRecord({name: arrays[name] for name in self.order if name not in self.initial})
+
+    def whole(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return shared arrays with the initial personal ones, in their order."""
+        return ArrayRecord({name: arrays[name] if name in arrays else self._arrays[name] for name in self.order})
+
+    def named(self, floats: Mapping[str, np.ndarray], exact: bool = True) -> ArrayRecord:
+        """Return arrays by their names in the order and the types of the initial ones.
+
+        With ``exact`` False those of whole numbers are floats, as Flower's mean makes them.
+        """
+        made: dict[str, Array] = {}
+        for name in self.order:
+            if name in self.exact:
+                kept = self.exact[name]
+                made[name] = kept if exact else Array(np.asarray(kept.numpy(), np.float64))
+            elif name in floats:
+                made[name] = Array(np.asarray(floats[name], self._types[name], order="C"))
+        return ArrayRecord(made)
+
+    def floats_of(self, record: ArrayRecord) -> np.ndarray:
+        """Return the shared arrays of a reply as one vector; refuse whole numbers of another form."""
+        for name, known in self.exact.items():
+            if name not in record:
+                continue
+            array, wanted = numpy_of(name, record[name]), numpy_of(name, known)
+            if array.shape != wanted.shape or array.dtype.kind not in "iubf":
+                arrived = f"{array.dtype} of shape {array.shape} arrived"
+                raise LayoutError(f"array {name!r} must be {wanted.dtype} of shape {wanted.shape}; {arrived}")
+        return from_named(self.sharing.layout, record, self.plain)
+
+    def take_exact(self, contents: Collection[RecordDict]) -> None:
+        """Take the lower median of what clients sent of whole numbers: no single client decides one."""
+        records = [arrays_of(content)[1] for content in contents]
+        for name, known in self.exact.items():
+            kind = numpy_of(name, known).dtype
+            sent: list[Any] = [numpy_of(name, record[name]) for record in records if name in record]
+            if sent:
+                ordered = np.sort(np.stack([np.asarray(array, kind) for array in sent]), axis=0)
+                self.exact[name] = Array(np.asarray(ordered[(len(sent) - 1) // 2], kind, order="C"))

@@ -1,0 +1,397 @@
+"""The client's half of a split by names: a Flower mod that keeps a node's own arrays.
+
+A strategy sends what it shares. The mod adds what this node keeps, before the user's function loads the whole state
+dict, and takes it out of the reply. It needs neither torch nor a partition-id: an app of Keras or NumPy is as good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+
+from ..client import protocol
+from ..client.guard import guard
+from ..client.state import ClientState, run_state
+from ..core.errors import ConfigError, FedpflError, LayoutError, StateError, printable
+from ..core.files import private_folder, read_regular, write_atomically
+from ..core.stored import MAX_JSON, from_json_line, json_line
+from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
+from .messages import SETTINGS, numpy_of
+from .named_arrays import EXTRAS, method_of
+
+logger = getLogger("flwr")
+
+# A client's arrays in Context.state, which Flower copies with every message of a simulation.
+MAX_STATE_BYTES = 64 * 2**20
+# Strategies of one app whose arrays a Context holds.
+MAX_KEYS = 8
+# The record of a reply that tells who made it.
+MARK = "fedpfl"
+# The code of an error: the node has lost the arrays that the server names, and has to begin anew.
+LOST_ARRAYS = 71_001
+# What the message's config says of this mod's work.
+KEEP, PLACES, INITIAL, LIFE, HERE, GONE = "keep", "places", "initial", "life", "here", "gone"
+NEWEST = -1  # as the round of a node's arrays: the last ones that it has
+
+CallNext = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, CallNext], Message]
+
+_state_dir: ContextVar[str | Path | None] = ContextVar("state_dir", default=None)
+
+
+class LostError(StateError):
+    """The arrays that a client kept after a round are not where they were."""
+
+
+def keep(state_dir: str | Path | None = None) -> Mod:
+    """Return a mod with which a ClientApp takes part in a personalised method, its functions as they are.
+
+    Around a training function it puts this node's own arrays into the message, so that the function loads the whole
+    state dict as it does with Flower's FedAvg; and it takes them out of the reply, which has the whole state dict, too.
+    Which arrays these are is named once, in the strategy. A node begins with the strategy's initial arrays. What it has
+    kept for a strategy never leaves it under this strategy's ``state_key``.
+
+    Parameters
+    ----------
+    state_dir : str or Path, optional
+        Folder in which the arrays outlive the SuperNode; its node-config tells a node there from others. Without it
+        they are in ``Context.state`` and are lost when the SuperNode restarts.
+
+    Returns
+    -------
+    callable
+        For ``ClientApp(mods=[…])`` or ``app.train(mods=[…])`` and ``app.evaluate(mods=[…])``. Mods in front of it see
+        what is shared alone, mods behind it whole state dicts.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from fedpfl.strategies import keep
+    >>> app = ClientApp(mods=[keep(state_dir="~/.fedpfl/state")])
+    """
+
+    def mod(message: Message, context: Context, call_next: CallNext) -> Message:
+        with _keeping_in(state_dir):
+            told = told_by(message.content)
+            if told is None or "server-round" not in told:  # a question, or fedpfl's own loop
+                return call_next(message, context)
+            if told.get("phases"):
+                reply = call_next(message, context)
+                if reply.has_error() or MARK in reply.content.config_records:
+                    return reply
+                allowed = "has phases or parts of its own (model=): the function has to return fit(message, context, …)"
+                return refused(message, ConfigError("method", method_of(told), allowed))
+            try:
+                return _Kept(message, context, told, state_dir).answer(call_next)
+            except FedpflError as error:
+                return refused(message, error)
+
+    return mod
+
+
+@contextmanager
+def _keeping_in(state_dir: str | Path | None) -> Iterator[None]:
+    token = _state_dir.set(state_dir)
+    try:
+        yield
+    finally:
+        _state_dir.reset(token)
+
+
+def state_dir_of(given: str | Path | None) -> str | Path | None:
+    """Return the folder of a node's arrays: the one that is given, else that of the mod around the function."""
+    return _state_dir.get() if given is None else given
+
+
+def refused(message: Message, error: FedpflError) -> Message:
+    """Return the reply that is an error, in one line."""
+    code = LOST_ARRAYS if isinstance(error, LostError) else CLIENT_APP_RAISED_EXCEPTION
+    logger.log(WARNING, "fedpfl: %s", error)
+    return Message(Error(code, printable(str(error), 500)), reply_to=message)
+
+
+def told_by(content: RecordDict) -> dict[str, Any] | None:
+    """Return what a strategy of fedpfl says in a message's config; None of another strategy's message."""
+    return next((dict(record) for record in content.config_records.values() if SETTINGS in record), None)
+
+
+class _Kept:
+    """One message of a strategy that splits arrays by their names, at a node that keeps some of them."""
+
+    def __init__(
+        self, message: Message, context: Context, told: Mapping[str, Any], state_dir: str | Path | None
+    ) -> None:
+        self._message, self._context, self._told = message, context, told
+        self._patterns = [str(name) for name in cast(list[Any], told.get(KEEP, []))]
+        self._node = Node(context, state_dir, str(told["state-key"]))
+        if (owner := guard()) is not None:
+            owner.check({"method": method_of(told), "num-clients": 0}, "", ("method",))
+            if owner.counts_answers and message.metadata.message_type == MessageType.TRAIN:
+                owner.count_release(0.0)
+        self._node.enter(told)
+
+    def answer(self, call_next: CallNext) -> Message:
+        """Have the user's function answer, with this node's own arrays in the message."""
+        name, shared = arrays_of(self._message.content)
+        own = self._own() if self._patterns or self._node.about.get("names") else {}
+        self._require_still_kept(own)
+        given = self._whole(shared, own)
+        self._message.content[name] = given
+        # As the strategy's message says no more than Flower's own would, to whoever reads its config.
+        for record in self._message.content.config_records.values():
+            record.pop(INITIAL, None)
+        reply = call_next(self._message, self._context)
+        if reply.has_error():
+            return reply
+        if self._message.metadata.message_type == MessageType.TRAIN:
+            self._take(reply, given, own)
+        reply.content[MARK] = ConfigRecord({"by": KEEP, "node": self._node.identity})
+        return reply
+
+    def _own(self) -> dict[str, np.ndarray]:
+        """Return the arrays that this node keeps, or those that it begins with."""
+        wanted, rounds = int(self._told["personal-round"]), self._node.state.rounds()
+        if wanted == NEWEST and rounds:
+            return self._node.state.load(rounds[-1])
+        if wanted > 0 or 0 in rounds:
+            return self._node.state.load(max(wanted, 0))
+        sent = self._message.content.array_records.get(INITIAL)
+        if sent is not None:
+            del self._message.content[INITIAL]
+            return {key: numpy_of(key, array) for key, array in sent.items()}
+        packed = self._told.get(INITIAL)
+        if not isinstance(packed, bytes):
+            allowed = "must have the arrays that stay on the nodes, as this one has none of its own yet"
+            raise ConfigError("initial_arrays", self._patterns, allowed)
+        try:
+            return protocol.unpack(packed)[1].arrays
+        except protocol.ProtocolError as error:
+            raise LayoutError(f"its initial personal arrays cannot be read ({error})") from error
+
+    def _is_kept(self, name: str) -> bool:
+        return any(fits(pattern, name) for pattern in self._patterns)
+
+    def _require_still_kept(self, own: Mapping[str, np.ndarray]) -> None:
+        """Refuse a message that would have this node send what it has kept so far."""
+        names = [*cast(list[str], self._node.about.get("names", [])), *own]
+        if freed := [name for name in names if not self._is_kept(name)]:
+            allowed = f"does not cover {freed[0]}, which this node has kept so far and does not send"
+            raise ConfigError(KEEP, self._patterns, allowed)
+
+    def _whole(self, shared: ArrayRecord, own: Mapping[str, np.ndarray]) -> ArrayRecord:
+        """Return the state dict as the user's model has it, in its order if the strategy knows that."""
+        rows = list(shared.items())
+        mine = {name: Array(np.asarray(array, order="C")) for name, array in own.items()}
+        places = cast(list[int], self._told.get(PLACES, []))
+        for place, name in sorted(zip(places, self._patterns, strict=False)):
+            if name in mine:
+                rows.insert(place, (name, mine.pop(name)))
+        return ArrayRecord({**dict(rows), **mine})
+
+    def _take(self, reply: Message, given: ArrayRecord, own: Mapping[str, np.ndarray]) -> None:
+        """Take this node's own arrays out of a reply, and keep them."""
+        name, sent = arrays_of(reply.content)
+        found = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
+        if missing := [key for key in own if key not in found]:
+            raise LayoutError(f"the reply lacks {missing[0]!r}, which stays on this node: it must have the whole model")
+        if not all(np.isfinite(array).all() for array in found.values() if array.dtype.kind == "f"):
+            number = self._told["server-round"]
+            raise StateError(f"the training diverged in round {number}: arrays that stay on this node are not finite")
+        if all(given[key].data == array.data for key, array in sent.items() if key in given):
+            words = "fedpfl: none of the arrays changed in round %s: was the reply made before the training?"
+            logger.log(WARNING, words, self._told["server-round"])
+        self._node.keep(found, int(self._told["round"]), int(self._told["personal-round"]))
+        reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in found})
+
+
+def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the arrays of the model in a message, with their record's name."""
+    for name, record in content.array_records.items():
+        if name not in (EXTRAS, INITIAL):
+            return name, record
+    raise LayoutError("a message without arrays arrived")
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Return whether a name is the one that a pattern says, lies below it, or fits its ``*`` and ``?``.
+
+    Examples
+    --------
+    >>> from fedpfl.flower.keep import fits
+    >>> [fits(pattern, "fc2.weight") for pattern in ("fc2.weight", "fc2", "fc2.", "*.weight", "fc")]
+    [True, True, True, True, False]
+    """
+    return name == pattern or name.startswith(f"{pattern.rstrip('.')}.") or fnmatchcase(name, pattern)
+
+
+# -- where a node keeps them -------------------------------------------------------------------------------------------
+
+
+class Node:
+    """What a node keeps for one strategy, and its identity there, which is not its node id: that changes."""
+
+    def __init__(self, context: Context, state_dir: str | Path | None, key: str) -> None:
+        self._context = context
+        self.state: ContextState | NodeFiles
+        if state_dir is None:
+            self.state = ContextState(context, key, 0)
+        else:
+            self.state = NodeFiles(state_dir, key, context.node_config)
+        self.about: dict[str, Any] = self.state.read_about()
+
+    @property
+    def identity(self) -> str:
+        """What shows a strategy that this is the same node as before."""
+        return str(self.about["identity"])
+
+    def enter(self, told: Mapping[str, Any]) -> None:
+        """Take the place that is this node's own: as it has it, left by a node that is gone, or new."""
+        about, turn = self.about, [self._context.run_id, int(told["round"])]
+        if about and about["node"] != self._context.node_id:
+            here, gone = (cast(list[str], told.get(name, [])) for name in (HERE, GONE))
+            shown = identity_hash(self.identity)
+            if shown in here or (shown not in gone and about["turn"] == turn):
+                allowed = f"is that of node {about['node']} as well, which keeps its arrays in the same state_dir"
+                raise ConfigError("node-config", dict(self._context.node_config), f"{allowed}: give each node its own")
+            words = "fedpfl: this node goes on from the arrays that node %d has left in %s"
+            logger.log(INFO, words, about["node"], getattr(self.state, "folder", ""))
+        life = str(told.get(LIFE, ""))
+        if about and about["life"] != life:
+            self.state.begin_anew()
+        before = {"identity": token_hex(32), "names": [], **about}
+        self._note({**before, "node": self._context.node_id, "turn": turn, "life": life})
+
+    def keep(self, arrays: Mapping[str, np.ndarray], number: int, started_from: int) -> None:
+        """Keep the arrays that this node holds after a round."""
+        self.state.save(arrays, number, started_from)
+        self._note({**self.about, "names": sorted(arrays)})
+
+    def _note(self, about: dict[str, Any]) -> None:
+        if about != self.about:
+            self.about = about
+            self.state.write_about(about)
+
+
+def identity_hash(identity: str) -> str:
+    """Return what strategies store and send of an identity; who has it cannot pass for the node."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+class NodeFiles(ClientState):
+    """A node's files; what its node-config says tells it from the other nodes of the folder."""
+
+    def __init__(self, root: str | Path, key: str, node_config: Mapping[str, Any]) -> None:
+        super().__init__(root, key, 0)
+        text = json.dumps(sorted(node_config.items()), default=str)
+        name = f"client-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.folder = run_state(root, key) / name
+
+    def load(self, server_round: int) -> dict[str, np.ndarray]:
+        """Return the arrays that the node held after a round."""
+        if not self.path(server_round).is_file():
+            raise LostError(f"the personal arrays of round {server_round} are not in {self.folder}")
+        return super().load(server_round)
+
+    def begin_anew(self) -> None:
+        """Make the newest arrays those with which the rounds begin, from 1."""
+        *earlier, newest = self.rounds() or [0]
+        for number in earlier:
+            self.path(number).unlink()
+        if newest:
+            self.path(newest).replace(self.path(0))
+
+    def read_about(self) -> dict[str, Any]:
+        """Return what the node has noted of itself; nothing if it was never here."""
+        file = self.folder / "node.json"
+        return from_json_line(read_regular(file, MAX_JSON), file, "identity") if file.is_file() else {}
+
+    def write_about(self, about: Mapping[str, Any]) -> None:
+        """Note something of the node."""
+        private_folder(self.folder)
+        write_atomically(self.folder / "node.json", json_line(dict(about)).encode(), private=True)
+
+
+class ContextState(ClientState):
+    """A client's arrays in Flower's ``Context.state``: those of the last round, and those that it started from."""
+
+    def __init__(self, context: Context, key: str, client: int) -> None:
+        super().__init__("", key, client)
+        self._records, self._prefix = context.state, f"fedpfl/{key}"
+
+    @property
+    def folder(self) -> Path:  # type: ignore[override]
+        """Refuse what needs files."""
+        raise ConfigError("state_dir", None, "must be given: noise and models of a device are files")
+
+    @property
+    def of_a_device(self) -> bool:
+        """Whether a server has asked for the secret; none is stored here."""
+        return False
+
+    def secret(self) -> str:
+        """Return nothing: what a restarted node no longer has cannot tell it from others."""
+        return ""
+
+    def rounds(self) -> list[int]:
+        """Return the rounds after which arrays are here, in order."""
+        start = f"{self._prefix}/round-"
+        return sorted(int(name[len(start) :]) for name in self._records.array_records if name.startswith(start))
+
+    def load(self, server_round: int) -> dict[str, np.ndarray]:
+        """Return the arrays that the client held after a round."""
+        record = self._records.array_records.get(f"{self._prefix}/round-{server_round}")
+        if record is None:
+            lost = "a SuperNode that is started again has lost them; give state_dir to keep them"
+            raise LostError(f"the personal arrays of round {server_round} are not here: {lost}")
+        return {name: numpy_of(name, array) for name, array in record.items()}
+
+    def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:
+        """Keep the arrays that the client holds after a round."""
+        if not arrays:
+            return
+        size = sum(array.nbytes for array in arrays.values())
+        if size > MAX_STATE_BYTES:
+            what = f"{size} bytes of personal arrays are too many for Context.state, which takes {MAX_STATE_BYTES}"
+            raise ConfigError("state_dir", None, f"must be given: {what}")
+        started = self.rounds()[-1:] if started_from == NEWEST else [started_from]
+        self._drop({*self.rounds()} - {server_round, *started})
+        self._put(server_round, {name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
+        keys = dict.fromkeys(name.rpartition("/")[0] for name in self._records if "/round-" in name)
+        for key in [*keys][:-MAX_KEYS]:  # of strategies that trained longest ago
+            for name in [name for name in self._records if name.startswith((f"{key}/round-", f"{key}/node"))]:
+                del self._records[name]
+
+    def begin_anew(self) -> None:
+        """Make the newest arrays those with which the rounds begin, from 1."""
+        *earlier, newest = self.rounds() or [0]
+        self._drop(earlier)
+        if newest:
+            self._put(0, self._records.array_records[f"{self._prefix}/round-{newest}"])
+            self._drop([newest])
+
+    def _put(self, number: int, arrays: Mapping[str, Array]) -> None:
+        self._records[f"{self._prefix}/round-{number}"] = ArrayRecord(dict(arrays))
+
+    def _drop(self, numbers: Any) -> None:
+        for number in numbers:
+            del self._records[f"{self._prefix}/round-{number}"]
+
+    def read_about(self) -> dict[str, Any]:
+        """Return what the node has noted of itself; nothing if it was never here."""
+        record = self._records.config_records.get(f"{self._prefix}/node")
+        return {} if record is None else json.loads(str(record["about"]))
+
+    def write_about(self, about: Mapping[str, Any]) -> None:
+        """Note something of the node."""
+        self._records[f"{self._prefix}/node"] = ConfigRecord({"about": json.dumps(dict(about))})

@@ -1,0 +1,165 @@
+"""`fit`: the body of a ClientApp's functions for methods with phases, with what Flower's examples hand it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from apps import FEATURES, AppGrid, Net, accuracy, loader, samples
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+import fedpfl
+from fedpfl import strategies
+from fedpfl.strategies import fit, keep
+
+
+def fitting(data=None, mods=(), model=lambda: Net, own=None, **options):
+    """Return an app whose functions are `fit`; ``data`` makes the loader of a context, ``own`` are other functions."""
+    app = ClientApp(mods=list(mods))
+    data = data or (lambda context: loader(context.node_config["partition-id"]))
+    own = own or {}
+
+    @app.query()
+    def query(message, context):
+        return fit(message, context, model=model(), data=data(context), **options)
+
+    def train(message, context):
+        return fit(message, context, model=model(), data=data(context), **options)
+
+    def evaluate(message, context):
+        return fit(message, context, model=model(), data=(data(context), data(context)), **options)
+
+    app.train()(own.get("train", train))
+    app.evaluate()(own.get("evaluate", evaluate))
+    return app
+
+
+def trained(app, strategy="FedPer", rounds=1, **settings):
+    made = getattr(strategies, strategy)(model=Net, node_timeout=1.0, **settings)
+    return made.start(AppGrid(app), ArrayRecord(), num_rounds=rounds)
+
+
+def same(one, other):
+    assert [*one.arrays] == [*other.arrays]
+    for name in one.arrays:
+        np.testing.assert_array_equal(one.arrays[name].numpy(), other.arrays[name].numpy())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("FedRep", {"p_epochs": 1}), ("Ditto", {"p_epochs": 1}), ("FedDecomp", {"lora_epochs": 1}), ("FedFac", {}),
+        ("FedReG", {"augmentation": "none"}), ("FedBABU", {}), ("FedProx", {"mu": 0.1}),
+    ],
+)  # fmt: skip
+def test_fit_and_the_app_that_is_nothing_else_make_the_same_bits(strategy, settings, tmp_path):
+    settings = {"local_epochs": 2, "learning_rate": 0.1, **settings}
+    found = trained(fitting(mods=[keep(tmp_path)]), strategy, 2, **settings)
+    data = lambda context: (loader(context.node_config["partition-id"]),) * 2  # noqa: E731
+    same(found, trained(strategies.client_app(model=Net, data=data), strategy, 2, **settings))
+    assert found.evaluate_metrics_clientapp[2]["personalised-accuracy"] > 0.3
+    assert any(tmp_path.glob("*/client-*")) or strategy in ("FedBABU", "FedProx")
+
+
+class Pictures(torch.utils.data.Dataset):
+    """Samples as dictionaries, as flwr-datasets gives them; with ``noise`` others at each reading."""
+
+    def __init__(self, client, noise=0.0, named=("img", "label")):
+        self.x, self.y = map(torch.from_numpy, samples(client))
+        self.noise, self.named = noise, named
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, place):
+        x = self.x[place] + self.noise * torch.randn(FEATURES) if self.noise else self.x[place]
+        return dict(zip(self.named, (x, self.y[place]), strict=False))
+
+
+def of_pictures(batch_size=10, **options):
+    def data(context):
+        dataset = Pictures(context.node_config["partition-id"], **options)
+        return torch.utils.data.DataLoader(dataset, batch_size=batch_size)
+
+    return data
+
+
+def test_batches_may_be_dictionaries_and_have_the_size_of_the_loader():
+    settings = {"local_epochs": 2, "fraction_evaluate": 0.0}
+    plain = trained(fitting(), **settings)
+    same(plain, trained(fitting(of_pictures()), **settings))
+    same(trained(fitting(of_pictures(7)), batch_size=10, last_batch="drop", **settings), plain)  # the strategy's counts
+    seven = trained(fitting(of_pictures(7)), **settings)
+    assert not np.array_equal(seven.arrays["fc1.weight"].numpy(), plain.arrays["fc1.weight"].numpy())
+    same(seven, trained(fitting(), batch_size=7, last_batch="keep", **settings))
+
+
+def test_random_transforms_draw_anew_in_each_epoch():
+    shown = []
+
+    class Seen(Net):
+        def forward(self, x):
+            if self.training:
+                shown.append(x.detach().clone())
+            return super().forward(x)
+
+    trained(fitting(of_pictures(40, noise=1.0), model=lambda: Seen), local_epochs=2, fraction_evaluate=0.0)
+    first, second = [batch.sort(0).values for batch in shown if len(batch) == 40][:2]
+    assert first.shape == second.shape == (40, FEATURES) and not torch.allclose(first, second)
+
+
+def test_a_loss_of_ones_own():
+    def loss(outputs, y):
+        return 0 * torch.nn.functional.cross_entropy(outputs, y)
+
+    found = trained(fitting(loss=loss), fraction_evaluate=0.0, momentum=0.0)
+    assert found.train_metrics_clientapp[1]["train-loss"] == 0
+
+
+def test_a_module_holds_what_predicts_afterwards():
+    seen = []
+
+    def train(message, context):
+        model, batches = Net(), loader(context.node_config["partition-id"])
+        reply = fit(message, context, model=model, data=batches)
+        seen.append(accuracy(model, batches))
+        return reply
+
+    trained(fitting(own={"train": train}), "Ditto", 2, local_epochs=8, learning_rate=0.1, fraction_evaluate=0.0)
+    assert min(seen[-3:]) > 0.8
+
+
+def test_nodes_with_a_path_get_their_numbers_from_the_server():
+    def data(context):
+        return loader(int(str(context.node_config["data-path"])[-1]))
+
+    grid = AppGrid(fitting(data))
+    for number, context in enumerate(grid.contexts):
+        context.node_config = {"data-path": f"/data/{number}"}
+    found = strategies.FedRep(model=Net, num_clients=3, node_timeout=5.0).start(grid, ArrayRecord(), num_rounds=2)
+    same(found, trained(fitting(), "FedRep", 2))
+    with pytest.raises(fedpfl.FedpflError, match="or the strategy num_clients=, the number of nodes"):
+        strategies.FedRep(model=Net, node_timeout=1.0).start(grid, ArrayRecord())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [("FedBABU", "must be a pair .train, test.: fedbabu adapts to them"), ("KNNPer", "must be a pair .train, test.")],
+)
+def test_a_test_needs_the_samples_that_the_method_adapts_to(strategy, words, caplog):
+    def evaluate(message, context):
+        return fit(message, context, model=Net, data=loader(context.node_config["partition-id"]))
+
+    assert not trained(fitting(own={"evaluate": evaluate}), strategy).evaluate_metrics_clientapp
+    assert words.replace(".train, test.", "(train, test)") in caplog.text
+
+
+def test_functions_without_fit_are_refused_where_the_strategy_has_the_model(caplog):
+    def train(message, context):
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    app = fitting(mods=[keep()], own={"train": train})
+    with pytest.raises(fedpfl.FedpflError, match="no round counted"):
+        trained(app, "FedRep", fraction_evaluate=0.0)
+    assert "the function has to return fit(message, context, …)" in caplog.text

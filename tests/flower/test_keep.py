@@ -1,0 +1,272 @@
+"""The mod `keep`: an app with the functions of Flower's quickstart becomes personal, and nothing is lost or swapped."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from apps import AppGrid, MovingGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import message_size_mod
+from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
+
+import fedpfl
+from fedpfl import strategies
+from fedpfl.strategies import keep
+
+
+def by_hand(personal, rounds):
+    """Return the shared arrays and accuracies of a method that shares by names, written by hand."""
+    start = initial().to_torch_state_dict()
+    own = [{name: array.clone() for name, array in start.items() if name.startswith(personal)} for _ in range(3)]
+    shared, found = {name: array for name, array in start.items() if not name.startswith(personal)}, []
+    for _ in range(rounds):
+        sent = []
+        for client in range(3):
+            model = Net()
+            model.load_state_dict({**shared, **own[client]})
+            training(model, loader(client))
+            state = {name: array.clone() for name, array in model.state_dict().items()}
+            own[client] = {name: state[name] for name in own[client]}
+            sent.append(state)
+        for name, array in shared.items():
+            if array.is_floating_point():
+                total = sum(np.float64(40) * one[name].double().numpy() for one in sent)
+                shared[name] = torch.tensor(np.asarray(total / 120), dtype=torch.float32)
+            else:
+                shared[name] = sent[0][name]
+        scores = []
+        for client in range(3):
+            model = Net()
+            model.load_state_dict({**shared, **own[client]})
+            scores.append(accuracy(model, loader(client)))
+        found.append(np.mean(scores))
+    return shared, found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "personal"),
+    [
+        (lambda: strategies.FedAvg(), ("-",)), (lambda: strategies.FedPer(head="fc2"), ("fc2.",)),
+        (lambda: strategies.FedBN(), ("norm.",)), (lambda: strategies.FedBN(keep="fc2.*"), ("norm.", "fc2.")),
+        (lambda: strategies.LGFedAvg(), ("fc1.", "norm.")),
+    ],
+)  # fmt: skip
+def test_an_unchanged_app_of_flowers_does_what_a_program_by_hand_does(strategy, personal):
+    grid = AppGrid(flowers_app([keep()]))
+    result = strategy().start(grid, initial(), num_rounds=4)
+    shared, scores = by_hand(personal, 4)
+    assert [*result.arrays] == [name for name in Net().state_dict() if not name.startswith(personal)]
+    for name, array in shared.items():
+        np.testing.assert_allclose(result.arrays[name].numpy(), array.numpy(), rtol=0, atol=1e-7)
+    assert [one["accuracy"] for one in result.evaluate_metrics_clientapp.values()] == pytest.approx(scores)
+    for kind, _, message in grid.sent:
+        assert kind != "train" or message.content["arrays"]["fc1.bias"].dtype == "float32"
+
+
+def test_a_mod_that_is_not_there_and_one_under_flowers_own_strategy_change_nothing():
+    results = [
+        strategy.start(AppGrid(flowers_app(mods)), initial(), num_rounds=2).arrays
+        for strategy, mods in ((strategies.FedAvg(), []), (strategies.FedAvg(), [keep()]), (FlowersFedAvg(), [keep()]))
+    ]
+    for name in ("fc1.weight", "fc2.bias"):
+        np.testing.assert_array_equal(results[0][name].numpy(), results[1][name].numpy())
+        np.testing.assert_allclose(results[0][name].numpy(), results[2][name].numpy(), atol=1e-6)
+
+
+def test_a_pretrained_head_counts():
+    seen = []
+    strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep()], seen=seen)), initial(), num_rounds=1)
+    for _, head in seen:
+        np.testing.assert_array_equal(head, initial()["fc2.weight"].numpy())
+
+
+def test_order_and_types_are_those_of_the_initial_arrays_also_of_lists():
+    arrays = ArrayRecord(
+        [np.ones((6, 8)), np.arange(3), np.zeros(8, np.float32), np.ones((8, 3), np.float16), np.zeros(3)]
+    )
+    seen, app = [], ClientApp(mods=[keep(), message_size_mod])
+
+    @app.train()
+    def train(message, context):
+        given = message.content["arrays"].to_numpy_ndarrays()
+        seen.append([(array.shape, array.dtype) for array in given])
+        given[-1] = given[-1] + 1 + context.node_id
+        metrics = MetricRecord({"num-examples": 5_000_000, "val loss": 1.0, "_x": float("nan")})
+        return Message(RecordDict({"arrays": ArrayRecord(given), "metrics": metrics}), reply_to=message)
+
+    strategy = strategies.FedPer(keep=("3", "4"), fraction_evaluate=0.0)
+    result = strategy.start(AppGrid(app), arrays, num_rounds=2)
+    assert all(one == [(a.numpy().shape, a.numpy().dtype) for a in arrays.values()] for one in seen) and len(seen) == 6
+    assert [(n, a.numpy().dtype) for n, a in result.arrays.items()] == [(n, arrays[n].numpy().dtype) for n in "012"]
+    assert dict(result.train_metrics_clientapp[2]) == {"val loss": 1.0}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_node_that_comes_back_under_another_id_keeps_its_head_in_state_dir(stored, tmp_path, caplog):
+    seen = []
+    grid = MovingGrid(flowers_app([keep(tmp_path if stored else None)], seen=seen))
+    strategy = between(strategies.FedPer, {3: lambda: moved(grid, 101, 777)})(head="fc2")
+    with caplog.at_level(logging.INFO, "flwr"):
+        strategy.start(grid, initial(), num_rounds=4)
+    last = [head for node, head in seen if node == 101][-1]
+    back = next(head for node, head in seen if node == 777)
+    first = initial()["fc2.weight"].numpy()
+    assert np.array_equal(back, first) != stored
+    assert not np.array_equal(back, last)  # it has trained in the round before
+    assert "client 1 (node 101) is gone" in caplog.text and "node 777 is new, as client 3" in caplog.text
+    assert ("client 3 (node 777) goes on from the arrays of node 101" in caplog.text) == stored
+
+
+def test_a_node_that_has_lost_its_arrays_says_so_and_begins_anew(caplog):
+    grid = MovingGrid(flowers_app([keep()]))
+
+    def forget():
+        grid.contexts[1].state = RecordDict()
+
+    strategy = between(strategies.FedPer, {2: forget})(head="fc2")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = strategy.start(grid, initial(), num_rounds=3)
+    assert "client 1 (node 101) has lost its personal arrays, and begins anew" in caplog.text
+    assert "give state_dir to keep them" in caplog.text and list(result.train_metrics_clientapp) == [1, 2, 3]
+    trained = [node for kind, node, _ in grid.sent if kind == "train"]
+    assert trained.count(101) == 3
+
+
+def test_two_nodes_of_one_partition_and_folder_never_swap_heads(tmp_path, caplog):
+    seen = []
+    batches = lambda context: loader(context.node_id)  # noqa: E731
+    grid = MovingGrid(flowers_app([keep(tmp_path)], batches, seen))
+    for context in grid.contexts:
+        context.node_config = {"partition-id": 0, "num-partitions": 3}
+    strategies.FedPer(head="fc2").start(grid, initial(), num_rounds=3)
+    assert {node for node, _ in seen} == {100}
+    assert "keeps its arrays in the same state_dir: give each node its own" in caplog.text
+
+
+def test_two_strategies_in_one_app_keep_their_arrays_apart():
+    grid = AppGrid(flowers_app([keep()]))
+    one, other = (strategies.FedPer(head="fc2"), strategies.FedBN())
+    a = b = initial()
+    for _ in range(3):
+        a = one.start(grid, a, num_rounds=1).arrays
+        b = other.start(grid, b, num_rounds=1).arrays
+    alone = strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep()])), initial(), num_rounds=3).arrays
+    for name in alone:
+        np.testing.assert_array_equal(a[name].numpy(), alone[name].numpy())
+
+
+def test_rounds_are_counted_over_starts_also_from_a_saved_copy():
+    def drawn(copy):
+        grid = AppGrid(flowers_app([keep()]), num_nodes=8)
+        strategy, arrays = strategies.FedPer(head="fc2", fraction_train=0.25, fraction_evaluate=0.0), initial()
+        for _ in range(5):
+            arrays = copy(strategy.start(grid, arrays, num_rounds=1).arrays)
+        return [node for kind, node, _ in grid.sent if kind == "train"], arrays
+
+    grid = AppGrid(flowers_app([keep()]), num_nodes=8)
+    strategy = strategies.FedPer(head="fc2", fraction_train=0.25, fraction_evaluate=0.0)
+    whole = strategy.start(grid, initial(), num_rounds=5).arrays
+    wanted = [node for kind, node, _ in grid.sent if kind == "train"]
+    for copy in (lambda arrays: arrays, lambda arrays: ArrayRecord(arrays.to_torch_state_dict())):
+        nodes, arrays = drawn(copy)
+        assert nodes == wanted
+        for name in whole:
+            np.testing.assert_array_equal(arrays[name].numpy(), whole[name].numpy())
+
+
+def test_a_named_state_key_goes_on_in_another_program(tmp_path):
+    app, heads = flowers_app([keep(tmp_path)]), []
+    first = strategies.FedPer(head="fc2", state_key="fleet-a").start(AppGrid(app), initial(), num_rounds=3)
+    saved = ArrayRecord(first.arrays.to_torch_state_dict())
+    again = AppGrid(flowers_app([keep(tmp_path)], seen=heads))
+    result = strategies.FedPer(head="fc2", state_key="fleet-a").start(again, saved, num_rounds=2)
+    assert not any(np.array_equal(head, initial()["fc2.weight"].numpy()) for _, head in heads)
+    whole = strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep()])), initial(), num_rounds=5).arrays
+    for name in whole:
+        np.testing.assert_array_equal(result.arrays[name].numpy(), whole[name].numpy())
+    with pytest.raises(fedpfl.ConfigError, match="head = 'fc2': must be a layer of the model"):
+        strategies.FedPer(head="fc2").start(again, saved)
+
+
+def test_what_a_node_has_kept_never_leaves_it(caplog):
+    """A server whose split no longer covers the head is refused by the node."""
+    grid = AppGrid(flowers_app([keep()]))
+
+    def greedy(kind, client, message):
+        config = message.content["config"]
+        if kind == "train" and config["server-round"] == 2:
+            config["keep"], config["places"] = ["norm.weight"], [2]
+        return None
+
+    grid.broken = greedy
+    with pytest.raises(fedpfl.FedpflError):
+        between(strategies.FedPer, {})(head="fc2", min_replies=2).start(grid, initial(), num_rounds=2)
+    assert "does not cover fc2.bias, which this node has kept so far and does not send" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state["fc2.weight"].fill_(torch.nan), "the training diverged in round 1: arrays that stay"),
+        (lambda state: state.pop("fc2.weight"), "the reply lacks 'fc2.weight', which stays on this node"),
+    ],
+)
+def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, words, caplog):
+    app = ClientApp(mods=[keep()])
+
+    @app.train()
+    def train(message, context):
+        state = message.content["arrays"].to_torch_state_dict()
+        change(state)
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}), reply_to=message)
+
+    grid = AppGrid(app)
+    with pytest.raises(fedpfl.FedpflError, match="no round counted: round 1: no client trained"):
+        strategies.FedPer(head="fc2", fraction_evaluate=0.0).start(grid, initial(), num_rounds=1)
+    assert words in caplog.text
+    assert not any(name for context in grid.contexts for name in context.state.array_records)
+
+
+def test_untrained_arrays_are_told(caplog):
+    app = ClientApp(mods=[keep()])
+
+    @app.train()
+    def train(message, context):
+        content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategies.FedPer(head="fc2", fraction_evaluate=0.0).start(AppGrid(app), initial(), num_rounds=1)
+    assert "none of the arrays changed in round 1: was the reply made before the training?" in caplog.text
+
+
+def test_the_owner_of_a_node_may_refuse(tmp_path, monkeypatch, caplog):
+    (tmp_path / "policy.toml").write_text('methods = ["fedavg"]\n')
+    monkeypatch.setenv("FEDPFL_POLICY", str(tmp_path / "policy.toml"))
+    with pytest.raises(fedpfl.FedpflError, match="no round counted"):
+        strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep()])), initial(), num_rounds=1)
+    assert "refuses method = 'fedper': methods has fedavg" in caplog.text
+    assert strategies.FedAvg().start(AppGrid(flowers_app([keep()])), initial(), num_rounds=1).arrays
+
+
+def test_adapters_by_their_names():
+    """FedSA-LoRA on arrays of a model that has its adapters: A is shared, B and the head stay."""
+    names = ("q.lora_A.weight", "q.lora_B.weight", "classifier.weight", "classifier.bias")
+    shapes = ((2, 6), (6, 2), (3, 6), (3,))
+    arrays = ArrayRecord({n: Array(np.ones(s, np.float32)) for n, s in zip(names, shapes, strict=True)})
+    app = ClientApp(mods=[keep()])
+
+    @app.train()
+    def train(message, context):
+        assert [*message.content["arrays"]] == list(names)
+        moved = {n: Array(a.numpy() + np.float32(0.1)) for n, a in message.content["arrays"].items()}
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics}), reply_to=message)
+
+    for strategy in (strategies.FedSALoRA, lambda **more: strategies.FedPer(keep=("*lora_B*", "classifier"), **more)):
+        result = strategy(fraction_evaluate=0.0).start(AppGrid(app), arrays, num_rounds=2)
+        assert [*result.arrays] == ["q.lora_A.weight"]

@@ -18,7 +18,7 @@ from torch import nn
 
 from .. import models
 from ..client.engine import HANDLERS, Engine
-from ..client.guard import guard
+from ..client.guard import bounded, guard
 from ..client.number import own_data_path
 from ..client.state import ClientState
 from ..core import custom, own_code
@@ -247,14 +247,17 @@ class _Client:
         if not named:
             if kind == MessageType.QUERY:
                 payload.config["in-turn"] = "ray" not in sys.modules
-            reply = HANDLERS[kind](engine, client[0], payload)
+            with bounded():
+                reply = HANDLERS[kind](engine, client[0], payload)
             if kind == MessageType.QUERY:
                 reply.config.update({"in-turn": payload.config["in-turn"], "mods": self._mods})
                 if engine.state_dir is None:  # what a restarted node no longer has cannot tell it from others
                     reply.config.pop("identity", None)
             return Message((to_content if self._mods else to_framed_content)(reply), reply_to=message)
         engine.use_model_of(client[0])
-        reply = HANDLERS[kind](engine, client[0], flat_message(engine, message.content, given))
+        flat = flat_message(engine, message.content, given)
+        with bounded():
+            reply = HANDLERS[kind](engine, client[0], flat)
         if isinstance(self._model, nn.Module) and kind != MessageType.QUERY:
             write_back(engine, self._model)
         content = named_reply(engine, reply, kind, str(given.get("weighted-by", "num-examples")))
@@ -311,7 +314,7 @@ class _Client:
             found = CustomLoader("data", [read(data, self._keys)])(config.data)
             x, y = found.x_train, found.y_train
             # What this message does not need is empty.
-            found = replace(found, x_test=x[:0], y_test=y[:0], split="given")
+            found = replace(found, x_test=x[:0], y_test=y[:0])
             if kind == MessageType.EVALUATE:
                 found = replace(found, x_test=x, y_test=y)
         for remark in found.remarks:

@@ -28,14 +28,6 @@ VARIABLES = {
 }  # fmt: skip
 # Outside the package: what compares with Flower's own code, or stands for one of its processes.
 ELSEWHERE = {
-    "benchmarks/bridge_superlink.py": {
-        "flwr.supercore.inflatable.inflatable_object.get_all_nested_objects",
-        "flwr.supercore.inflatable.inflatable_object.get_object_tree",
-        "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
-        "flwr.supercore.inflatable.inflatable_utils.pull_objects",
-        "flwr.supercore.inflatable.inflatable_utils.push_objects",
-        "flwr.supernode.fleet_http_connection.http_request_response",
-    },
     "benchmarks/secure_sum.py": {
         "flwr.common.secure_aggregation.crypto.shamir.combine_shares",
         "flwr.common.secure_aggregation.crypto.shamir.create_shares",

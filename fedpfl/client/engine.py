@@ -6,12 +6,11 @@ one after the other. It is what the ClientApp calls, in a simulation as on a dev
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from logging import getLogger
-from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
+from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar, cast
 from weakref import ReferenceType, proxy, ref
 
 import numpy as np
@@ -35,7 +34,7 @@ from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseOption
 from ..setup.options.privacy import PrivacySettings
-from ..training.device import require_device
+from ..training.device import computing_as, require_device, threads_of
 from ..training.loop import Score, evaluate, run_phase, sharing_steps
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
@@ -55,6 +54,18 @@ EARLY_HOOKS = (
 # Of a GPU's free memory, for the samples that stay there.
 SHARE_OF_SAMPLES = 0.3
 _Round = TypeVar("_Round", bound=LocalRound)
+Handler = Callable[["Engine", int, Payload], Payload]
+
+
+def _computing(handler: Handler) -> Handler:
+    """Have a handler of messages compute as the run says, whatever other runs have left in this process."""
+
+    @wraps(handler)
+    def run(engine: Engine, client: int, message: Payload) -> Payload:
+        with engine.computing():
+            return handler(engine, client, message)
+
+    return run
 
 
 class Engine:
@@ -69,8 +80,7 @@ class Engine:
         self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0,
         own_model: str = "",
     ) -> None:  # fmt: skip
-        self.threads = config.training.threads or _available_threads()
-        torch.set_num_threads(self.threads)
+        self.threads = threads_of(config.training)
         require_device(config.training)
         _require_fitting(config, data)
         self.data = data
@@ -133,10 +143,15 @@ class Engine:
             for option in self.parts:
                 option.made()
 
+    def computing(self) -> ContextManager[None]:
+        """Return what surrounds all that this engine computes: the threads, number types and precision of its run."""
+        return computing_as(self._common.training, self.threads)
+
     def state_of(self, key: str, client: int) -> ClientState:
         """Return where a client keeps its arrays in the run with a key."""
         return ClientState(self.config.run.state_dir, key, client)
 
+    @_computing
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
         self.use_model_of(client)
@@ -169,6 +184,7 @@ class Engine:
             metrics={"train-samples": train_samples, "test-samples": test_samples},
         )
 
+    @_computing
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         if self.instead is not None:
@@ -268,6 +284,7 @@ class Engine:
         found = answer_once(owner, training.state.folder, training.local.round, noise, arrays)
         return found.pop("shared", shared), replace(extra, arrays=found)
 
+    @_computing
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, also on validation samples, and the global one."""
         started = time.perf_counter()
@@ -459,7 +476,7 @@ class Engine:
         return samples
 
 
-HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
+HANDLERS: dict[str, Handler] = {
     "query": Engine.query,
     "train": Engine.train,
     "evaluate": Engine.evaluate,
@@ -491,10 +508,3 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
 def is_plain(model: nn.Module) -> bool:
     """Return whether all layers are PyTorch's or this package's, which change no array in a test."""
     return all(type(module).__module__.partition(".")[0] in ("torch", "fedpfl") for module in model.modules())
-
-
-def _available_threads() -> int:
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

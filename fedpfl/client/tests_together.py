@@ -49,17 +49,18 @@ class TestsTogether:
             answers: dict[int, Answer] = {}
             batches: dict[str, list[_Tested]] = {}
             taken = [left.popleft() for _ in range(min(len(left), self._memory.clients))]
-            for client, make in taken:
-                message = make()
-                try:
-                    found = self._begin(client, message)
-                    batches.setdefault(self._engine.config.run.model, []).append(found)
-                except CannotStack as reason:
-                    answers[client] = self._alone(client, message, str(reason))
-                except RAISED as error:  # one client's: the others continue
-                    answers[client] = error
-            for clients in batches.values():
-                self._run(clients, answers)
+            with self._engine.computing():
+                for client, make in taken:
+                    message = make()
+                    try:
+                        found = self._begin(client, message)
+                        batches.setdefault(self._engine.config.run.model, []).append(found)
+                    except CannotStack as reason:
+                        answers[client] = self._alone(client, message, str(reason))
+                    except RAISED as error:  # one client's: the others continue
+                        answers[client] = error
+                for clients in batches.values():
+                    self._run(clients, answers)
             yield from ((client, answers[client]) for client, _ in taken)
 
     def _begin(self, client: int, message: Payload) -> _Tested:

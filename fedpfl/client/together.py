@@ -126,7 +126,7 @@ class Together:
             answers: dict[int, Answer] = {}
             rows: dict[int, Tensor] = {}
             batches: dict[str, list[_Client]] = {}
-            with self._memory.measured() as taken:
+            with self._memory.measured() as taken, self._engine.computing():
                 while left and len(taken) < self._memory.clients:
                     client, make = left.popleft()
                     try:

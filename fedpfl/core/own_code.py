@@ -33,6 +33,7 @@ from .custom import (
     references,
 )
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
+from .process import process_kept
 
 
 class _AppFolder:
@@ -339,12 +340,12 @@ def _require_arguments(kind: str, made: type, base: type, name: str) -> None:
 
 @contextlib.contextmanager
 def global_state_kept() -> Iterator[None]:
-    """Put the global generators of torch (on the CPU), NumPy and Python back to where they were before."""
+    """Put the global generators of torch (on the CPU), NumPy and Python back, and what a process is set to."""
     import torch
 
     of_numpy, of_python = np.random.get_state(), random.getstate()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), process_kept():
             yield
     finally:
         np.random.set_state(of_numpy)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from ..core.errors import NoPlainModel
 from ..core.own_code import global_state_kept
 from ..engine.listener import Listener
@@ -32,13 +30,9 @@ def simulate(
     On a GPU it is 0. ``printed`` gets a client's number and what it prints in a worker;
     by default that is dropped.
     """
-    threads = torch.get_num_threads()
     traces = Path(config.run.output_dir).expanduser() / config.run.run_name / "tracebacks"
-    try:
-        with SimulationTransport(config, workers, printed or _drop, traces) as transport:
-            return run_federation(transport, config, listeners)
-    finally:
-        torch.set_num_threads(threads)
+    with SimulationTransport(config, workers, printed or _drop, traces) as transport:
+        return run_federation(transport, config, listeners)
 
 
 def run(

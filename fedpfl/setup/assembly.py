@@ -12,6 +12,7 @@ from ..core.errors import ConfigError
 from ..core.extras import Extras
 from ..core.frozen import frozen
 from ..core.metrics import MASKS
+from ..core.process import computing
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
@@ -70,6 +71,14 @@ def assemble(
     or the shape of a feature array. ``ConfigError`` if the model cannot take this input or the initial weights, or the
     method cannot take this model or has no place for its initial weights.
     """
+    # Some initialisations (orthogonal ones) are products of matrices: they have the same bits on any number of cores.
+    with computing(1):
+        return _assembled(config, input_shape, num_classes, device, vocabulary)
+
+
+def _assembled(
+    config: Config, input_shape: tuple[int, ...], num_classes: int, device: str, vocabulary: int
+) -> tuple[nn.Module, Sharing]:
     plain = plain_model(config, input_shape, num_classes, vocabulary)
     still = [name for name, _ in frozen(plain)]
     if still and "trainable" in config.method.refuses:

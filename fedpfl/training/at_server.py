@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import torch
 from torch import nn
 
+from ..core.process import computing
 from ..core.samples import Samples
 from .loop import run_phase
 from .phase import Phase
@@ -39,9 +39,5 @@ def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
     >>> layer(data.x).argmax(1)
     tensor([0, 1, 2])
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with computing(1):
         return run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
-    finally:
-        torch.set_num_threads(threads)

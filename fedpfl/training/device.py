@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from typing import ContextManager
+
 import torch
 
 from ..core.errors import ConfigError
+from ..core.process import computing
 from .settings import TrainingSettings
 
 # The compute capability of NVIDIA's Ampere, the first GPUs that multiply bfloat16; newer PyTorch emulates it on others.
 BF16_CAPABILITY = (8, 0)
+# More end the process: OpenMP cannot make them.
+THREADS_A_CORE = 8
 
 
 def require_device(settings: TrainingSettings) -> None:
-    """Set up the device; raise ``ConfigError`` for a device or a precision that this machine does not have.
+    """Raise ``ConfigError`` for a device or a precision that this machine does not have.
 
     Every CPU takes bf16. Those that cannot multiply it are slower with it than without.
     """
@@ -25,5 +31,22 @@ def require_device(settings: TrainingSettings) -> None:
     if settings.precision == "bf16" and torch.cuda.get_device_capability() < BF16_CAPABILITY:
         name = torch.cuda.get_device_name()
         raise ConfigError("precision", "bf16", f"the GPU {name} cannot compute with bfloat16; use float32")
-    # PyTorch's default is TF32 in convolutions and float32 in other products.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = settings.precision != "float32"
+
+
+def computing_as(settings: TrainingSettings, threads: int) -> ContextManager[None]:
+    """Return what surrounds all that a run computes in a process: its threads, number types and precision."""
+    return computing(threads, settings.device == "cuda", settings.device == "cuda" and settings.precision != "float32")
+
+
+def threads_of(settings: TrainingSettings) -> int:
+    """Return the number of threads of a client; ``ConfigError`` for more than any machine of this size can use."""
+    cores = _cores()
+    if settings.threads > THREADS_A_CORE * cores:
+        allowed = f"must be at most {THREADS_A_CORE * cores}, {THREADS_A_CORE} for each core of this machine"
+        raise ConfigError("threads", settings.threads, allowed)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return settings.threads or (int(asked) if asked.isdecimal() and int(asked) else cores)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..core.process import computing
 from ..core.samples import Samples
 from ..models import build
 from .loop import run_phase
@@ -30,11 +31,9 @@ class StepSeconds(NamedTuple):
 def compare_precisions(settings: TrainingSettings, seconds: float = 2.0) -> StepSeconds:
     """Train FedAvg's CNN on noise, a step in float32 and one in bf16 in turn, for some seconds; at least one turn.
 
-    Device and threads of the settings count. The process's number of threads is the old one afterwards.
+    Device and threads of the settings count.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(settings.threads or before)
-    try:
+    with computing(settings.threads or torch.get_num_threads()):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = build("fedavg-cnn", (1, 28, 28), 10).to(settings.device)
@@ -55,8 +54,6 @@ def compare_precisions(settings: TrainingSettings, seconds: float = 2.0) -> Step
         end = time.perf_counter() + seconds
         while not turns or time.perf_counter() < end:
             turns.append((step_seconds("float32"), step_seconds("bf16")))
-    finally:
-        torch.set_num_threads(before)
     plain, half = ([turn[at] for turn in turns] for at in (0, 1))
     ratio = statistics.median(b / a for a, b in turns)
     return StepSeconds(statistics.median(plain), statistics.median(half), ratio)

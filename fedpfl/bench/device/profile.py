@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
-import torch
 
 from ...client.engine import Engine
 from ...core.errors import ConfigError, FedpflError
@@ -86,19 +85,15 @@ def measure(config: Config, shape: str, classes: int, seconds: float = 6.0) -> P
         raise ConfigError("input", shape, "must be the shape of a sample: 1x28x28 of images, 561 of features")
     flat = {key: value for key, value in config.flat().items() if key in ("device", "threads")}
     standard = Config.parse({**STANDARD, **flat, "local-epochs": 1})
-    before = torch.get_num_threads()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            own = _player(config, shape, classes, Path(folder) / "run")
-            common = _player(standard, STANDARD_INPUT, CLASSES, Path(folder) / "standard")
-            for player in (own, common):  # the first steps allocate memory
-                player.turn()
-            turns: list[tuple[float, ...]] = []
-            end = time.perf_counter() + seconds
-            while len(turns) < LEAST_TURNS or time.perf_counter() < end:
-                turns.append((*own.turn(), *common.turn()))
-    finally:
-        torch.set_num_threads(before)
+    with tempfile.TemporaryDirectory() as folder:
+        own = _player(config, shape, classes, Path(folder) / "run")
+        common = _player(standard, STANDARD_INPUT, CLASSES, Path(folder) / "standard")
+        for player in (own, common):  # the first steps allocate memory
+            player.turn()
+        turns: list[tuple[float, ...]] = []
+        end = time.perf_counter() + seconds
+        while len(turns) < LEAST_TURNS or time.perf_counter() < end:
+            turns.append((*own.turn(), *common.turn()))
     train, test, standard_train, standard_test = (round(statistics.median(of), 1) for of in zip(*turns))
     run, training = config.run, config.training
     return Profile(
@@ -121,7 +116,6 @@ class _Player:
 
     def turn(self) -> tuple[float, float]:
         """Return training and test samples a second."""
-        torch.set_num_threads(self.threads)
         return self._speed(self._engine.train, "train"), self._speed(self._engine.evaluate, "evaluate")
 
     def _speed(self, play: Callable[[int, Payload], Payload], kind: str) -> float:

@@ -10,6 +10,7 @@ import torch
 
 from ...core import metrics
 from ...core.errors import ConfigError
+from ...core.process import computing
 from ...core.rng import torch_seed
 from ...core.samples import Samples
 from ...data.federation import NONE, FederatedData, federated_data
@@ -36,15 +37,11 @@ class ServerTest(Listener):
             return False
         agreed.sharing.set_shared(rule.layout.unpack(rule.layout.pack(rule.shared, config.run.wire_dtype)))
         model = agreed.model.eval()
-        forward, threads = common_model(config.method, model), torch.get_num_threads()
+        forward = common_model(config.method, model)
         assert forward is not None  # checked before round 1
-        torch.set_num_threads(1)  # the same bits on any number of cores
-        try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(torch_seed(config.run.seed, "server test", done.number))
-                score = evaluate(forward, self._samples, config.training.labels, self._measures)
-        finally:
-            torch.set_num_threads(threads)
+        with computing(1), torch.random.fork_rng(devices=[]):  # one thread: the same bits on any number of cores
+            torch.manual_seed(torch_seed(config.run.seed, "server test", done.number))
+            score = evaluate(forward, self._samples, config.training.labels, self._measures)
         found = {name: metrics.combined(name, [pair]) for name, pair in score.metrics.items()}
         done.at_server = {
             "accuracy": score.correct / score.samples, "loss": score.loss_sum / score.samples,

@@ -22,6 +22,7 @@ from ..core.extras import CLIENT, SERVER
 from ..core.inputs import Inputs
 from ..core.layout import Layout
 from ..core.metrics import MASKS
+from ..core.model_state import MethodState, ModelState, is_usual
 from ..core.names import digest, sent, shown
 from ..core.payload import Payload
 from ..core.rng import generator, seed_global, torch_seed
@@ -63,6 +64,8 @@ def _computing(handler: Handler) -> Handler:
     @wraps(handler)
     def run(engine: Engine, client: int, message: Payload) -> Payload:
         with engine.computing():
+            engine.use_model_of(client)
+            engine.method_state.restore()
             return handler(engine, client, message)
 
     return run
@@ -135,8 +138,11 @@ class Engine:
             )
             stays = not self._may_draw_early and not sharing.personal and is_plain(model)
             extras = extras_of(config, model, sharing)
-            self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays
-        self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays = self._made[name]
+            self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays, (
+                ModelState(model), MethodState(config.method),
+            )  # fmt: skip
+        self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays, states = self._made[name]
+        self._model_state, self.method_state = states
         if self._own_settings is not None:
             self.config = self._own_settings(self.config, client)
         if new:
@@ -237,6 +243,12 @@ class Engine:
         message = local.message
         extra = method.conclude(local)
         require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
+        if kept := self.method_state.changed(method):
+            words = (
+                "fedpfl: the method %s keeps %s on itself, which no other process and no resumed run has: each turn of "
+                "a client begins without; what a client keeps is a buffer that `build` adds to the model"
+            )
+            logger.warning(words, method.name, ", ".join(kept))
         found = taken()
         if found is None:
             personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
@@ -398,6 +410,7 @@ class Engine:
     ) -> tuple[ClientState, _Round, Given]:
         """Return what :meth:`load` does, and the model's arrays; those of a ``Later`` round are not loaded yet."""
         self.use_model_of(client)
+        self._model_state.restore()
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
         layout = str(message.config["layout"])
@@ -507,4 +520,4 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
 
 def is_plain(model: nn.Module) -> bool:
     """Return whether all layers are PyTorch's or this package's, which change no array in a test."""
-    return all(type(module).__module__.partition(".")[0] in ("torch", "fedpfl") for module in model.modules())
+    return all(map(is_usual, model.modules()))

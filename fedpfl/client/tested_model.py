@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.errors import NoPlainModel, StateError, in_one_line
 from ..core.metrics import ACCURACY, LOSS, lower_is_better, value
 from ..core.names import stored
-from ..methods.base import LocalRound
+from ..methods.base import LocalRound, export_of
 from ..models.adapters import complete_arrays
 from ..setup.assembly import plain_model
 from ..training.loop import Score, predict
@@ -58,7 +58,7 @@ def _made(
     content: Mapping[str, Tensor] | bytes | None = None
     try:
         plain = plain_model(engine.config, data.input_shape, data.num_classes, data.vocabulary)
-        content = complete_arrays(plain, method.export(model))
+        content = complete_arrays(plain, export_of(method, model))
         module, x = plain_module(about, content).to(local.samples.x.device), local.samples.x[:COMPARED]
         if not is_alike(predict(personalised, x), predict(module, x)):
             why = f"{method.name} exports another model than it predicts with"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import deque
 from logging import getLogger
@@ -76,7 +75,7 @@ class TestsTogether:
             local = later
         else:
             state, local, given = engine.read(client, message, LocalRound)
-        method = copy.copy(engine.config.method)
+        method = engine.method_state.copied(engine.config.method)
         method.prepare(local)
         if method.adaptation(local):
             raise CannotStack("the model adapts before its test")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import deque
 from contextlib import contextmanager
@@ -157,7 +156,7 @@ class Together:
         engine, begun = self._engine, time.perf_counter()
         engine.use_model_of(client)
         # A method may leave something in itself that it needs when the client's round ends.
-        training = engine.begin_training(client, message, copy.copy(engine.config.method), later=True)
+        training = engine.begin_training(client, message, engine.method_state.copied(engine.config.method), later=True)
         local = training.local
         phases = [phase for phase in training.phases if phase.epochs]
         loaded = not isinstance(local, Later) or local.is_loaded

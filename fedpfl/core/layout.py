@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Callable, Mapping, Sequence, Tuple
+from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -24,6 +24,11 @@ DTYPES = ("float32", "float16")
 
 # A layout is text from the network: enough for a thousand arrays, too small to hurt a Jetson Nano.
 MAX_LAYOUT_BYTES = 1_000_000
+
+# BatchNorm's buffers: averages over samples, which no gradient moves. Where only names are known, these are buffers.
+RUNNING_STATISTICS = ("running_mean", "running_var")
+# Behind the name of an array of which only the shared channels travel.
+PART = "[shared]"
 
 Shape = Tuple[int, ...]
 
@@ -36,6 +41,8 @@ class Layout:
     # By name: the magnitude from which entries of a sparse array travel; smaller ones arrive as 0. It is not sent.
     sparse: Mapping[str, float] = field(default_factory=dict, compare=False)
     frozen: str = ""  # hash of the model's frozen arrays, which do not travel; empty if it has none
+    # Names of the arrays that are buffers, not parameters; None where only names are known. They are not sent.
+    buffers: frozenset[str] | None = field(default=None, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -57,6 +64,11 @@ class Layout:
         for name, place in self.slices().items():
             found[place] = selected(name)
         return found
+
+    def is_parameter(self, name: str) -> bool:
+        """Return whether an array is a trained parameter: a buffer (a running variance, say) takes no server's step."""
+        whole = name.split(PART)[0]
+        return whole not in self.buffers if self.buffers is not None else not whole.endswith(RUNNING_STATISTICS)
 
     @cached_property
     def _slices(self) -> dict[str, slice]:
@@ -175,10 +187,12 @@ class Layout:
 
     @classmethod
     def of(
-        cls, shapes: Sequence[tuple[str, Sequence[int]]], sparse: Mapping[str, float] | None = None, frozen: str = ""
-    ) -> Layout:
+        cls, shapes: Sequence[tuple[str, Sequence[int]]], sparse: Mapping[str, float] | None = None, frozen: str = "",
+        buffers: Iterable[str] | None = None,
+    ) -> Layout:  # fmt: skip
         """Build a layout from (name, shape) pairs."""
-        return cls(tuple((name, tuple(int(n) for n in shape)) for name, shape in shapes), sparse or {}, frozen)
+        entries = tuple((name, tuple(int(n) for n in shape)) for name, shape in shapes)
+        return cls(entries, sparse or {}, frozen, None if buffers is None else frozenset(buffers))
 
 
 def _is_row(row: object) -> bool:

@@ -8,20 +8,19 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from .errors import StateError
 from .frozen import frozen_hash
+from .layout import PART as PART
+from .layout import RUNNING_STATISTICS as RUNNING_STATISTICS
 from .layout import Layout, Shape
 
-# BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor stored.
+# BatchNorm counts its batches in this buffer; with a momentum it never reads it.
 UNUSED_BUFFER = "num_batches_tracked"
-# BatchNorm's other buffers: averages over samples, which no gradient moves.
-RUNNING_STATISTICS = ("running_mean", "running_var")
 
 # The array alongside the shared vector that marks the shared channels.
 SPLIT = "split"
-# Behind the name of an array of which only the shared channels travel.
-PART = "[shared]"
 
 
 class Sharing:
@@ -63,13 +62,16 @@ class Sharing:
         is_shared: Callable[[str], bool],
         sparse_from: Callable[[str], float | None] = lambda name: None,
     ) -> None:
-        arrays = {name: tensor for name, tensor in _arrays(model).items() if not name.endswith(UNUSED_BUFFER)}
+        unused = unused_counters(model)  # neither shared nor stored
+        arrays = {name: tensor for name, tensor in _arrays(model).items() if name not in unused}
         self._arrays = arrays
         self.shared: list[str] = [name for name in arrays if is_shared(name) and not is_whole(arrays[name])]
         self.personal: list[str] = [name for name in arrays if name not in set(self.shared)]
         sparse = {name: least for name in self.shared for least in [sparse_from(name)] if least is not None}
         # Frozen arrays are not among a model's arrays, see `frozen`: both sides only compare their hash.
-        self.layout = Layout.of([(name, arrays[name].shape) for name in self.shared], sparse, frozen_hash(model))
+        buffers = [name for name in self.shared if not isinstance(arrays[name], nn.Parameter)]
+        shapes = [(name, arrays[name].shape) for name in self.shared]
+        self.layout = Layout.of(shapes, sparse, frozen_hash(model), buffers)
 
     @property
     def rule_options(self) -> dict[str, Any]:
@@ -180,13 +182,17 @@ def is_whole(array: Tensor) -> bool:
 
 
 def is_parameter(layout: Layout) -> np.ndarray:
-    """Return which values of a flat vector are trained parameters, not running statistics: bool, (layout.size,)."""
-    return layout.mask(lambda name: not is_running_statistic(name))
+    """Return which values of a flat vector are of trained parameters, not of buffers: bool, (layout.size,)."""
+    return layout.mask(layout.is_parameter)
 
 
-def is_running_statistic(name: str) -> bool:
-    """Return whether an array of a layout is BatchNorm's running mean or variance, or a part of one."""
-    return name.split(PART)[0].endswith(RUNNING_STATISTICS)
+def unused_counters(model: nn.Module) -> set[str]:
+    """Return the names of BatchNorm's counters that nothing reads; with ``momentum=None`` it does."""
+    return {
+        f"{path}.{UNUSED_BUFFER}".lstrip(".")
+        for path, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, _NormBase) and module.momentum is not None
+    }
 
 
 def tied(model: nn.Module) -> list[list[str]]:

@@ -155,4 +155,7 @@ def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
     own = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
     asked = config.run.asked(clients)
+    if unkept := getattr(agreed.model, "unkept", ()):
+        own = [*own, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each client's turn "
+                     "begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
     return [*own, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]

@@ -29,6 +29,7 @@ from ..data import Dataset
 from ..data.datasets.by_name import CustomLoader
 from ..data.federation import FederatedData
 from ..methods import Method
+from ..methods.base import export_of
 from ..models import user_model as own_models
 from ..setup.all_settings import check_keys
 from ..setup.config import Config
@@ -425,7 +426,7 @@ def means_of(metrics: Mapping[str, int | float], weight: str = "num-examples") -
 def write_back(engine: Engine, model: nn.Module) -> None:
     """Load into the user's model what predicts, where that is one model."""
     try:
-        exported = engine.config.method.export(engine.model)
+        exported = export_of(engine.config.method, engine.model)
     except NoPlainModel:
         return
     plain = models.plain_names(engine.model)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..core.custom import article
 from ..core.errors import ConfigError, LayoutError
 from ..core.extras import Extra
+from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.option import NoSettings
 from ..core.payload import Payload
@@ -401,6 +402,11 @@ def require_returned(method: Method, hook: str, found: object, kind: type, words
     """Raise :class:`ConfigError` if a hook has not returned what it must: ``words``, of the type ``kind``."""
     if not isinstance(found, kind):
         raise ConfigError("method", method.name, f"{hook} returns {article(found)}, and must return {words}")
+
+
+def export_of(method: Method, model: nn.Module) -> dict[str, Tensor]:
+    """Return what the method exports of a client's model, with what is frozen in it."""
+    return {**dict(frozen(model)), **method.export(model)}
 
 
 def common_model(method: Method, model: nn.Module) -> Forward | None:

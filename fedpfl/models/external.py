@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.overrides import TorchFunctionMode
 
 from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.inputs import Inputs
+from fedpfl.core.model_state import ModelState, buffers_kept
 from fedpfl.core.names import shown
 from fedpfl.core.own_code import global_state_kept
 
@@ -60,15 +63,75 @@ def with_head(
     """
     name = name or type(module).__name__
     x, given = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
+    if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
+        _output(module, x, name, num_classes, given)  # makes their parameters
+    state = ModelState(module)
     wanted = _output(module, x, name, num_classes, given)
-    _output(module, x, name, num_classes, given, training=True)
+    state.restore()
+    with _Sigmoids() as sigmoids:
+        out = _output(module, x, name, num_classes, given, training=True)
+    unkept = tuple(state.changed())
+    state.restore()
+    contiguous = _needs_contiguous(module, x, name, num_classes, given)
+    state.restore()
     if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(wanted.sum(1), torch.ones(PROBES)):
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
         )
     model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, head, name)
+    state.restore()
     model.per_pixel = wanted.dim() > 2
+    model.unkept, model.contiguous, model.ends_in_sigmoid = unkept, contiguous, sigmoids.made(out)
     return model
+
+
+def _needs_contiguous(module: nn.Module, x: Tensor, name: str, num_classes: int, given: str) -> bool:
+    """Return whether a model of images takes them in the usual order of memory alone, as one with ``x.view(…)`` does.
+
+    It gets them so from now on; other models compute faster with the channels last.
+    """
+    if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
+        return False
+    before = [(array, array.data) for array in (*module.parameters(), *module.buffers())]
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    try:
+        last = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        _output(module, last, name, num_classes, given, training=True)
+        return False
+    except ConfigError:
+        for array, data in before:
+            array.data = data
+    first = module.base if isinstance(module, BaseHeadModel) else module
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    first.register_forward_pre_hook(_in_usual_order)
+    return True
+
+
+def _in_usual_order(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    # With one channel both orders count as contiguous, and only a new view has the strides of the usual one.
+    return tuple(x.reshape(-1).view(x.shape) if isinstance(x, Tensor) else x for x in inputs)
+
+
+class _Sigmoids(TorchFunctionMode):
+    """Notes what sigmoids give while a model computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch and note a sigmoid's values."""
+        found = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "").strip("_") in ("sigmoid", "hardsigmoid") and isinstance(found, Tensor):
+            self._given.append(found)
+        return found
+
+    def made(self, out: Tensor) -> bool:
+        """Return whether the values of a model's output are those that a sigmoid has given."""
+        values = out.flatten().sort().values
+        alike = (given.flatten().sort().values for given in self._given if given.numel() == out.numel())
+        return any(torch.equal(given, values) for given in alike)
 
 
 def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) -> BaseHeadModel:
@@ -123,7 +186,7 @@ def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, given: st
     arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
     module.train(training)
     try:
-        with global_state_kept(), _without_breakpoints():
+        with global_state_kept(), _without_breakpoints(), buffers_kept(module) if training else nullcontext():
             out = module(x)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__

@@ -38,6 +38,12 @@ class BaseHeadModel(nn.Module):
         Whether it gives a number for each class and pixel, (n, num_classes, height, width).
     still : tuple of str
         Names of the parameters that the model has frozen itself (``requires_grad=False``).
+    unkept : tuple of str
+        Names of what a user's model changes as it trains that is no array of its state dict, and so nobody keeps.
+    contiguous : bool
+        Whether it takes images in the usual order of memory alone.
+    ends_in_sigmoid : bool
+        Whether it gives probabilities of labels, each by itself, instead of logits.
 
     Examples
     --------
@@ -57,6 +63,9 @@ class BaseHeadModel(nn.Module):
     head_path: str = ""
     per_pixel: bool = False
     still: tuple[str, ...] = ()
+    unkept: tuple[str, ...] = ()
+    contiguous: bool = False
+    ends_in_sigmoid: bool = False
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()

@@ -20,13 +20,14 @@ from ..client.device_model import kept_model, read_model, write_files
 from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import write_atomically
+from ..core.frozen import frozen
 from ..core.inputs import Inputs
 from ..core.names import shape_of
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import Stored, read_arrays
 from ..data.federation import TOKENS, names_of_classes
-from ..methods.base import tests_more_than_arrays
+from ..methods.base import export_of, tests_more_than_arrays
 from ..models.adapters import complete_arrays
 from ..models.several_inputs import released
 from ..rules import Rule
@@ -167,7 +168,7 @@ class _StoredModels:
         if sharing.personal:
             arrays = state.load(number) if number else initial
             sharing.set_personal(arrays)
-        exported = config.method.export(model)
+        exported = export_of(config.method, model)
         own = sharing.personal or sharing.layout.frozen or not self.rule.one_model
         if not own and plain.state_dict().keys() >= set(sharing.shared):
             return None  # global.safetensors
@@ -264,9 +265,10 @@ class _StoredModels:
         if (arrays := _shared_model(plain, stored)) is not None:
             return arrays
         # Frozen arrays and whole numbers, which nobody sends, are the initial ones.
+        still = dict(frozen(assemble(own, self.shape, count, vocabulary=self.vocabulary)[0]))
         start = plain_model(own, self.shape, count, self.vocabulary)
         whole = {name: array for name, array in start.state_dict().items() if is_whole(array)}
-        arrays = _shared_model(start, {**whole, **stored})
+        arrays = _shared_model(start, {**whole, **still, **stored})
         if arrays is None:
             method = self.config.method.name
             raise NoPlainModel(f"{method} has no model that all clients share; export a client's model")

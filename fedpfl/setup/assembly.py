@@ -11,7 +11,8 @@ from torch import nn
 from ..core.errors import ConfigError
 from ..core.extras import Extras
 from ..core.frozen import frozen
-from ..core.metrics import MASKS
+from ..core.layout import RUNNING_STATISTICS
+from ..core.metrics import MASKS, TARGETS
 from ..core.process import computing
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
@@ -22,11 +23,11 @@ from ..models.registry import BaseHeadModel
 from ..rules import Rule
 from .config import Config
 from .options.evaluate_global import EvaluateGlobalOption
-from .options.privacy import PrivacyOption
+from .options.privacy import PrivacyOption, PrivacySettings
 from .options.robust import RobustOption
 from .options.server_step import ServerStepOption
 from .options.trainable import InitialWeightsOption
-from .trainable import trainable
+from .trainable import freeze, trainable
 
 # Types of arrays that are exact as float32, and of others that a client can store.
 SHAREABLE = (torch.float32, torch.float16)
@@ -51,6 +52,9 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     if per_pixel != (config.training.labels == MASKS):
         gives = "pixel" if per_pixel else "sample"
         raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
+    if getattr(plain, "ends_in_sigmoid", False) and config.training.labels != TARGETS:
+        allowed = "gives probabilities; leave out the sigmoid at its end, since losses need logits"
+        raise ConfigError("model", config.run.model, allowed)
     layers = _layers_of_tied(plain)
     if config.wants(InitialWeightsOption):
         from ..models.weight_files import initial
@@ -93,16 +97,27 @@ def _assembled(
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
+    stopped = {name for name, array in model.named_parameters(remove_duplicate=False) if not array.requires_grad}
+    if stopped:  # by the method, as the model itself may
+        freeze(model, lambda name: name not in stopped)
+        if not any(True for _ in model.parameters()):
+            raise ConfigError("method", config.run.method, "freezes all parameters in `build`: nothing trains")
     _require_tied(layers, model, "method", config.run.method)
     lost = names - model.state_dict().keys()
     if config.run.initial_weights and lost:
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
+    model.unkept = plain.unkept  # type: ignore[assignment]
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
-    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    order = torch.contiguous_format if plain.contiguous else torch.channels_last
+    model = model.to(device=device, memory_format=order)  # type: ignore[call-overload]
     require_tied_alike(model, lambda name: config.method.travels(name, model), config.run.method)
     sharing = config.method.sharing(model)
     _require_exact(config.run.model, model, sharing)
+    disturbed = [name for name in sharing.layout.names if name in (sharing.layout.buffers or ())]
+    if config.wants(PrivacyOption) and (own := [n for n in disturbed if not n.endswith(RUNNING_STATISTICS)]):
+        allowed = f"would be noise on {own[0]}, a buffer of the model: use nn.BatchNorm, or share no such array"
+        raise ConfigError("dp-noise-multiplier", config.of(PrivacySettings).dp_noise_multiplier, allowed)
     if not sharing.shared and any(config.method.travels(name, model) for name in still):
         allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"
         if getattr(plain, "still", ()):

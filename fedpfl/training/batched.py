@@ -28,8 +28,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import in_one_line
 from ..core.frozen import frozen
+from ..core.model_state import CONTAINERS, PYTORCHS, attributes_of, copied, is_usual, same, same_attributes
 from ..core.samples import Samples
-from ..core.sharing import UNUSED_BUFFER, Given
+from ..core.sharing import Given
 from .adaptive import TorchOptimizer
 from .augment import find as find_augmentation
 from .augment import flip_crop
@@ -85,6 +86,13 @@ class Turns:
         self.arrays = {name: array for name, array in both if id(array) not in common}
         self.modules = list(model.modules())
         self._attributes = [dict(vars(module)) for module in self.modules]
+        # What foreign modules may change in place.
+        self._contents = {
+            (place, name): copied(value)
+            for place, (module, attributes) in enumerate(zip(self.modules, self._attributes))
+            for name, value in attributes.items()
+            if not is_usual(module) and name not in PYTORCHS and isinstance(value, CONTAINERS)
+        }
 
     def take(self, member: Member) -> None:
         """Take a client's arrays and attributes out of the model."""
@@ -93,7 +101,9 @@ class Turns:
         member.attributes = {}
         for place, (module, before) in enumerate(zip(self.modules, self._attributes)):
             for name, value in vars(module).items():
-                if name != "training" and before.get(name, vars(module)) is not value:
+                if name != "training" and (
+                    before.get(name, vars(module)) is not value or not self._is_as_before(place, name, value)
+                ):
                     member.attributes[place, name] = value
         self.reset()
 
@@ -119,7 +129,7 @@ class Turns:
             return {name: torch.stack([member.arrays[name] for member in members]) for name in self.arrays}
         found = {}
         for name, like in self.arrays.items():
-            if name not in first.shared and not name.endswith(UNUSED_BUFFER):
+            if name not in first.shared and name in first.personal:
                 own = torch.from_numpy(np.stack([cast(Given, one).personal[name] for one in given]))
                 found[name] = own.reshape(len(given), *like.shape).to(like.device, like.dtype)
             else:
@@ -139,6 +149,13 @@ class Turns:
             for name in own.keys() - before.keys():
                 del own[name]
             own.update({name: value for name, value in before.items() if name != "training"})
+        for (place, name), content in self._contents.items():
+            if not same(self._attributes[place][name], content):
+                fresh = self._attributes[place][name] = copied(content)
+                vars(self.modules[place])[name] = fresh
+
+    def _is_as_before(self, place: int, name: str, value: Any) -> bool:
+        return (place, name) not in self._contents or same(value, self._contents[place, name])
 
     @contextmanager
     def of(self, member: Member) -> Iterator[None]:
@@ -382,9 +399,12 @@ class _Run:
             loss, _, _, weights, attributes = made.value
             self.turns.set(attributes)
             weighed = nullcontext() if weights is None else weighing_with(weights)
+            before = attributes_of(self.turns.modules)
             with layers or Layers(masks), weighed:
                 found: Tensor = self.holder.call(loss or self.loss, arrays, Batch(*batch))
             made.require_unchanged()
+            if not same_attributes(before, attributes_of(self.turns.modules)):
+                raise CannotStack("the model keeps something from one step to the next that is no array of it")
             return found
 
         try:
@@ -471,9 +491,14 @@ class Holder(nn.Module):
         for name in self.parameter_names:
             if name in arrays:
                 arrays[name]._is_param = True  # type: ignore[attr-defined]  # for isinstance(…, nn.Parameter)
-        found: Tensor = torch.func.functional_call(
-            self, {f"model.{name}": array for name, array in arrays.items()}, (function, batch)
-        )
+        held = {f"model.{name}": array for name, array in arrays.items()}
+        found: Tensor = torch.func.functional_call(self, held, (function, batch))
+        for name, array in arrays.items():  # a buffer may have got a new tensor (`self.mean = …`), as in run_phase
+            now = held[f"model.{name}"]
+            if now is not array:
+                if name in self.parameter_names or now.shape != array.shape or now.dtype != array.dtype:
+                    raise CannotStack(f"the model puts another tensor in the place of {name}")
+                array.copy_(now.detach())
         return found
 
 

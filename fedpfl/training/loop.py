@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import UnusedParameter
 from ..core.frozen import NAMES
+from ..core.model_state import buffers_kept
 from ..core.pixels import HALF
 from ..core.samples import Samples
 from .losses import CROSS_ENTROPY, KINDS, SEGMENTATION
@@ -82,7 +83,7 @@ def run_phase(
     from fedpfl.training.further_losses import weighing
 
     weights = weighing(y, settings.class_weights) if weighted else nullcontext()
-    with phase.during(model), only_training, statistics as norms, weights:
+    with buffers_kept(model), phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
                 if augment is not None:
@@ -334,6 +335,9 @@ def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[_Ba
     """Yield the BatchNorm layers; with ``move`` false their running statistics do not change."""
     norms = [m for m in modules if isinstance(m, _BatchNorm) and not _has_frozen_statistics(m)]
     before: list[tuple[_BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
+    # Without a momentum the statistics are means over all batches so far, and depend on their number.
+    counts = [m.num_batches_tracked for m in norms if m.momentum is None]
+    counted = [(count, count.clone()) for count in counts if count is not None]
     if not move:
         for m in norms:
             m.momentum = 0.0  # running ← 1·running + 0·batch, exactly
@@ -342,6 +346,8 @@ def statistics_of(modules: Sequence[nn.Module], move: bool) -> Iterator[list[_Ba
     finally:
         for m, momentum in before:
             m.momentum = momentum
+        for now, count in counted if not move else ():
+            now.copy_(count)
 
 
 def needs_several(module: nn.Module) -> bool:

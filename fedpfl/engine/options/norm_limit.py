@@ -11,7 +11,6 @@ from ...core.extras import Extras
 from ...core.layout import rounded
 from ...core.payload import Payload
 from ...core.server_view import Client
-from ...core.sharing import is_running_statistic
 from ...results.record import Round
 from ...rules import Rule
 from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance, fresh_norm, length, require_norm
@@ -59,14 +58,14 @@ class NormLimit(Listener):
         self._places: dict[str, list[slice]] = {PARAMETERS: [], STATISTICS: []}
         self._variances: dict[str, slice] = {}
         for name, place in rule.layout.slices().items():
-            places = self._places[STATISTICS if is_running_statistic(name) else PARAMETERS]
+            places = self._places[PARAMETERS if rule.layout.is_parameter(name) else STATISTICS]
             if places and places[-1].stop == place.start:
                 places[-1] = slice(places[-1].start, place.stop)
             else:
                 places.append(place)
             if "running_var" in name:
                 self._variances[name] = place
-        self._fresh = fresh_norm(rule.layout, lambda name: not is_running_statistic(name))
+        self._fresh = fresh_norm(rule.layout, rule.layout.is_parameter)
 
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Refuse what is too long, and negative variances."""

@@ -55,7 +55,7 @@ class Channels:
                 entries.append((name, shape))
             elif rows[name].any():
                 entries.append((f"{name}{PART}", (int(rows[name].sum()), *shape[1:])))
-        return Layout(tuple(entries))
+        return Layout(tuple(entries), buffers=self.layout.buffers)
 
     def weights(self, flat: np.ndarray) -> list[np.ndarray]:
         """Return each layer's weight from a vector of all that can travel: shape (values of a channel, channels)."""

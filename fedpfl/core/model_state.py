@@ -1,0 +1,245 @@
+"""What a model and a method have besides arrays that a client sends or stores, and how it comes back.
+
+Clients take turns in one model of a process, and a device makes its model anew for each message. So what no message
+carries and no client stores is, for each client's turn, what it was when it was built: buffers that are not persistent,
+attributes of modules, and those of a user's method.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from contextlib import contextmanager
+from typing import Any, Iterable, Iterator, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .errors import ConfigError
+from .frozen import frozen
+
+# Attributes of a module that PyTorch itself keeps there, or that say how it is used.
+PYTORCHS = {*vars(nn.Module()), "training"}
+CONTAINERS = (list, dict, set, deque, bytearray)
+
+
+class _Owned(NamedTuple):
+    """A buffer of a module: its name there and in the model, and the tensor that others hold as well."""
+
+    module: nn.Module
+    short: str
+    name: str
+    tensor: Tensor
+
+
+class ModelState:
+    """Remembers what a model has besides parameters and persistent buffers, and brings it back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        still = {id(array) for _, array in frozen(model)}
+        persistent = model.state_dict(keep_vars=True).keys()
+        self._modules = [(name, module) for name, module in model.named_modules()]
+        self._buffers = list(_buffers(self._modules))
+        self._names = [set(module._buffers) for _, module in self._modules]
+        # With the number of its changes and a copy of what it holds.
+        self._temporary = [
+            (owned, owned.tensor._version, owned.tensor.detach().clone())
+            for owned in self._buffers
+            if owned.name not in persistent and id(owned.tensor) not in still
+        ]
+        self._attributes = [
+            {name: value for name, value in vars(module).items() if name not in PYTORCHS} for _, module in self._modules
+        ]
+        # What can be changed in place: by module and attribute.
+        self._contents = {
+            (place, name): copied(value)
+            for place, attributes in enumerate(self._attributes)
+            for name, value in attributes.items()
+            if isinstance(value, (*CONTAINERS, Tensor, np.ndarray))
+        }
+
+    def changed(self) -> list[str]:
+        """Return the names of buffers that are not persistent, and of attributes, that are not as they were."""
+        temporary = [
+            owned.name
+            for owned, version, _ in self._temporary
+            if owned.module._buffers.get(owned.short) is not owned.tensor or owned.tensor._version != version
+        ]
+        return temporary + [
+            f"{path}.{name}".lstrip(".")
+            for place, ((path, module), before) in enumerate(zip(self._modules, self._attributes))
+            if not is_usual(module)
+            for name in self._changed(place, module, before)
+        ]
+
+    def _changed(self, place: int, module: nn.Module, before: dict[str, Any]) -> Iterator[str]:
+        now = vars(module)
+        for name in now.keys() | before.keys():
+            if name in PYTORCHS:
+                continue
+            if name not in now or name not in before or now[name] is not before[name]:
+                if not (name in now and name in before and same(now[name], before[name])):
+                    yield name
+            elif (place, name) in self._contents and not same(now[name], self._contents[place, name]):
+                yield name
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Bring back what the model had; persistent buffers are the old tensors again, whatever these hold."""
+        for owned in self._buffers:
+            owned.module._buffers[owned.short] = owned.tensor
+        for (_, module), names in zip(self._modules, self._names):
+            for name in module._buffers.keys() - names:  # made in a forward pass
+                del module._buffers[name]
+        for place, (owned, version, content) in enumerate(self._temporary):
+            if owned.tensor._version != version:
+                owned.tensor.copy_(content)
+                self._temporary[place] = owned, owned.tensor._version, content
+        for (_, module), before in zip(self._modules, self._attributes):
+            now = vars(module)
+            if len(now) != len(PYTORCHS) + len(before):
+                for name in now.keys() - before.keys() - PYTORCHS:
+                    del now[name]
+            now.update(before)
+        for (place, name), content in self._contents.items():
+            module, value = self._modules[place][1], self._attributes[place][name]
+            if not same(value, content):
+                self._attributes[place][name] = vars(module)[name] = copied(content)
+
+
+class MethodState:
+    """Remembers the attributes of a user's method, and brings them back; other methods keep nothing on themselves."""
+
+    def __init__(self, method: Any) -> None:
+        self._method, self._told = method, type(method).__module__.partition(".")[0] == "fedpfl"
+        self._watched = not self._told
+        self._before = self._now(method) if self._watched else {}
+
+    @staticmethod
+    def _now(method: Any) -> dict[str, Any]:
+        kind = type(method)  # a cached property is an attribute of both
+        return {name: copied(value) for name, value in vars(method).items() if not hasattr(kind, name)}
+
+    def changed(self, method: Any) -> list[str]:
+        """Return the attributes of the method, or of a copy, that are not as they were; each method is told of once."""
+        if self._told:
+            return []
+        now, before = vars(method), self._before
+        names = [name for name in now if name in before or not hasattr(type(method), name)]
+        found = [name for name in names if name not in before or not same(now[name], before[name])]
+        self._told = bool(found)
+        return found
+
+    def restore(self) -> None:
+        """Bring back the attributes that the method had."""
+        if self._watched:
+            now = vars(self._method)
+            for name in [name for name in now if name not in self._before and not hasattr(type(self._method), name)]:
+                del now[name]
+            now.update({name: copied(value) for name, value in self._before.items()})
+
+    def copied(self, method: Any) -> Any:
+        """Return a copy of the method for one client of several that take their turns at once."""
+        self.restore()
+        made = copy.copy(method)
+        if self._watched:
+            vars(made).update(self._now(method))
+        return made
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Let a model put new tensors in the place of its buffers (``self.mean = …``): they go into the old ones after it.
+
+    Whatever is read from or written to a model by name, sent, stored or trained, are the tensors that it was built
+    with. ``ConfigError`` for a buffer of another shape or type, and for a new tensor in the place of a parameter.
+    """
+    modules = list(model.named_modules())
+    before = list(_buffers(modules))
+    parameters = [(path, module, dict(module._parameters)) for path, module in modules if module._parameters]
+    yield
+    with torch.no_grad():
+        for module, short, name, tensor in before:
+            now = module._buffers.get(short)
+            if now is tensor:
+                continue
+            if now is None or now.shape != tensor.shape or now.dtype != tensor.dtype:
+                becomes = "nothing" if now is None else f"{tuple(now.shape)} of {_kind(now)}"
+                wrong = f"its buffer {name}, {tuple(tensor.shape)} of {_kind(tensor)}, becomes {becomes} as it trains"
+                raise ConfigError("model", type(module).__name__, f"{wrong}; it must keep its shape and type")
+            tensor.copy_(now)
+            module._buffers[short] = tensor
+    for path, module, own in parameters:
+        for short, parameter in own.items():
+            if module._parameters.get(short) is not parameter:
+                name = f"{path}.{short}".lstrip(".")
+                wrong = f"puts another tensor in the place of its parameter {name} as it trains; change it in place"
+                raise ConfigError("model", type(module).__name__, wrong)
+
+
+def is_usual(module: nn.Module) -> bool:
+    """Return whether a module is PyTorch's or this package's, which keep nothing from one batch to the next."""
+    return type(module).__module__.partition(".")[0] in ("torch", "fedpfl")
+
+
+def attributes_of(modules: Iterable[nn.Module]) -> list[dict[str, Any]]:
+    """Return the attributes of the modules that are somebody else's, with copies of the containers among them."""
+    return [
+        {name: copied(value) if isinstance(value, CONTAINERS) else value
+         for name, value in vars(module).items() if name not in PYTORCHS}
+        for module in modules
+        if not is_usual(module)
+    ]  # fmt: skip
+
+
+def same_attributes(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+    """Return whether no module's attribute has been replaced or changed from one time to the other."""
+    return all(
+        first.keys() == second.keys() and all(
+            first[name] is second[name] if isinstance(first[name], Tensor) else same(first[name], second[name])
+            for name in first
+        )
+        for first, second in zip(one, other)
+    )  # fmt: skip
+
+
+def _buffers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[_Owned]:
+    for path, module in modules:
+        for short, tensor in module._buffers.items():
+            if tensor is not None:
+                yield _Owned(module, short, f"{path}.{short}".lstrip("."), tensor)
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).partition(".")[2]
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a container with what it holds of containers and arrays; other things are the same."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict) and type(value) is dict:
+        return {key: copied(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(inner) for inner in value)
+    return value.copy() if isinstance(value, CONTAINERS) else value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two values are alike, as far as that can be told without calling anybody's code."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple, deque)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return isinstance(one, (int, float, str, bytes, bytearray, complex, set, frozenset)) and bool(one == other)

@@ -1,0 +1,267 @@
+"""State that is nobody's: whatever a model or a method has besides arrays, each number of workers has one result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedpfl
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.core.model_state import MethodState, ModelState, buffers_kept
+from fedpfl.core.sharing import Sharing, is_parameter
+from fedpfl.training.settings import TrainingSettings
+
+RNG = np.random.default_rng(0)
+X = np.stack([RNG.normal(3 * c, 1, size=(40, 4)) for c in range(4)]).astype("float32")
+DATA = list(zip(X, (X[..., 0] > X[..., 0].mean(1, keepdims=True)).astype("int64"), strict=True))
+FEW = {"data": DATA, "num_server_rounds": 2, "local_epochs": 2, "fraction_train": 0.5, "quiet": True}
+
+
+class Net(nn.Module):
+    """Two layers, of which subclasses change what is between them."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.a, self.out = nn.Linear(input_shape[0], 8), nn.Linear(8, num_classes)
+        self.more()
+
+    def more(self):
+        pass
+
+    def seen(self, z):
+        return z
+
+    def forward(self, x):
+        return self.out(torch.relu(self.seen(self.a(x))))
+
+
+class Cumulative(Net):
+    def more(self):
+        self.norm = nn.BatchNorm1d(8, momentum=None)
+
+    def seen(self, z):
+        return self.norm(z)
+
+
+class InPlace(Net):
+    persistent = True
+
+    def more(self):
+        self.register_buffer("mean", torch.zeros(8), persistent=self.persistent)
+
+    def move(self, z):
+        self.mean.mul_(0.9).add_(0.1 * z.mean(0).detach())
+
+    def seen(self, z):
+        if self.training:
+            self.move(z)
+        return z - self.mean
+
+
+class Reassigned(InPlace):
+    def move(self, z):
+        self.mean = 0.9 * self.mean + 0.1 * z.mean(0).detach()
+
+
+class Temporary(Reassigned):
+    persistent = False
+
+
+class Counted(Net):
+    def more(self):
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def seen(self, z):
+        self.steps = self.steps + int(self.training)
+        return z / (1 + 0.1 * self.steps)
+
+
+class Attribute(Net):
+    def more(self):
+        self.steps = 0
+
+    def seen(self, z):
+        self.steps += int(self.training)
+        return z / (1 + 0.1 * self.steps)
+
+
+class Listed(Net):
+    def more(self):
+        self.batches = [[]]
+
+    def seen(self, z):
+        self.batches[0].append(len(z))
+        return z / (1 + 0.1 * len(self.batches[0]))
+
+
+class Remembering(fedpfl.Method):
+    """Keeps something of each client on itself, as where a client is an object."""
+
+    name = "remembering"
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.last = {}
+
+    def schedule(self, local):
+        epochs = 1 + len(self.last)
+        return [fedpfl.Phase(train=fedpfl.everything, epochs=epochs)]
+
+    def conclude(self, local):
+        self.last[local.client] = local.round
+        return fedpfl.Payload()
+
+
+def numbers(method, model, **more):
+    run = fedpfl.run(method, model=model, **{**FEW, **more})
+    return run.rounds[["train_loss", "personalised_loss"]].to_numpy().tolist(), run._folder.task()["remarks"]
+
+
+@pytest.mark.parametrize("model", [Cumulative, InPlace, Reassigned, Temporary, Counted, Attribute, Listed])
+def test_no_state_goes_from_client_to_client(model):
+    found = {workers: numbers("fedper", model, workers=workers) for workers in (0, 1, 2, 4)}
+    assert all(one == found[0] for one in found.values()), found
+    nobodys = {Temporary: "mean", Attribute: "steps", Listed: "batches"}.get(model)
+    assert [f"the model changes {nobodys} as it trains" in remark for remark in found[0][1]] == [True] * bool(nobodys)
+    at_once, _ = numbers("fedper", model, workers=0, clients_at_once=4)
+    np.testing.assert_allclose(at_once, found[0][0], rtol=1e-4)
+
+
+def test_a_buffer_that_gets_a_new_tensor_is_the_one_that_is_changed_in_place():
+    assert numbers("fedavg", Reassigned, workers=0) == numbers("fedavg", InPlace, workers=0)
+
+
+def test_what_a_method_keeps_on_itself_is_told_and_gone_after_each_turn(caplog):
+    found = [numbers(Remembering, "mlp", workers=workers, num_server_rounds=4) for workers in (0, 2)]
+    assert found[0] == found[1]
+    assert sum("the method remembering keeps last on itself" in record.message for record in caplog.records) == 1
+
+
+def test_a_method_is_given_back_its_attributes_and_copies_have_their_own():
+    method = Remembering(None, TrainingSettings())
+    state = MethodState(method)
+    copied = state.copied(method)
+    copied.last[3] = 1
+    copied.more = 2
+    assert method.last == {} and state.changed(copied) == ["last", "more"] and state.changed(copied) == []
+    method.last[1], method.more = 1, 1
+    state.restore()
+    assert method.last == {} and not hasattr(method, "more")
+
+
+def test_a_buffer_of_another_shape_and_a_new_parameter_are_one_line():
+    class Growing(Net):
+        def more(self):
+            self.register_buffer("all", torch.zeros(1))
+
+        def seen(self, z):
+            self.all = torch.cat([self.all, z.mean().detach()[None]])
+            return z
+
+    class Replaced(Net):
+        def seen(self, z):
+            self.out.weight = nn.Parameter(0.5 * self.out.weight.detach())
+            return z
+
+    for model, words in (
+        (Growing, r"its buffer all, \(1,\) of float32, becomes \(2,\) of float32 as it trains; it must keep its"),
+        (Replaced, "puts another tensor in the place of its parameter out.weight as it trains; change it in place"),
+    ):
+        with pytest.raises(FedpflError, match=words):
+            numbers("fedavg", model, workers=0)
+
+
+def test_a_model_is_as_it_was_built():
+    model = Temporary((4,), 2)
+    model.cache, model.steps = [torch.zeros(2)], 0
+    mean, state = model.mean, ModelState(model)
+    with buffers_kept(model):
+        model(torch.ones(3, 4))
+    assert model.mean is mean and bool((mean != 0).any())
+    model.cache[0].add_(1)
+    model.steps, model.later = 3, "x"
+    model.register_buffer("made", torch.zeros(1))
+    assert sorted(state.changed()) == ["cache", "later", "mean", "steps"]
+    state.restore()
+    assert model.mean is mean and not mean.any() and not model.cache[0].any() and model.steps == 0
+    assert not hasattr(model, "later") and not hasattr(model, "made") and state.changed() == []
+
+
+def test_a_buffer_is_no_parameter_whatever_its_name():
+    model = fedpfl.BaseHeadModel(InPlace((4,), 3), nn.Linear(3, 2))
+    layout = Sharing(model, lambda name: True).layout
+    assert [name for name in layout.names if not layout.is_parameter(name)] == ["base.mean"]
+    assert (~is_parameter(layout)).sum() == 8
+    learnt = fedpfl.run("fedavg", model=InPlace, server_optimizer="yogi", workers=0, **FEW).model()
+    assert bool(torch.isfinite(learnt.mean).all())
+    with pytest.raises(ConfigError, match=r"^dp-noise-multiplier = 1.0: would be noise on base.mean, a buffer"):
+        fedpfl.run("fedavg", model=InPlace, dp_noise_multiplier=1.0, workers=0, **FEW)
+
+
+def test_what_a_method_freezes_in_build_stays_and_is_exported():
+    class Still(fedpfl.Method):
+        name = "still"
+
+        def build(self, model):
+            model.base.a.requires_grad_(False)
+            return model
+
+    def arrays(method, rounds):
+        run = fedpfl.run(method, model=Net, workers=0, **{**FEW, "num_server_rounds": rounds})
+        return run.model().state_dict()
+
+    one, two, free = arrays(Still, 1), arrays(Still, 3), arrays("fedavg", 3)
+    assert torch.equal(one["a.weight"], two["a.weight"]) and not torch.equal(one["out.weight"], two["out.weight"])
+    assert not torch.equal(free["a.weight"], two["a.weight"])
+
+
+def test_a_model_that_flattens_by_view_trains_as_one_that_does_not():
+    class View(nn.Module):
+        def __init__(self, input_shape, num_classes):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(input_shape[0], 4, 3, stride=2), nn.Linear(4 * 3 * 3, num_classes)
+
+        def flat(self, z):
+            return z.view(len(z), -1)
+
+        def forward(self, x):
+            return self.out(self.flat(torch.relu(self.conv(x))))
+
+    class Flat(View):
+        def flat(self, z):
+            return z.flatten(1)
+
+    def losses(model):
+        few = {**FEW, "data": None}
+        run = fedpfl.run("fedrep", dataset="digits", model=model, num_clients=2, train_samples=40, workers=0, **few)
+        assert run.model(client=0)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+        return run.rounds.train_loss.tolist()
+
+    np.testing.assert_allclose(losses(View), losses(Flat), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("end", "labels", "refused"),
+    [
+        (nn.Sigmoid(), "multi-label", True), (nn.Hardsigmoid(), "cross-entropy", True), (nn.Sigmoid(), "mse", False),
+        (nn.Identity(), "multi-label", False), (nn.Softplus(), "multi-label", False),
+    ],
+)  # fmt: skip
+def test_a_sigmoid_at_the_end_is_refused_where_losses_need_logits(end, labels, refused):
+    y = {"cross-entropy": RNG.integers(0, 2, (2, 40)), "mse": RNG.random((2, 40)).astype("float32"),
+         "multi-label": RNG.integers(0, 2, (2, 40, 3)).astype("float32")}[labels]  # fmt: skip
+
+    def net(input_shape, num_classes):
+        return nn.Sequential(nn.Linear(input_shape[0], num_classes), end)
+
+    def run():
+        few = {**FEW, "data": list(zip(X[:2], y, strict=True))}
+        return fedpfl.run("fedavg", model=net, loss=labels, workers=0, **few)
+
+    if not refused:
+        assert len(run().rounds) == 2
+        return
+    with pytest.raises(ConfigError, match=r"^model = 'net': gives probabilities; leave out the sigmoid at its end"):
+        run()

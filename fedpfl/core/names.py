@@ -41,6 +41,18 @@ def in_short(names: Sequence[str]) -> str:
     return ", ".join(printable(name, MAX_NAME) for name in names[:MAX_NAMED]) + more
 
 
+def client_in(text: str, names: Sequence[str]) -> int | None:
+    """Return the number of the client that a text stands for; None if it stands for none.
+
+    It is a name of the data, or a number: ``#3``, or ``3`` where no name is a number.
+    """
+    if text in names:
+        return names.index(text)
+    numbered = any(name.isdecimal() for name in names)
+    number = text[1:] if text[:1] == "#" else "" if numbered else text
+    return int(number) if number.isdecimal() and len(number) < 10 else None
+
+
 def difference(names: Sequence[str], wanted: Sequence[str]) -> str:
     """Tell which wanted names are missing and which are there besides; an empty text if neither."""
     here, there = set(names), set(wanted)

@@ -194,10 +194,16 @@ def plain(value: Any) -> Any:
 
 
 def joined(value: Any) -> Any:
-    """Return a list, or a table of tables, as the text that a setting has for it; other things as they are."""
+    """Return a list, or a table of tables, as the text that a setting has for it; other things as they are.
+
+    A number as the name of a table is that of a client, which the data may call otherwise.
+    """
     if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
         tables = {
-            str(name): {str(key).replace("_", "-"): one for key, one in own.items()} for name, own in value.items()
+            (f"#{name}" if isinstance(name, int) else str(name)): {
+                str(key).replace("_", "-"): one for key, one in own.items()
+            }
+            for name, own in value.items()
         }
         try:
             return json.dumps(tables)

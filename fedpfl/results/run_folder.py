@@ -36,7 +36,7 @@ from ..core import code_hash, custom
 from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable, uncontrolled
 from ..core.files import locked, naming, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
-from ..core.names import stored
+from ..core.names import client_in, in_short, stored
 from ..core.stored import (
     MAX_JSON,
     Stored,
@@ -158,16 +158,17 @@ class RunFolder:
         self._write_task({**self.task(), **more})
 
     def client_number(self, client: int | str) -> int:
-        """Return the number of a client: an int is it, and a text is first the name that the data have for somebody."""
+        """Return the number of a client: an int is it, and a text is read by :func:`.names.client_in`."""
         if not isinstance(client, str):
             return int(client)
         names = [*self.task().get("client_names", ())]
-        if client not in names and client.isdecimal():
-            return int(client)
-        if client not in names:
+        number = client_in(client, names)
+        if number is None:
             known = did_you_mean(client, [printable(name, 40) for name in names])
+            if client.isdecimal():
+                known = f"; they are {in_short(names)}, and #{client} is the one with the number {client}"
             raise ConfigError("client", client, f"run {self.path.name} has no client of this name{known}")
-        return names.index(client)
+        return number
 
     def fail(self, reason: str) -> None:
         """Write why the run failed into its folder."""

@@ -39,8 +39,8 @@ FORMS = {
     "devices-model": "a TOML file",
     "client-models": "numbers and models, such as 0-9:fedavg-cnn,12:resnet8, or MODULE:NAME, a function from a client "
     "number to a model's name",
-    "client-settings": "a table for each client, by its name in the data or its number: {anna = {local-epochs = 2}, "
-    "3 = {weight = 0.5}}",
+    "client-settings": "a table for each client, by its name in the data or its number, #3 if names are numbers: "
+    "{anna = {local-epochs = 2}, 3 = {weight = 0.5}}",
     "metrics": "a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
     "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation iou, "
     "dice; and of functions MODULE:NAME",

@@ -6,20 +6,19 @@ import copy
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
+from ...core.names import client_in
 from ...setup.config import Config
 from ...setup.options.client_settings import UNLIKE, tables
 
 
 def own_settings(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config]:
     """Return what gives a client its settings; ``names`` are those of the clients in the data, if they have any."""
-    every = tables(config)
+    every = {client_in(text, names): own for text, own in tables(config).items()}
     made: dict[int, Config] = {}
 
     def of(usual: Config, client: int) -> Config:
         if client not in made:
-            name = names[client] if client < len(names) else ""
-            # A name of the data comes before a number.
-            own = every.get(name, {} if str(client) in names else every.get(str(client), {}))
+            own = every.get(client, {})
             values = {key.replace("-", "_"): value for key, value in own.items() if key in UNLIKE}
             made[client] = _with_training(usual, values) if values else usual
         return made[client]

@@ -19,6 +19,9 @@ GIVEN = {"method": "ditto", "local_epochs": 1, "num_server_rounds": 2, "model": 
 UNLIKE = {0: {"local_epochs": 3}, 2: {"learning_rate": 0.1, "batch_size": 4}}
 
 
+EPOCHS = {"local_epochs": 3}
+
+
 def shared(folder):
     return (folder.path / "global.safetensors").read_bytes()
 
@@ -74,6 +77,19 @@ def test_clients_have_names_and_files_have_tables(tmp_path, elsewhere):
     for name, epochs in (("ann", 1), ("ben", 4), ("2", 2)):
         same = fedpfl.run(**{**small, "local_epochs": epochs}, data=data)
         assert all((own.model(name).state_dict()[k] == v).all() for k, v in same.model(name).state_dict().items())
+    # Where names are numbers, a number in Python is still a number, as in run.model(client=1), and a text a name.
+    for key, changed in ((1, "2"), ("1", "1"), ("#2", "3")):
+        ids = {name: (rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 2, 40)) for name in "123"}
+        usual, own = (fedpfl.run(**small, data=ids, **more) for more in ({}, {"client_settings": {key: EPOCHS}}))
+        states = [[run.model(name).state_dict() for name in "123"] for run in (usual, own)]
+        differ = [name for name, a, b in zip("123", *states, strict=True) if any((a[k] != b[k]).any() for k in a)]
+        assert differ == [changed]
+    for own, words in (
+        ({"0": EPOCHS}, "are 1, 2, 3, and #0 is the one"),
+        ({"1": EPOCHS, 0: EPOCHS}, "is the same client as 1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            fedpfl.run(**small, data=ids, client_settings=own)
     file = tmp_path / "own.toml"
     file.write_text('method = "local"\nmodel = "mlp"\nnum-server-rounds = 1\n[client-settings.1]\nlocal-epochs = 2\n')
     done = CliRunner().invoke(app, ["run", "-q", "-c", str(file), "-c", "client-settings={1={local-epochs=3}}"])

@@ -10,20 +10,25 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigError, in_one_line
+from ..core.rng import generator
 from .registry import FLOWER, FLOWER_FORM
 
 
 def deal(pool: Any, num_clients: int, settings: Any, seed: int) -> list[np.ndarray]:
-    """Divide a pool as the partitioner does with the seed, over its columns ``label`` and ``client``."""
+    """Divide a pool as the partitioner does with the seed, over its columns ``label`` and ``client``.
+
+    As in Flower's FederatedDataset the samples are shuffled before, since some partitioners cut contiguous pieces.
+    """
     text = settings.partitioner
     kind, given = _called(text)
     if pool.num_classes == 1 and "partition_by" in inspect.signature(kind).parameters:
         raise ConfigError("partitioner", text, "divides by classes, and all samples are of one, or have targets")
     equal = [len(pool.labels) // num_clients] * num_clients
     usual = {"num_partitions": num_clients, "partition_by": "label", "partition_sizes": equal, "seed": seed}
-    columns = {"label": pool.labels, "place": np.arange(len(pool.labels))}
+    order = generator(seed, "partition").permutation(len(pool.labels))
+    columns = {"label": pool.labels[order], "place": order}
     if pool.owners is not None:
-        columns["client"] = pool.owners
+        columns["client"] = pool.owners[order]
     try:
         made = kind(**{key: usual[key] for key in inspect.signature(kind).parameters if key in usual} | given)
         made.dataset = importlib.import_module("datasets").Dataset.from_dict(columns)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
+from ..core.names import in_short
+from ..core.rng import generator
 from ..core.samples import IGNORED
 from .dataset import Dataset
 from .partitioners import Share
+from .registry import is_own
 from .settings import DataSettings
 
 # Labels that a remark names.
@@ -18,6 +23,10 @@ LARGE = 100.0
 DARK = 32
 # A feature with fewer different values than this, because float32 has no more there, has lost what it said.
 FEW_STEPS = 100
+# Images of a user's that have fewer pixels a side are rather series, or have their channels first.
+SMALL = 5
+# A share of test samples that equal a training sample which is no accident, and rows that are compared at a time.
+LEAKED, ROWS = 0.01, 2**12
 # Squared errors of larger targets need another learning rate than the default.
 LARGE_TARGET = 10.0
 
@@ -43,6 +52,14 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
                 f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
                 'their owners (client_test), or use split = "given"'
             )
+    if is_own(settings.dataset):
+        said += [*_alike(data), *_leaked(data, shares)]
+    channels, height, width = data.input_shape if data.is_image else (0, 0, 0)
+    if height != width and min(height, width) < SMALL:
+        said.append(
+            f"{data.name}: samples of uint8 are images, here of {height}×{width} pixels and {channels} channels: "
+            "series are floats, and channels of uint8 come last"
+        )
     if settings.split == "time" and not settings.time_column:
         said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
     if settings.split in ("mixed", "stratified") and data.overlap:
@@ -76,6 +93,47 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             "smaller learning-rate"
         )
     return said
+
+
+def _alike(data: Dataset) -> list[str]:
+    """Name classes, features and clients whose names differ only in case, spaces or signs that look alike."""
+    said = []
+    every = {"classes": data.class_names, "features": data.feature_names, "clients": data.client_names}
+    for what, names in every.items():
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+        shown = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+        if shown:
+            said.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
+    return said
+
+
+def _leaked(data: Dataset, shares: list[Share]) -> list[str]:
+    """Tell how many test samples some client trains on, where these are more than a few."""
+    if not isinstance(data.x_train, np.ndarray):
+        return []  # read when they are needed
+    marks = np.concatenate([_marks(x, y) for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test))
+                            if x is not None and y is not None])  # fmt: skip
+    train, test = (np.unique(np.concatenate([share[part] for share in shares])) for part in (0, 1))
+    count = int(np.isin(marks[test], marks[train]).sum())
+    if not count or count < len(test) * LEAKED:
+        return []
+    return [f"{data.name}: {count} of {len(test)} test samples equal a training sample, label included: with these the "
+            "test says nothing of new samples"]  # fmt: skip
+
+
+def _marks(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return a number for each sample and label, the same for equal ones."""
+    found = np.zeros(len(x), np.uint64)
+    for values in (x, y):
+        values = np.asarray(values).reshape(len(x), -1)
+        values = values.view(f"u{values.dtype.itemsize}")
+        factors = generator(0, "marks of samples").integers(2**63, size=values.shape[1], dtype=np.uint64) * 2 + 1
+        for begin in range(0, len(x), ROWS):
+            found[begin : begin + ROWS] += (values[begin : begin + ROWS] * factors).sum(1)
+        found *= np.uint64(0x9E3779B97F4A7C15)
+    return found
 
 
 def _coarse(data: Dataset) -> list[str]:

@@ -204,7 +204,7 @@ def test_without_owners_the_default_is_dirichlet() -> None:
 
 
 def test_classes_without_samples_are_named(tmp_path: Path) -> None:
-    x, y = np.zeros((80, 2), np.float32), np.tile([0, 1, 3, 4], 20)
+    x, y = np.arange(160, dtype=np.float32).reshape(80, 2) / 160, np.tile([0, 1, 3, 4], 20)
     np.savez(tmp_path / "g.npz", x=x, y=y)
     settings = DataSettings(dataset="npz", data=str(tmp_path / "g.npz"))
     assert FederatedData(settings, 2, 0).remarks == ["g: no sample has label 2: the models tell 5 classes apart"]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.data import FederatedData
+from fedpfl.core.rng import generator
+from fedpfl.data import FederatedData, Pool
+from fedpfl.data.flower_datasets import deal
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 
@@ -37,8 +39,16 @@ def test_each_client_has_their_samples(text, made):
     data = load(DataSettings())
     labels = data.y_train if data.y_test is None else np.concatenate([data.y_train, data.y_test])
     expected = made(len(labels))
-    expected.dataset = datasets.Dataset.from_dict({"label": labels, "place": np.arange(len(labels))})
+    order = generator(7, "partition").permutation(len(labels))
+    expected.dataset = datasets.Dataset.from_dict({"label": labels[order], "place": order})
     assert ours(f"flwr:{text}") == [sorted(expected.load_partition(i)["place"]) for i in range(5)]
+
+
+def test_sorted_data_are_shuffled_before_they_are_cut():
+    for name in ("IidPartitioner", "LinearPartitioner"):
+        pool = Pool(np.repeat(np.arange(4), 75), 4)
+        parts = deal(pool, 4, DataSettings(partitioner=f"flwr:{name}"), 1)
+        assert all(np.bincount(pool.labels[part], minlength=4).min() for part in parts)
 
 
 @pytest.mark.parametrize(

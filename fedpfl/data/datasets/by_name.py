@@ -34,7 +34,7 @@ from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of
 from .places import PARTS, of_parts, part_of
-from .torch_samples import is_samples, read_samples, shared_states
+from .torch_samples import class_names, is_samples, read_samples, shared_states
 from .windows import windows_of
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
@@ -389,6 +389,9 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
             raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(suffixes) > 1)}samples, "
                             f"min-samples is {settings.min_samples}")  # fmt: skip
         columns.append(arrays)
+    given = [[class_names(part, client.where) if is_samples(part) else () for part in client[2 : 2 + len(suffixes)]]
+             for client in clients]  # fmt: skip
+    columns, names = _by_name(clients, columns, given)
     if any(array.dtype == np.uint8 and array.shape[3:] == (RGB,) for arrays in columns for array in arrays):
         columns = [[*map(coloured, arrays)] for arrays in columns]
     joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
@@ -398,10 +401,34 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     vocabulary = _tokens().find(settings.tokenizer).vocabulary if settings.tokenizer else 0
     return of_parts(
         name, joined[::2], joined[1::2], owners, num_classes=settings.num_classes,
-        class_names=tuple(listed(settings.class_names)), vocabulary=vocabulary,
+        class_names=tuple(listed(settings.class_names)) or names, vocabulary=vocabulary,
         client_names=tuple(client.name for client in clients), remarks=tuple(said),
         feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else feature_names,
     )  # fmt: skip
+
+
+def _by_name(
+    clients: list[_Client], columns: list[list[np.ndarray]], given: list[list[tuple[str, ...]]]
+) -> tuple[list[list[np.ndarray]], tuple[str, ...]]:
+    """Return samples and labels whose numbers mean the same classes, or are names, and the names of the numbers.
+
+    ``given`` are the names that each client's parts have for their labels.
+    """
+    every = [names for parts in given for names in parts]
+    labels = [y for arrays in columns for y in arrays[1::2]]
+    if any(y.dtype.kind != "i" or y.max(initial=0) >= len(names) for y, names in zip(labels, every) if names):
+        return columns, ()  # a wrapper has made others of them
+    known = {names for names in every if names}
+    if len(known) < 2:
+        return columns, next(iter(known), ())
+    for client, parts in zip(clients, given):
+        if () in parts:
+            raise DataError(
+                f"{client.where} has numbers as labels, which mean different classes for the others: give names"
+            )
+    named = [[np.array(names)[of] for of, names in zip(arrays[1::2], parts)]
+             for arrays, parts in zip(columns, given)]  # fmt: skip
+    return [[*sum(zip(arrays[::2], ys), ())] for arrays, ys in zip(columns, named)], ()
 
 
 def _aligned(clients: list[_Client]) -> tuple[list[_Client], tuple[str, ...]]:

@@ -41,6 +41,25 @@ def is_samples(thing: object) -> bool:
     return has_places(thing) or (torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)))
 
 
+def class_names(source: Any, where: str) -> tuple[str, ...]:
+    """Find the names that a data set, or the one inside a Subset, ConcatDataset, DataLoader or Lazy, has for labels.
+
+    They are its ``classes``, as torchvision's data sets have them, unless a ``target_transform`` changes the labels.
+    """
+    if isinstance(source, Lazy):
+        return class_names(source.samples, where)
+    found = getattr(source, "classes", None)
+    if isinstance(found, (list, tuple)) and found and all(isinstance(name, str) for name in found):
+        return () if getattr(source, "target_transform", None) else tuple(found)
+    inside = getattr(source, "datasets", None) or [getattr(source, "dataset", None)]
+    if not isinstance(inside, (list, tuple)) or inside == [None] or source in inside:
+        return ()
+    first, *others = (class_names(one, where) for one in inside)
+    if any(names != first for names in others):
+        raise DataError(f"{where}: joins data sets whose numbers mean different classes: give names as labels")
+    return first
+
+
 def read_samples(source: Any, where: str, said: dict[str, None], settings: DataSettings) -> tuple[Any, np.ndarray]:
     """Return the samples, and the labels or targets, of a torch Dataset or DataLoader or of what works like one.
 
@@ -145,6 +164,8 @@ class _Reading:
     def _read_loader(self, loader: Any, torch: Any) -> None:
         data, collate, size = loader.dataset, loader.collate_fn, loader.batch_size
         own = not any(collate is usual for usual in (torch.default_collate, torch.default_convert))
+        if size not in (None, 1):
+            self._said[f"batches have batch-size samples, and not the loader's {size}"] = None
         if own:
             self._said["batches were made once by collate_fn, before round 1, and taken apart again"] = None
 

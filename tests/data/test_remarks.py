@@ -1,0 +1,144 @@
+"""What a run says of data that are something else than they seem, in whatever form they come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+import fedpfl
+from fedpfl.core.errors import DataError
+from fedpfl.data import DataSettings, FederatedData, default_clients
+from fedpfl.setup.objects import as_setting
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(2, size=60)
+
+
+def divided(given, **more):
+    """Return data handed over, divided, and what is said of them in one text."""
+    with as_setting("dataset", given) as name:
+        settings = DataSettings(dataset=name, **{"partitioner": "auto", **more})
+        data = FederatedData(settings, default_clients(settings) or 2, 1)
+    return data, "\n".join(data.remarks)
+
+
+def tensors(x=X, y=Y):
+    return TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+
+
+# -- the training set as the test set ----------------------------------------------------------------------------------
+
+
+SAME = [
+    (X, Y, X, Y), (tensors(), tensors()), {"train": (X, Y), "test": (X, Y)}, fedpfl.Dataset("mine", X, Y, X, Y),
+    (X.astype(np.uint8).reshape(60, 2, 2) * 7, Y, X.astype(np.uint8).reshape(60, 2, 2) * 7, Y),
+    [(X, Y, X, Y), (X + 9, Y, X + 9, Y)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", SAME)
+def test_training_samples_among_the_tests_are_told(given):
+    data, said = divided(given, partitioner="natural" if isinstance(given, list) else "iid")
+    tested = sum(data.sizes(client)[1] for client in range(data.num_clients))
+    assert f"{tested} of {tested} test samples equal a training sample" in said
+
+
+def test_of_a_part_the_number_is_told_and_of_an_honest_test_nothing():
+    assert "10 of 20 test samples equal" in divided((X, Y, np.concatenate([X[:10], X[:10] + 5]), Y[:20]))[1]
+    # Another label under the same features is no copy.
+    for honest in ((X, Y), (X[:40], Y[:40], X[40:], Y[40:]), (X, Y, X[:20], 1 - Y[:20])):
+        assert "equal a training sample" not in divided(honest, partitioner="iid")[1]
+    twice = np.concatenate([X, X]), np.concatenate([Y, Y])
+    assert "test samples equal a training sample" in divided(twice, partitioner="iid")[1]
+
+
+# -- names that are spelled in two ways --------------------------------------------------------------------------------
+
+
+def test_words_that_differ_only_in_spelling_are_told(tmp_path):
+    rows = {"ann": ("yes", "no", "Mon"), "Ann ": ("Yes", "No", "mon")}
+    for name, (yes, no, day) in rows.items():
+        lines = [f"{n},{day if n % 3 else 'Tue'},{yes if n % 2 else no}" for n in range(20)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,day,label", *lines]))
+    data = FederatedData(DataSettings(dataset="clients", data=str(tmp_path), category_columns="day"), 2, 1)
+    said = "\n".join(data.remarks)
+    for words in (
+        "classes differ only in spelling: 'No' and 'no', 'Yes' and 'yes'",
+        "features differ only in spelling: 'day=Mon' and 'day=mon'",
+        "clients differ only in spelling: 'Ann ' and 'ann'",
+    ):
+        assert words in said
+    assert "spelling" not in divided((X, np.array(["no", "yes"])[Y]))[1]
+
+
+# -- classes of torch's data sets --------------------------------------------------------------------------------------
+
+
+class Animals(torch.utils.data.Dataset):
+    """As torchvision's ImageFolder: numbers its own classes."""
+
+    def __init__(self, classes, shade):
+        self.classes, self.shade = classes, shade
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, at):
+        return torch.full((4,), self.shade[self.classes[at % 2]]) + at / 1000, at % 2
+
+
+SHADE = {"cat": 0.0, "dog": 10.0, "owl": 20.0}
+WRAPPED = {
+    "plain": lambda made: made,
+    "Subset": lambda made: Subset(made, range(20)),
+    "ConcatDataset": lambda made: ConcatDataset([made, Subset(made, range(10))]),
+    "DataLoader": DataLoader,
+    "Lazy": fedpfl.Lazy,
+    "Lazy with labels": lambda made: fedpfl.Lazy(made, [at % 2 for at in range(20)]),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+def test_classes_that_each_client_numbers_go_by_their_names(wrap):
+    sets = [wrap(Animals(("cat", "dog"), SHADE)), wrap(Animals(("dog", "owl"), SHADE))]
+    for given in (sets, dict(zip(("ann", "ben"), sets, strict=True))):
+        data, _ = divided(given)
+        assert data.class_names == ("cat", "dog", "owl")
+        for client in (0, 1):
+            for part in (data.train(client), data.test(client)):
+                assert part.y.tolist() == (part.x[:][:, 0] / 10).round().tolist()
+    # One numbering for all stays as it is.
+    alike, _ = divided([wrap(Animals(("owl", "cat"), SHADE))] * 2)
+    assert alike.class_names == ("owl", "cat")
+
+
+def test_numbers_beside_other_names_are_refused():
+    ann, ben = Animals(("cat", "dog"), SHADE), Animals(("dog", "owl"), SHADE)
+    with pytest.raises(DataError, match="client 2 has numbers as labels, which mean different classes for the others"):
+        divided([ann, ben, tensors()])
+    with pytest.raises(DataError, match="client 0: joins data sets whose numbers mean different classes"):
+        divided([ConcatDataset([ann, ben]), ann])
+    turned = Animals(("cat", "dog"), SHADE)
+    turned.target_transform = lambda y: 1 - y  # whose numbers nobody knows
+    assert divided([turned, turned])[0].has_no_class_names
+
+
+def test_what_a_loader_says_of_batches_is_told():
+    loaders = [DataLoader(tensors(), batch_size=size) for size in (1, 32)]
+    assert "batches have batch-size samples, and not the loader's 32" in divided(loaders)[1]
+    assert "batch-size" not in divided(loaders[:1] * 2)[1]
+
+
+@pytest.mark.parametrize("shape", [(3, 50), (3, 4, 4), (8, 8)])
+def test_images_that_are_rather_series_are_told(shape):
+    x = RNG.integers(255, size=(40, *shape), dtype=np.uint8)
+    assert ("samples of uint8 are images" in divided((x, Y[:40]), partitioner="iid")[1]) == (shape != (8, 8))
+
+
+def test_remarks_read_no_published_data(tmp_path):
+    x = RNG.integers(255, size=(40, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=Y[:40], x_test=x, y_test=Y[:40])
+    data = FederatedData(DataSettings(dataset="mnist", data_dir=str(tmp_path), partitioner="iid"), 2, 1)
+    assert not any("training sample" in said for said in data.remarks)

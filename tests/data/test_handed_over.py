@@ -305,7 +305,7 @@ def test_a_training_and_a_test_set_are_one_data_set(kind, names):
         found = read((train, test) if names is None else {names[0]: train, names[1]: test})
     assert rows(found.x_train) == list(range(44)) and rows(found.x_test) == list(range(44, N))
     assert found.client_train is None and found.client_names == ()
-    assert bool(found.remarks) == (names is not None and "val" in names)
+    assert any("test set" in said for said in found.remarks) == (names is not None and "val" in names)
 
 
 def test_their_clients_are_tested_on_the_test_set_alone(monkeypatch):

@@ -348,7 +348,7 @@ def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool)
     np.savez(tmp_path / "a.npz", x=np.full((40, 4, 4), brightest, np.uint8), y=np.arange(40) % 2)
     said = FederatedData(DataSettings(dataset="npz", data=str(tmp_path / "a.npz"), partitioner="iid"), 2, 1).remarks
     words = f"a: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
-    assert said == [words] * told
+    assert [line for line in said if "pixels" in line] == [words] * told
 
 
 @pytest.mark.parametrize(

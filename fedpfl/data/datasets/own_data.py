@@ -117,7 +117,13 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     _require_alike(entries, found)
     names = _joined_names(found)
     found = [
-        replace(data, y_train=_renumbered(data, data.y_train, names), y_test=_renumbered(data, data.y_test, names))
+        replace(
+            data,
+            y_train=_renumbered(data, data.y_train, names),
+            y_test=_renumbered(data, data.y_test, names),
+            num_classes=len(names),
+            class_names=names,
+        )
         for data in found
     ]
     first = found[0]

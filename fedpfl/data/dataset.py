@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..core import custom
-from ..core.errors import DataError, words_of
+from ..core.custom import article
+from ..core.errors import DataError
 from ..core.samples import IGNORED, MAX_CLASSES
+from .named_columns import names_in_frame, places
+from .packing import are_several, array, packed
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set in memory, before it is divided.
+    """A data set in memory, before it is divided: a plain record, which :meth:`of` makes and checks.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ class Dataset:
     >>> import numpy as np
     >>> rng = np.random.default_rng(1)
     >>> features, labels = rng.normal(size=(200, 6)).astype(np.float32), rng.integers(3, size=200)
-    >>> data = fedpfl.Dataset("mine", features, labels, class_names=("sit", "stand", "walk"))
+    >>> data = fedpfl.Dataset.of("mine", features, labels, class_names=("sit", "stand", "walk"))
     >>> data.input_shape, data.num_classes
     ((6,), 3)
     >>> run = fedpfl.run(method="local", data=data, model="mlp", num_clients=2, num_server_rounds=1, quiet=True)
@@ -86,54 +88,64 @@ class Dataset:
     inputs: Any = None
     overlap: int = 0
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.overlap, (int, np.integer)) or isinstance(self.overlap, bool) or self.overlap < 0:
-            raise DataError(f"{self.name}: overlap is {self.overlap!r}, must be a whole number from 0")
-        if any(isinstance(x, (tuple, dict)) for x in (self.x_train, self.x_test)):
-            from fedpfl.data.packing import pack
+    @classmethod
+    def of(
+        cls, name: str, x_train: Any, y_train: Any, x_test: Any = None, y_test: Any = None, client_train: Any = None,
+        client_test: Any = None, num_classes: int = 0, class_names: tuple[str, ...] = (), vocabulary: int = 0,
+        client_names: tuple[str, ...] = (), feature_names: tuple[str, ...] = (), remarks: tuple[str, ...] = (),
+        validation: Any = None, inputs: Any = None, overlap: int = 0,
+    ) -> Dataset:  # fmt: skip
+        """Make a data set of arrays, or of what arrays can be made of, with what follows from them.
 
-            pack(self)
-        if hasattr(self.x_train, "columns"):
-            from fedpfl.data.datasets.columns import align
+        Several inputs are packed, columns of DataFrames go by their names, and names as labels get numbers.
+        """
+        if not isinstance(overlap, (int, np.integer)) or isinstance(overlap, bool) or overlap < 0:
+            raise DataError(f"{name}: overlap is {overlap!r}, must be a whole number from 0")
+        x_train, x_test = _packed(name, x_train, x_test, vocabulary)
+        if columns := names_in_frame(x_train):
+            if test := names_in_frame(x_test):
+                x_test = x_test.iloc[:, places(test, columns, f"{name}: x_test", "x_train")]
+            feature_names = feature_names or tuple(columns)
+        inputs = getattr(x_train, "inputs", None) or inputs
+        arrays = {
+            "x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, "client_train": client_train,
+            "client_test": client_test, "validation": validation,
+        }  # fmt: skip
+        arrays = {key: None if given is None else array(given, f"{name}: {key}") for key, given in arrays.items()}
+        held, labels = arrays["validation"], [arrays[key] for key in ("y_train", "y_test") if arrays[key] is not None]
+        if held is not None and (held.shape != (len(labels[0]),) or held.dtype != bool or len(labels) < 2):
+            raise DataError(f"{name}: validation must be bool, one for each of x_train, next to a test set")
+        if any(y.dtype.kind in "US" for y in labels):
+            labels, class_names = _numbered_names(name, labels, class_names)
+            arrays.update(zip(("y_train", "y_test"), labels))
+        more = {
+            "vocabulary": vocabulary, "client_names": client_names, "feature_names": feature_names, "remarks": remarks,
+            "inputs": inputs, "overlap": overlap,
+        }  # fmt: skip
+        made = cls(name, **arrays, **more)
+        num_classes, class_names = made._classes(num_classes, class_names)
+        return replace(made, num_classes=num_classes, class_names=class_names)
 
-            align(self)
-        self._set("inputs", getattr(self.x_train, "inputs", None) or self.inputs)
-        for field in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
-            if getattr(self, field) is not None:
-                self._set(field, array(getattr(self, field), f"{self.name}: {field}"))
-        if self.validation is not None and (
-            self.validation.shape != (len(self.y_train),) or self.validation.dtype != bool or self.y_test is None
-        ):
-            raise DataError(f"{self.name}: validation must be bool, one for each of x_train, next to a test set")
-        if self.y_train.dtype.kind in "US" or (self.y_test is not None and self.y_test.dtype.kind in "US"):
-            from fedpfl.data.datasets.categories import number_names
-
-            number_names(self)
+    def _classes(self, num_classes: int, class_names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+        """Count and name the classes; ``DataError`` for labels that are none of them."""
         if self.y_train.dtype.kind == "f":
-            self._set("num_classes", self.y_train.shape[1] if self.y_train.ndim > 1 else 1)
-            self._set("class_names", self.class_names or numbered(self.num_classes))
-            return
-        counted = {part: y[y != IGNORED] if self.has_masks else y for part, y in self._labels().items()}
+            count = self.y_train.shape[1] if self.y_train.ndim > 1 else 1
+            return count, class_names or numbered(count)
+        labels = {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
+        counted = {part: y[y != IGNORED] if self.has_masks else y for part, y in labels.items()}
         tops = {part: int(y.max()) if y.size else -1 for part, y in counted.items()}
         if self.has_masks and self.y_train.shape[1:] != self.input_shape[1:]:
             shapes = f"masks of {self.y_train.shape[1:]} do not fit inputs of {self.input_shape}"
             raise DataError(f"{self.name}: {shapes} (channels, height, width)")
-        count = self.num_classes or len(self.class_names) or max(tops.values()) + 1
-        if self.class_names and len(self.class_names) != count:
-            raise DataError(f"{self.name}: has names for {len(self.class_names)} classes, num-classes is {count}")
+        count = num_classes or len(class_names) or max(tops.values()) + 1
+        if class_names and len(class_names) != count:
+            raise DataError(f"{self.name}: has names for {len(class_names)} classes, num-classes is {count}")
         for part, top in tops.items():
             if top >= (allowed := min(count, MAX_CLASSES)):
                 raise DataError(f"{self.name}: {part} has label {top}: labels must be 0 … {allowed - 1}")
         if count > MAX_CLASSES:
             raise DataError(f"{self.name}: {count} classes are more than {MAX_CLASSES}")
-        self._set("num_classes", count)
-        self._set("class_names", self.class_names or numbered(count))
-
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
-
-    def _labels(self) -> dict[str, np.ndarray]:
-        return {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
+        return count, class_names or numbered(count)
 
     @property
     def has_targets(self) -> bool:
@@ -178,25 +190,38 @@ def numbered(n: int) -> tuple[str, ...]:
     return tuple(str(c) for c in range(n))
 
 
-def array(given: object, where: str) -> np.ndarray:
-    """Return what is an array, or can be made one without a guess, such as a tensor on the CPU or a list of words.
+def _packed(name: str, x_train: Any, x_test: Any, vocabulary: int) -> tuple[Any, Any]:
+    """Pack the arrays of samples that have several inputs; others stay."""
+    parts = {"x_train": x_train, "x_test": x_test}
+    if not any(isinstance(x, (tuple, dict)) for x in parts.values()):
+        return x_train, x_test
+    for key, x in parts.items():
+        if x is not None and not are_several(x):
+            raise DataError(f"{name}: {key} is {article(x)}; both parts must have a tuple or dict of arrays")
+    train, test = (None if x is None else packed(x, f"{name}: {key}") for key, x in parts.items())
+    if train is not None and test is not None and train.inputs != test.inputs:
+        raise DataError(f"{name}: x_train has inputs {train.inputs}, and x_test {test.inputs}")
+    if vocabulary:
+        raise DataError(f"{name}: has several inputs: vocabulary is for a text alone")
+    return train, test
 
-    ``where`` is what a ``DataError`` calls it.
-    """
-    what = f"{where} is {custom.article(given)}"
-    if getattr(given, "read_later", False) is True:  # of fedpfl.Lazy
-        return given  # type: ignore[return-value]
-    if hasattr(given, "toarray"):
-        raise DataError(f"{what}, a sparse matrix; give its .toarray()")
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
-        raise DataError(f"{what} with masked values; give its .filled(…)")
-    try:
-        found = np.asarray(given)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        words = words_of(error, 200)
-        raise DataError(f"{what} that NumPy cannot make an array of: {words}") from error
-    if found.dtype == object and found.size and all(isinstance(one, str) for one in found.reshape(-1).tolist()):
-        return found.astype(str)
-    if found.dtype == object:
-        raise DataError(f"{what} that NumPy cannot make an array of numbers of")
-    return found
+
+def _numbered_names(
+    name: str, labels: list[np.ndarray], names: tuple[str, ...]
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Put numbers in the place of labels that are names; return these as well."""
+    if any(y.dtype.kind not in "US" for y in labels):
+        raise DataError(f"{name}: some labels are names and others numbers")
+    words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels]
+    different, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
+    every = different.tolist()
+    # As in tables: digits that are names of classes go by these.
+    if not {*names} & {*every} and all(word.isdecimal() and len(word) < 19 for word in every):
+        numbers = different.astype(np.int64)
+    else:
+        names = names or tuple(every)
+        if unknown := [word for word in every if word not in names]:
+            raise DataError(f"{name}: the label {unknown[0][:40]!r} is none of the classes {', '.join(names)}")
+        numbers = np.array([names.index(word) for word in every], np.int64)
+    pieces = np.split(numbers[places.reshape(-1)], np.cumsum([y.size for y in words])[:-1])
+    return [piece.reshape(y.shape) for piece, y in zip(pieces, labels)], names

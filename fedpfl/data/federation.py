@@ -15,7 +15,16 @@ from ..core.errors import ConfigError, DataError, printable
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
 from .dataset import Dataset
-from .partitioners import Share, all_owners, cut_share, cut_validation, partition, task_of, without_auto
+from .partitioners import (
+    Share,
+    all_owners,
+    cut_share,
+    cut_validation,
+    natural_clients,
+    partition,
+    task_of,
+    without_auto,
+)
 from .reading import entry, load_once, owners, state_of_files
 from .registry import AUTO
 from .settings import DataSettings
@@ -408,8 +417,6 @@ def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
     if settings.partitioner not in (AUTO, "natural"):
         return None
     owned = owners(settings, seed)
-    from fedpfl.data.natural import natural_clients
-
     if owned is None:
         return None
     return int(natural_clients(*owned, without_auto(settings, True, owned[1] is not None)))

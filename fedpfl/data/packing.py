@@ -1,4 +1,4 @@
-"""Samples of several inputs (a tuple or a dict of arrays) as rows of numbers, as the rest of the package sees them."""
+"""Arrays of whatever is handed over; of several inputs (a tuple or a dict of arrays) rows of numbers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,43 @@ from typing import Any, Mapping, cast
 
 import numpy as np
 
+from ..core import custom
 from ..core.custom import article
-from ..core.errors import DataError
+from ..core.errors import DataError, words_of
 from ..core.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Input, Inputs, inputs_of
 from ..core.names import difference
-from .dataset import Dataset, array
 
 # Arrays of a file: x_NAME, or x_train_NAME and so on; inputs without names have their places, from 0.
 _KEY = re.compile(r"(x(?:_(?:train|test|val))?)_(\w+)", re.ASCII)
+
+
+def array(given: object, where: str) -> np.ndarray:
+    """Return what is an array, or can be made one without a guess, such as a tensor on the CPU or a list of words.
+
+    ``where`` is what a ``DataError`` calls it.
+    """
+    what = f"{where} is {custom.article(given)}"
+    if getattr(given, "read_later", False) is True:  # of fedpfl.Lazy
+        return given  # type: ignore[return-value]
+    if hasattr(given, "toarray"):
+        raise DataError(f"{what}, a sparse matrix; give its .toarray()")
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise DataError(f"{what} with masked values; give its .filled(…)")
+    try:
+        found = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        words = words_of(error, 200)
+        raise DataError(f"{what} that NumPy cannot make an array of: {words}") from error
+    if found.dtype == object and found.size and all(isinstance(one, str) for one in found.reshape(-1).tolist()):
+        return found.astype(str)
+    if found.dtype == object:
+        raise DataError(f"{what} that NumPy cannot make an array of numbers of")
+    return found
+
+
+def smallest_integers(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return tokens in the smallest type that holds them and that PyTorch has."""
+    return tokens.astype(np.uint8 if vocabulary <= 2**8 else np.int16 if vocabulary <= 2**15 else np.int32)
 
 
 class Packed(np.ndarray):
@@ -112,22 +141,6 @@ def _rows(columns: list[np.ndarray], inputs: Inputs) -> Packed:
     made = inputs.packed(columns).view(Packed)
     made.inputs = inputs
     return made
-
-
-def pack(data: Dataset) -> None:
-    """Pack the arrays of a data set whose samples have several inputs, in place, before it is checked."""
-    for key in ("x_train", "x_test"):
-        if (given := getattr(data, key)) is not None:
-            if not are_several(given):
-                raise DataError(
-                    f"{data.name}: {key} is {article(given)}; both parts must have a tuple or dict of arrays"
-                )
-            object.__setattr__(data, key, packed(given, f"{data.name}: {key}"))
-    if data.x_test is not None and data.x_test.inputs != data.x_train.inputs:  # type: ignore[attr-defined]
-        train, test = (getattr(data, key).inputs for key in ("x_train", "x_test"))
-        raise DataError(f"{data.name}: x_train has inputs {train}, and x_test {test}")
-    if data.vocabulary:
-        raise DataError(f"{data.name}: has several inputs: vocabulary is for a text alone")
 
 
 def _typed(found: np.ndarray, where: str) -> tuple[str, np.ndarray]:

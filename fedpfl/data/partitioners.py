@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError, printable
 from ..core.rng import generator
 from .dataset import Dataset
 from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, is_own, partitioner
@@ -27,6 +27,8 @@ from .settings import DataSettings
 
 # Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
 TRIES, MOVABLE = 100, 0.05
+# Owners that a remark names.
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,99 @@ def deal_by_class(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndar
     return [np.concatenate(mine) for mine in zip(*pieces)]
 
 
+@partitioner("natural")
+def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give every client the samples of one person, device or writer, as the data set says (its array ``client``).
+
+    Owners with fewer than ``min_samples`` samples are left out, and of the others the first ``num_clients`` are
+    taken in the order of their numbers or names.
+    """
+    if pool.owners is None:
+        raise ConfigError(
+            "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
+        )
+    everybody = _by_owner(pool.owners)
+    counts = _counts([*map(len, everybody)], pool.overlap, settings)
+    enough = [mine for mine, count in zip(everybody, counts) if count >= settings.min_samples]
+    apart = _apart(pool.overlap, settings)
+    if not enough:
+        most = max(map(len, everybody), default=0)
+        use = larger_step(settings, " or ") if apart else ""
+        raise DataError(
+            f"none of the {len(everybody)} owners of the samples has min-samples = {settings.min_samples} samples"
+            f"{apart}; the largest has {most}: use {use}a smaller min-samples"
+        )
+    require_owners(num_clients, len(enough), settings, apart)
+    return enough[:num_clients]
+
+
+def require_owners(num_clients: int, there: int, settings: DataSettings, apart: str = "") -> None:
+    """Refuse more clients than there are owners with enough samples."""
+    if num_clients > there:
+        raise ConfigError(
+            "num-clients",
+            num_clients,
+            f"must be at most {there}, the number of natural clients with at least {settings.min_samples} "
+            f"samples{apart} (min-samples)",
+        )
+
+
+def _counts(sizes: Sequence[int], overlap: int, settings: DataSettings) -> Sequence[int]:
+    """Return how many samples of each owner count: a cut by time leaves out those that overlap."""
+    return kept(sizes, overlap, settings) if settings.split == "time" else sizes
+
+
+def _apart(overlap: int, settings: DataSettings) -> str:
+    """Return the words of errors and remarks for samples that do not overlap; nothing where all samples count."""
+    return " in parts that do not overlap" if settings.split == "time" and overlap else ""
+
+
+def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of each owner's samples, by the owner's number; samples without an owner are left out."""
+    order = np.argsort(owners, kind="stable")
+    order = order[owners[order] >= 0]
+    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
+
+
+def natural_clients(train: np.ndarray, test: np.ndarray | None, overlap: int, settings: DataSettings) -> int:
+    """Return how many owners can be clients: those with at least ``min_samples`` samples that count.
+
+    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``. ``overlap`` is the
+    data set's.
+    """
+    given = test is not None and settings.split == "given"
+    counted = train if test is None or given else np.concatenate([train, test])
+    counts = _counts([*map(len, _by_owner(counted))], overlap, settings)
+    found = sum(count >= settings.min_samples for count in counts)
+    return found + len(only_tested(train, test, settings) if given and test is not None else ())
+
+
+def only_tested(train: np.ndarray, test: np.ndarray, settings: DataSettings) -> list[np.ndarray]:
+    """Return the positions in the test set of each owner that has ``min_samples`` there and no training sample."""
+    mine = [places for places in _by_owner(test) if len(places) >= settings.min_samples]
+    trained = set(np.unique(train).tolist())
+    return [places for places in mine if int(test[places[0]]) not in trained]
+
+
+def left_out(data: Dataset, settings: DataSettings) -> list[str]:
+    """Return a line on the owners that have too few samples to be clients, by their names; nothing if all are."""
+    if data.client_train is None:
+        return []
+    pooled = data.client_test is not None and settings.split != "given"
+    counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
+    counts = np.bincount(counted[counted >= 0])
+    enough = np.array(_counts(counts.tolist(), data.overlap, settings)) >= settings.min_samples
+    few = np.flatnonzero((counts > 0) & ~enough).tolist()
+    if not few:
+        return []
+    names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
+    shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
+    have = "has" if len(few) == 1 else "have"
+    samples = f"samples{_apart(data.overlap, settings)}"
+    return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
+            f"{settings.min_samples} {samples} and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip
+
+
 # -- from a data set to shares -----------------------------------------------------------------------------------------
 
 
@@ -197,19 +292,70 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         cut = cut if given else cut_share(everything, settings, seed, labels=labels, overlap=data.overlap)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
-        from fedpfl.data.given_tests import shares as _shares
-
-        divided = _shares
-        shares = divided(data, settings, num_clients, seed, partial(deal, learnt, "train"))
+        shares = _given(data, settings, num_clients, seed, partial(deal, learnt, "train"))
     else:
         dealt = deal(everything, "all")
         shares = [cut_share(mine, settings, seed, i, labels[mine], data.overlap) for i, mine in enumerate(dealt)]
     if len(held):
-        from fedpfl.data.given_tests import with_validation
-
-        shares = with_validation(shares, data, settings, seed)
+        shares = _with_validation(shares, data, settings, seed)
     _check_shares(shares, settings, data)
     return shares
+
+
+def _given(
+    data: Dataset, settings: DataSettings, num_clients: int, seed: int, deal: Callable[..., list[np.ndarray]]
+) -> list[Share]:
+    """Divide the training set, which ``deal`` does, and the test set as each client's share of the classes is.
+
+    For ``natural`` a client gets its owner's test samples, if the data name their owners.
+    """
+    n_train, owners = len(data.y_train), all_owners(data)
+    assert data.y_test is not None
+    if settings.partitioner != "natural" or owners is None or data.client_test is None:
+        train = deal()
+        labels = [data.y_train[mine] for mine in train]
+        test = [n_train + mine for mine in _matching(data.y_test, labels, data, seed)]
+        return [Share(*both) for both in zip(train, test)]
+    only = only_tested(owners[:n_train], data.client_test, settings)
+    learnt = owners[:n_train] if data.validation is None else owners[:n_train][~data.validation]
+    there = natural_clients(learnt, None, data.overlap, settings)
+    if only:
+        require_owners(num_clients, there + len(only), settings)
+    train = deal(there if only else num_clients)
+    found = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
+    found += [Share(np.arange(0), n_train + np.sort(mine)) for mine in only]
+    return sorted(found, key=lambda share: int(owners[np.concatenate(share)[0]]))[:num_clients]
+
+
+def _with_validation(shares: list[Share], data: Dataset, settings: DataSettings, seed: int) -> list[Share]:
+    """Give the clients the samples for validation, among their training samples: their owners' or of their classes."""
+    assert data.validation is not None
+    held, owners = np.flatnonzero(data.validation), all_owners(data)
+    if settings.partitioner == "natural" and owners is not None:
+        more = [held[owners[held] == owners[np.concatenate(share)[0]]] for share in shares]
+    else:
+        labels = [data.y_train[share.train] for share in shares]
+        more = [held[mine] for mine in _matching(data.y_train[held], labels, data, seed, "validation")]
+    return [Share(np.sort(np.concatenate([share.train, mine])), share.test) for share, mine in zip(shares, more)]
+
+
+def _matching(
+    y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed: int, part: str = "test"
+) -> list[np.ndarray]:
+    """Divide a test or validation set so that each client has its mix of training classes, and at least one sample."""
+    counts = np.stack([np.bincount(mine, minlength=data.num_classes) for mine in labels], axis=1)
+    total = counts.sum(axis=1, keepdims=True)
+    test_sizes = np.bincount(y_test, minlength=data.num_classes)
+    # Test samples of a class that no client trains on are not used.
+    known = test_sizes * (total[:, 0] > 0)
+    if known.sum() < len(labels):
+        raise DataError(
+            f"{data.name}: {int(known.sum())} {part} samples cannot be divided among {len(labels)} clients: use "
+            'split = "mixed" or fewer clients'
+        )
+    dealt = top_up(proportional(known, counts / np.maximum(total, 1)), 1, counts)
+    classes = Pool(y_test, data.num_classes).by_class(generator(seed, f"matching {part} samples"))
+    return [np.sort(mine) for mine in deal_by_class(classes, dealt)]
 
 
 def _entry(settings: DataSettings) -> PartitionerEntry:
@@ -271,8 +417,6 @@ def _cut(
         return positions, positions[:0]
     if settings.split == "time":
         # Windows that share rows with the first one that is cut off belong to neither part.
-        from fedpfl.data.overlap import first_apart
-
         apart = first_apart(n, count, overlap, settings, client, what)
         return positions[:apart], positions[n - count :]
     rng = generator(seed, f"{what} split", client)
@@ -351,3 +495,57 @@ def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) ->
         if not len(share.train) or not len(share.test):
             kind = "training" if not len(share.train) else "test"
             raise DataError(f'{data.name}: client {client} would have no {kind} samples: use split = "mixed"')
+
+
+# -- samples that are cut from one series or text, and share rows or characters with the next ones ---------------------
+
+
+def overlap_of(length: int, step: int) -> int:
+    """Return how many samples after one overlap with it, where one of ``length`` rows starts every ``step`` rows."""
+    return max(0, -(-length // step) - 1)
+
+
+def first_apart(n: int, count: int, overlap: int, settings: DataSettings, client: int, what: str) -> int:
+    """Return how many of the first of a client's n samples share nothing with the last ``count``.
+
+    ``DataError`` if none does. ``overlap`` is the data set's. ``what`` is the purpose of the last ones: ``test`` or
+    ``validation``.
+    """
+    if n - count <= overlap:
+        mine, smaller = ("training samples", "a smaller validation-fraction, ") if what != "test" else ("samples", "")
+        raise DataError(
+            f'split = "time": client {client} has {n} {mine}, of which the last {count} are cut off for {what} and all '
+            f"others overlap with these: use {smaller}{larger_step(settings, ', ')}fewer clients or longer series"
+        )
+    return n - count - overlap
+
+
+def larger_step(settings: DataSettings, end: str) -> str:
+    """Return an error's advice to let samples overlap less; nothing where ``window-step`` is not set."""
+    return f"a larger window-step (now {settings.window_step}){end}" if settings.window_step else ""
+
+
+def kept(sizes: Sequence[int], overlap: int, settings: DataSettings) -> list[int]:
+    """Return how many of each owner's samples a cut by time keeps; 0 where it leaves none to train on."""
+
+    def of_owner(left: int) -> int:
+        count = left - overlap
+        for share in (settings.test_fraction, settings.validation_fraction):
+            off = held_out(left, share)
+            left -= off + overlap if off else 0
+        return count if left > 0 else 0
+
+    return [of_owner(size) for size in sizes]
+
+
+def overlap_remark(data: Dataset) -> str:
+    """Return a line on overlapping samples that are divided into training and test at random."""
+    samples, parts = ("texts", "characters") if data.vocabulary else ("windows", "rows")
+    if data.y_test is not None:
+        way = 'split = "given"'
+    else:
+        way = 'split = "time" or ' + ("a larger window-step" if data.vocabulary else "a column split")
+    return (
+        f"{data.name}: {samples} overlap, so test {samples} share {parts} with training {samples}; {way} keeps them "
+        "apart"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -11,28 +10,9 @@ from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError
 from .dataset import Dataset
+from .datasets.places import own_path, shortcut
 from .registry import DATASETS, DatasetInfo, Loader, table
 from .settings import READING, DataSettings
-
-
-def data_dir(settings: DataSettings) -> Path:
-    """Return the folder in which published data sets lie."""
-    return Path(settings.data_dir).expanduser()
-
-
-def shortcut(settings: DataSettings) -> Path:
-    """Return the file that takes the place of a published data set, where it is there."""
-    return data_dir(settings) / (settings.dataset.replace("-", "_") + ".npz")
-
-
-def own_path(settings: DataSettings, what: str) -> Path:
-    """Return the path of a user's own data, the setting ``data``; ``ConfigError`` if it is empty.
-
-    ``what`` is for the error.
-    """
-    if not settings.data:
-        raise ConfigError("data", "", f'must be the path of {what} for dataset = "{settings.dataset}"')
-    return Path(settings.data).expanduser()
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:

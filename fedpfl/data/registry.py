@@ -127,7 +127,7 @@ PARTITIONERS: Registry[PartitionerEntry] = Registry(
             "fedpfl.data.more_partitioners",
             "dirichlet-client dirichlet-classes dirichlet-equal dirichlet-sizes pathological",
         ),
-        ("fedpfl.data.natural", "natural"),
+        ("fedpfl.data.partitioners", "natural"),
         ("fedpfl.data.more_partitioners", "domains"),
         ("fedpfl.data.pfllib", "pfllib-dirichlet pfllib-pathological"),
     ],

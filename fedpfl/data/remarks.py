@@ -11,7 +11,7 @@ from ..core.names import in_short
 from ..core.rng import generator
 from ..core.samples import IGNORED
 from .dataset import Dataset
-from .partitioners import Share
+from .partitioners import Share, left_out, natural_clients, overlap_remark
 from .registry import is_own
 from .settings import DataSettings
 
@@ -41,8 +41,6 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
         lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
         said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
     if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
-        from .natural import left_out, natural_clients
-
         there = natural_clients(data.client_train, data.client_test, data.overlap, settings)
         if len(shares) < there:
             said.append(f"{data.name}: {len(shares)} of {there} natural clients take part (num-clients)")
@@ -63,9 +61,7 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
     if settings.split == "time" and not settings.time_column:
         said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
     if settings.split in ("mixed", "stratified") and data.overlap:
-        from .overlap import remark
-
-        said.append(remark(data))
+        said.append(overlap_remark(data))
     if settings.standardize == "all":
         said.append(
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "

@@ -139,7 +139,7 @@ def test_frozen_word_vectors_stay(tmp_path):
         )
 
     tokens = np.random.default_rng(0).integers(0, 9, (60, 5))
-    data = fedpfl.Dataset("texts", tokens, tokens[:, 0] % 2, vocabulary=9)
+    data = fedpfl.Dataset.of("texts", tokens, tokens[:, 0] % 2, vocabulary=9)
     made = run("fedavg", texts, tmp_path, dataset=data, partitioner="iid", train_samples=20, test_samples=8)
     assert torch.equal(made.model()[0].weight, torch.arange(27.0).reshape(9, 3) / 9)
 

@@ -97,7 +97,7 @@ def test_objects_are_parts(elsewhere):
     # The same by this process, and with a data set of one's own.
     again = fedpfl.run(method=Own, model=net, data=clients, workers=0, **settings)
     assert torch.equal(again.model(client=2).out.weight, model.out.weight)
-    data = fedpfl.Dataset("set", x.reshape(90, 1, 6, 6), y.reshape(90))
+    data = fedpfl.Dataset.of("set", x.reshape(90, 1, 6, 6), y.reshape(90))
     third = fedpfl.run(method="fedavg", model=net, data=data, num_clients=2, partitioner="iid", workers=0, **settings)
     assert third.summary["rounds"] == 1
     # What no file holds is given again.
@@ -278,7 +278,7 @@ def test_a_sweep_runs_each_point_once(elsewhere):
 def test_a_sweep_takes_a_data_set_of_this_process():
     pytest.importorskip("pandas")
     x = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
-    data = fedpfl.Dataset("mine", x, (x[:, 0] > 0).astype(np.int64))
+    data = fedpfl.Dataset.of("mine", x, (x[:, 0] > 0).astype(np.int64))
     given = {"method": "fedavg", "model": "mlp", "num_clients": 2, "num_server_rounds": 1, "workers": 0, "quiet": True}
     found = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, data=data, **given)
     assert found.failed == {} and len(found.runs) == 2

@@ -247,7 +247,7 @@ def test_all_of_them_are_the_same_samples(kind, make, made):
 def test_a_data_set_of_one_s_own_and_files_have_them_too(tmp_path):
     x, y = samples(1)
     wanted = packed(x, "x")
-    data = fedpfl.Dataset("mine", x, y, x, y, class_names=("a", "b", "c"))
+    data = fedpfl.Dataset.of("mine", x, y, x, y, class_names=("a", "b", "c"))
     assert data.inputs == wanted.inputs and read(data).inputs == wanted.inputs
     np.testing.assert_array_equal(data.x_test, wanted)
     np.savez(tmp_path / "own.npz", y=y, **{f"x_{key}": each for key, each in x.items()})
@@ -340,9 +340,9 @@ def test_files_that_are_half_of_either_are_refused(tmp_path):
             read_npz(tmp_path / "own.npz")
         assert said in str(error.value)
     with pytest.raises(DataError, match=r"x_train has inputs .*, and x_test "):
-        fedpfl.Dataset("mine", x, y, {"meta": x["meta"]}, y)
+        fedpfl.Dataset.of("mine", x, y, {"meta": x["meta"]}, y)
     with pytest.raises(DataError, match="both parts must have a tuple or dict of arrays"):
-        fedpfl.Dataset("mine", x, y, x["meta"], y)
+        fedpfl.Dataset.of("mine", x, y, x["meta"], y)
 
 
 # -- models and settings -------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ PAPER = [(6000, 10, 20, 0.1), (6000, 10, 50, 0.1), (7000, 10, 30, 0.1), (7000, 1
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_the_bound_bites_in_none_of_the_paper_s_cases(size, classes, clients, alpha, seed):
     labels = np.repeat(np.arange(classes), size)
-    data = Dataset("labels", np.zeros((len(labels), 1), np.float32), labels)
+    data = Dataset.of("labels", np.zeros((len(labels), 1), np.float32), labels)
     settings = DataSettings(partitioner="dirichlet", dirichlet_alpha=alpha, split="mixed", test_fraction=0.25)
     shares = partition(data, settings, clients, seed)
     counts = [np.bincount(labels[share.train], minlength=classes) for share in shares]

@@ -207,7 +207,7 @@ DATASETS = {
     "few": (f"part = [({X}[:3], np.zeros(3, int))]", "part: client 0 has 3 samples, min-samples is 10"),
     "shapes": (f"part = [({X}, np.zeros(12, int)), ({X}[:, :3], np.zeros(12, int))]",
                "part: client 1: x has samples of float32 .*: all samples must be alike"),
-    "label too large": (f"part = Dataset('set', {X}, np.full(12, 9), num_classes=2)",
+    "label too large": (f"part = Dataset.of('set', {X}, np.full(12, 9), num_classes=2)",
                         "set: y_train has label 9: labels must be 0 … 1"),
     "text": ("part = [(['a'] * 12, np.zeros(12, int))]", "part: client 0: x is .*"),
 }  # fmt: skip
@@ -283,7 +283,7 @@ def test_installed_packages_register_theirs(app, monkeypatch):
         models.build("broken", (4,), 3)
     check_keys({"own-pull": 1.0})
     del sys.modules["parts"]  # a package's modules are not the app's, and so are never read anew
-    assert isinstance(Dataset("x", np.zeros((1, 2)), np.zeros(1, int)), Dataset)
+    assert isinstance(Dataset.of("x", np.zeros((1, 2)), np.zeros(1, int)), Dataset)
 
 
 def test_a_module_of_no_file_is_not_the_apps(app, monkeypatch):

@@ -580,7 +580,7 @@ def test_every_data_set_is_described() -> None:
 def test_a_new_data_set_is_one_function() -> None:
     @dataset("blobs", description="d", size="4", classes="2", shape="3", source="here")
     def blobs(settings: DataSettings) -> Dataset:
-        return Dataset("blobs", np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]))
+        return Dataset.of("blobs", np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]))
 
     try:
         data = load(DataSettings(dataset="blobs"))

@@ -136,7 +136,7 @@ def test_no_npz_file(tmp_path):
 
 def test_data_of_targets_can_be_divided_by_a_file(tmp_path):
     x, y = np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32)
-    assert Dataset("t", x, y).has_targets
+    assert Dataset.of("t", x, y).has_targets
     np.savez(tmp_path / "data.npz", x=x, y=y)
     settings = DataSettings(
         dataset="npz", data=str(tmp_path / "data.npz"), division_file=str(written(tmp_path / "d.npz"))

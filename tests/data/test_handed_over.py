@@ -383,7 +383,7 @@ def test_whole_numbers_are_targets_where_the_loss_is_of_numbers(kind, loss):
     source = {
         "arrays": (X, y), "dicts": {"x": X, "y": y}, "sets": tensors, "loaders": td.DataLoader(tensors, 7),
         "Lazy": Lazy(tensors), "clients": [(X, y), (X, y)],
-        "Dataset": lambda settings: Dataset("data", X, abs(y)),
+        "Dataset": lambda settings: Dataset.of("data", X, abs(y)),
     }[kind]  # fmt: skip
     found = CustomLoader("data", source)(DataSettings.of({"loss": loss, "min-samples": 2}), 1)
     wanted = abs(y) if kind == "Dataset" else y
@@ -425,7 +425,7 @@ PAIRS = {
     "four of clients": lambda one, two: [(*one, *two), (*two, *one)],
     "x_train": lambda one, two: {"x_train": one[0], "y_train": one[1], "x_test": two[0], "y_test": two[1]},
     "train": lambda one, two: {"train": {"x": one[0], "y": one[1]}, "test": {"x": two[0], "y": two[1]}},
-    "Dataset": lambda one, two: lambda: Dataset("data", *one, *two),
+    "Dataset": lambda one, two: lambda: Dataset.of("data", *one, *two),
 }
 
 
@@ -451,7 +451,7 @@ def test_an_owner_among_the_columns_of_x_is_asked_about(kind, name):
         read(source)
     assert name in read(source, client_column="").feature_names
     if kind == "Dataset":
-        owned = Dataset("data", x.rename(columns={"b": name}), y, client_train=np.arange(len(y)) % 2)
+        owned = Dataset.of("data", x.rename(columns={"b": name}), y, client_train=np.arange(len(y)) % 2)
         assert name in read(owned).feature_names, "the owners are known"
 
 
@@ -476,7 +476,7 @@ def test_a_number_that_names_nobody_is_a_feature(kind, name):
 )
 def test_owners_that_do_not_fit_their_names_are_one_line(more, words):
     with pytest.raises(DataError, match=f"mine: {words}"):
-        read(Dataset("mine", X, Y, **more))
+        read(Dataset.of("mine", X, Y, **more))
 
 
 def test_columns_of_x_with_numbers_alone_go_by_place():
@@ -507,7 +507,7 @@ def test_gaps_in_arrays_are_filled_where_that_is_asked_for(kind, tmp_path):
     np.savez(tmp_path / "own.npz", x=x, y=Y)
     source = {
         "arrays": (x, Y), "sets": td.TensorDataset(torch.tensor(x), torch.tensor(Y)),
-        "Dataset": lambda: Dataset("data", x, Y),
+        "Dataset": lambda: Dataset.of("data", x, Y),
         "npz": lambda settings: read_npz(tmp_path / "own.npz", gaps=settings.impute == "mean"),
     }[kind]  # fmt: skip
     with pytest.raises(DataError, match=r'not finite .NaN or infinity.; impute = "mean" fills NaN'):
@@ -556,7 +556,7 @@ FORMS = {
     "four": lambda y: (X, y, X, y),
     "clients": lambda y: [(X[:30], y[:30]), (X[30:], y[30:])],
     "torch": lambda y: Items(lambda at: (X[at], y[at])),
-    "Dataset": lambda y: Dataset("data", X, y),
+    "Dataset": lambda y: Dataset.of("data", X, y),
     "lists": lambda y: (X.tolist(), y.tolist()),
 }
 
@@ -591,12 +591,12 @@ def test_digits_that_are_names_of_classes_go_by_name(names, tmp_path):
     names, labels = tuple(names.split()), np.array(["1", "2"])[Y]
     np.savez(tmp_path / "a.npz", x=X, y=labels, classes=names)
     for found in (
-        Dataset("mine", X, labels, class_names=names), read((X, labels), class_names=",".join(names)),
+        Dataset.of("mine", X, labels, class_names=names), read((X, labels), class_names=",".join(names)),
         read_npz(tmp_path / "a.npz"),
     ):  # fmt: skip
         assert found.class_names == names and [names[place] for place in found.y_train] == labels.tolist()
     with pytest.raises(DataError, match="mine: the label '1' is none of the classes 2, 3"):
-        Dataset("mine", X, labels, class_names=("2", "3"))
+        Dataset.of("mine", X, labels, class_names=("2", "3"))
 
 
 def test_names_are_labels_in_files_too(tmp_path):
@@ -653,7 +653,7 @@ def test_arrays_that_hold_something_else_are_refused():
             with pytest.raises(DataError, match=words):
                 read(source)
     with pytest.raises(FedpflError, match="x_train is a csr_matrix"):
-        Dataset("mine", sparse.csr_matrix(X), Y)
+        Dataset.of("mine", sparse.csr_matrix(X), Y)
 
 
 def test_pixels_are_to_be_divided_and_features_standardised(monkeypatch):

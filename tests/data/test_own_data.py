@@ -11,7 +11,7 @@ import pytest
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, default_clients, load, with_partitioner
-from fedpfl.data.datasets import columns
+from fedpfl.data.datasets import columns, places
 from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.own_data import own_data, read_own
 from fedpfl.data.datasets.table import read_table
@@ -208,7 +208,7 @@ def test_large_tables_are_refused_while_they_are_read(tmp_path: Path, monkeypatc
     monkeypatch.setattr(columns, "MAX_VALUES", 8)
     with pytest.raises(DataError, match="holds more than 8 numbers"):
         read_table(path, settings())
-    monkeypatch.setattr(columns, "MAX_CHARACTERS", 100)
+    monkeypatch.setattr(places, "MAX_CHARACTERS", 100)
     path = write(tmp_path / "wide.csv", "a,label\n" + "1" * 200 + ",0\n")
     with pytest.raises(DataError, match="line 2: longer than 100 characters"):
         read_table(path, settings())
@@ -366,7 +366,7 @@ def test_large_numbers_that_become_alike_are_remarked_on(tmp_path: Path, start: 
 def test_a_look_at_series_and_images_of_floats_copies_no_samples() -> None:
     for shape in ((200, 3, 4000), (200, 3, 60, 60)):
         x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-        data, shares = Dataset("s", x, np.arange(200) % 2), [Share(np.arange(150), np.arange(150, 200))]
+        data, shares = Dataset.of("s", x, np.arange(200) % 2), [Share(np.arange(150), np.arange(150, 200))]
         tracemalloc.start()
         remarks(data, DataSettings(), shares)
         most = tracemalloc.get_traced_memory()[1]

@@ -24,7 +24,7 @@ from fedpfl.setup.objects import as_setting
 
 def made(n: int, classes: int, test: int = 0, owners: int = 0, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
-    return Dataset(
+    return Dataset.of(
         "made",
         np.zeros((n, 3), np.float32),
         rng.integers(0, classes, n),
@@ -38,7 +38,8 @@ def made(n: int, classes: int, test: int = 0, owners: int = 0, seed: int = 0) ->
 
 def balanced(n: int, classes: int = 10, test: int = 0) -> Dataset:
     y, z = np.arange(n) % classes, np.arange(test) % classes
-    return Dataset("balanced", np.zeros((n, 1), np.float32), y, np.zeros((test, 1), np.float32), z, num_classes=classes)
+    x, x_test = (np.zeros((count, 1), np.float32) for count in (n, test))
+    return Dataset.of("balanced", x, y, x_test, z, num_classes=classes)
 
 
 def counts_of(labels: np.ndarray, shares: list[np.ndarray], classes: int) -> np.ndarray:
@@ -243,7 +244,7 @@ def test_client_draws_take_all_of_a_small_class() -> None:
 
 def test_client_draws_from_a_mixed_pool_never_test_on_what_another_client_trains_on() -> None:
     data = balanced(2000)
-    data = Dataset("no test set", data.x_train, data.y_train, num_classes=10)
+    data = Dataset.of("no test set", data.x_train, data.y_train, num_classes=10)
     s = DataSettings(partitioner="dirichlet-client", train_samples=100, test_samples=50)
     shares = partition(data, s, 30, 0)
     train = np.concatenate([share.train for share in shares])
@@ -264,7 +265,7 @@ def test_given_split_follows_the_training_mix() -> None:
 def test_natural_uses_its_owners_test_samples_and_passes_over_small_ones() -> None:
     owner = np.repeat([0, 1, 2, 3], [40, 5, 30, 20])
     test_owner = np.repeat([0, 2, 3], [4, 3, 2])
-    data = Dataset(
+    data = Dataset.of(
         "n", np.zeros((95, 1), np.float32), np.zeros(95, int), np.zeros((9, 1), np.float32), np.zeros(9, int), owner,
         test_owner, num_classes=2,
     )  # fmt: skip
@@ -280,7 +281,7 @@ def test_natural_uses_its_owners_test_samples_and_passes_over_small_ones() -> No
 
 def test_natural_without_owners_of_the_test_set_matches_classes() -> None:
     data = made(300, 3, test=90, owners=4)
-    data = Dataset("n", data.x_train, data.y_train, data.x_test, data.y_test, data.client_train, None, 3)
+    data = Dataset.of("n", data.x_train, data.y_train, data.x_test, data.y_test, data.client_train, None, 3)
     shares = partition(data, DataSettings(partitioner="natural", split="given"), 4, 0)
     assert sum(len(x.test) for x in shares) == 90
     mixed = partition(data, DataSettings(partitioner="natural"), 4, 0)
@@ -360,7 +361,7 @@ def theirs(partitioner: object, labels: np.ndarray, clients: int) -> np.ndarray:
 
 
 def ours(labels: np.ndarray, clients: int, seed: int, **values: object) -> np.ndarray:
-    data = Dataset("d", np.zeros((len(labels), 1), np.float32), labels, num_classes=10)
+    data = Dataset.of("d", np.zeros((len(labels), 1), np.float32), labels, num_classes=10)
     shares = partition(data, DataSettings(**values), clients, seed)
     return counts_of(labels, [np.concatenate(share) for share in shares], 10)
 
@@ -436,7 +437,7 @@ def cifar100() -> Dataset:
     """Stand in for CIFAR-100, with 500 training and 100 test samples of each class; its pictures are their labels."""
     labels = [np.random.default_rng(n).permutation(np.arange(100 * n) % 100) for n in (500, 100)]
     pixels = [y[:, None].astype(np.float32) for y in labels]
-    return Dataset("made", pixels[0], labels[0], pixels[1], labels[1])
+    return Dataset.of("made", pixels[0], labels[0], pixels[1], labels[1])
 
 
 @pytest.mark.parametrize("clients", [5, 20])

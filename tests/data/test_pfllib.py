@@ -14,7 +14,7 @@ from fedpfl.data import Dataset, DataSettings, FederatedData, Share, partition
 
 def labelled(y_train: np.ndarray, y_test: np.ndarray, classes: int) -> Dataset:
     x_train, x_test = (np.zeros((len(y), 1), np.float32) for y in (y_train, y_test))
-    return Dataset("made", x_train, y_train, x_test, y_test, num_classes=classes)
+    return Dataset.of("made", x_train, y_train, x_test, y_test, num_classes=classes)
 
 
 def made(each: int = 40, classes: int = 4) -> Dataset:

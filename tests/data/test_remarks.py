@@ -32,7 +32,7 @@ def tensors(x=X, y=Y):
 
 
 SAME = [
-    (X, Y, X, Y), (tensors(), tensors()), {"train": (X, Y), "test": (X, Y)}, fedpfl.Dataset("mine", X, Y, X, Y),
+    (X, Y, X, Y), (tensors(), tensors()), {"train": (X, Y), "test": (X, Y)}, fedpfl.Dataset.of("mine", X, Y, X, Y),
     (X.astype(np.uint8).reshape(60, 2, 2) * 7, Y, X.astype(np.uint8).reshape(60, 2, 2) * 7, Y),
     [(X, Y, X, Y), (X + 9, Y, X + 9, Y)],
 ]  # fmt: skip

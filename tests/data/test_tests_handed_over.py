@@ -66,7 +66,7 @@ def pairs(_):
 
 
 def a_data_set(_):
-    return fedpfl.Dataset("mine", **of_all())
+    return fedpfl.Dataset.of("mine", **of_all())
 
 
 FORMS = [a_folder_of_arrays, a_file_of_arrays, a_folder_of_tables, a_table, pairs, a_data_set]

@@ -14,8 +14,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
 from fedpfl.data.datasets.own_data import own_data
 from fedpfl.data.federation import default_clients
-from fedpfl.data.overlap import overlap_of
-from fedpfl.data.partitioners import cut_share, cut_validation
+from fedpfl.data.partitioners import cut_share, cut_validation, overlap_of
 from fedpfl.data.settings import DataSettings
 from fedpfl.setup.objects import as_setting
 
@@ -164,7 +163,7 @@ def test_natural_owners_keep_their_validation_samples():
     both = [np.concatenate([x, x_val]), np.concatenate([y, y_val])]
     mask = np.arange(80) >= 60
     owner = np.arange(80) % 2
-    made = fedpfl.Dataset("mine", *both, x_test, y_test, owner, np.arange(30) % 2, validation=mask)
+    made = fedpfl.Dataset.of("mine", *both, x_test, y_test, owner, np.arange(30) % 2, validation=mask)
     data = FederatedData(DataSettings(dataset=_keep(made), min_samples=2), 2, 1)
     for i in (0, 1):
         assert data.validation(i).x[:, 0].tolist() == [60 + i + 2 * k for k in range(10)]
@@ -325,7 +324,7 @@ def test_a_step_counts_nothing_where_a_column_names_the_windows(tmp_path, split,
 def test_a_user_s_own_windows_say_how_many_overlap():
     rows = np.arange(200, dtype=np.float32) / 4
     windows, labels = np.lib.stride_tricks.sliding_window_view(rows, 8)[::2, None], np.arange(97) % 2
-    made = fedpfl.Dataset("mine", windows.copy(), labels, overlap=overlap_of(8, 2), client_train=np.arange(97) // 49)
+    made = fedpfl.Dataset.of("mine", windows.copy(), labels, overlap=overlap_of(8, 2), client_train=np.arange(97) // 49)
     data = of_settings({"dataset": _keep(made), "split": "time", "validation_fraction": 0.2})
     for i in range(2):
         parts = [part(i).x for part in (data.train, data.validation, data.test)]
@@ -341,7 +340,7 @@ def test_a_user_s_own_windows_say_how_many_overlap():
 @pytest.mark.parametrize("overlap", [-1, True, 1.0, "1"])
 def test_an_overlap_is_a_number_of_samples(overlap):
     with pytest.raises(DataError, match=f"mine: overlap is {overlap!r}, must be a whole number from 0"):
-        fedpfl.Dataset("mine", np.zeros((4, 2), np.float32), np.arange(4) % 2, overlap=overlap)
+        fedpfl.Dataset.of("mine", np.zeros((4, 2), np.float32), np.arange(4) % 2, overlap=overlap)
 
 
 def test_the_last_rows_of_several_owners_are_not_the_latest(tmp_path):

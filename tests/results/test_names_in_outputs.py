@@ -31,7 +31,7 @@ STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 def run(tmp_path_factory):
     count, folder = len(NAMES), tmp_path_factory.mktemp("names")
     rng = np.random.default_rng(0)
-    data = fedpfl.Dataset(
+    data = fedpfl.Dataset.of(
         "mine", rng.normal(size=(count * 16, 3)).astype(np.float32), np.tile(np.arange(count), 16),
         client_train=np.repeat(np.arange(count), 16), client_names=NAMES, class_names=NAMES, num_classes=count,
     )  # fmt: skip

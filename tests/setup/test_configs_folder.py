@@ -125,7 +125,7 @@ def shares_of(config: Config) -> list[Any]:
     labels = [np.arange(n, dtype=np.int64) % int(classes) for n in sizes]
     pixels = [np.zeros((n, 1, 1, 1), np.uint8) for n in sizes]
     owners = np.arange(sizes[0]) % config.data.num_clients
-    data = Dataset(config.data.dataset, pixels[0], labels[0], *(pixels[1:] + labels[1:] or [None, None]), owners)
+    data = Dataset.of(config.data.dataset, pixels[0], labels[0], *(pixels[1:] + labels[1:] or [None, None]), owners)
     return partition(data, config.data, config.data.num_clients, config.run.seed)
 
 

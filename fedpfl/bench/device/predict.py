@@ -14,11 +14,12 @@ import numpy as np
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError, words_of
 from ...data.datasets.categories import DAY, OTHER, SIGN, TIMES, Category, as_features, as_number, form_of, moment
-from ...data.datasets.columns import lines_of, places
+from ...data.datasets.columns import lines_of
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
 from ...data.datasets.places import MAX_JSON, content_of
 from ...data.federation import PIXELS
+from ...data.named_columns import places
 from ...data.packing import fitting, given_in, inputs_in
 from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
 

@@ -112,7 +112,7 @@ def _joined(root: Path, parts: list[Any], num_classes: int | None) -> Dataset:
         arrays += [np.concatenate([pair[at] for pair in part.values()]) for at in (0, 1)]
         owners.append(np.repeat([names.index(name) for name in part], [len(y) for _, y in part.values()]))
     x_train, y_train, x_test, y_test = arrays
-    return Dataset(
+    return Dataset.of(
         root.name, x_train, y_train, x_test, y_test, owners[0], owners[1], num_classes or 0,
         client_names=tuple(names),
     )  # fmt: skip

@@ -11,18 +11,16 @@ import numpy as np
 
 from ...core import custom, own_code, rng
 from ...core.errors import ConfigError, DataError
-from ..dataset import Dataset, array
-from ..packing import are_several, packed, with_inputs
+from ..dataset import Dataset
+from ..named_columns import common_order, is_frame, names_in_frame, places
+from ..packing import are_several, array, packed, with_inputs
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
+from . import tokens
 from .categories import with_words
 from .columns import (  # fmt: skip
     FileSamples,
-    common_order,
-    is_frame,
     listed,
-    names_in_frame,
-    places,
     read_frame,
     require_ignored,
     require_no_person,
@@ -398,12 +396,12 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     counts = [[len(arrays[at]) for arrays in columns] for at in range(0, len(joined), 2)]
     owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
     _require_no_classes(name, joined[1], settings)
-    vocabulary = _tokens().find(settings.tokenizer).vocabulary if settings.tokenizer else 0
+    vocabulary = tokens.find(settings.tokenizer).vocabulary if settings.tokenizer else 0
     return of_parts(
         name, joined[::2], joined[1::2], owners, num_classes=settings.num_classes,
         class_names=tuple(listed(settings.class_names)) or names, vocabulary=vocabulary,
         client_names=tuple(client.name for client in clients), remarks=tuple(said),
-        feature_names=_tokens().feature_names(settings.tokenizer) if settings.tokenizer else feature_names,
+        feature_names=tokens.feature_names(settings.tokenizer) if settings.tokenizer else feature_names,
     )  # fmt: skip
 
 
@@ -468,7 +466,7 @@ def _arrays_of(
     if is_samples(part):
         whose = f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }"
         x, y = read_samples(part, whose, said, settings)
-        return (_tokens().of_array(x, settings.tokenizer, whose, said) if settings.tokenizer else x), y
+        return (tokens.of_array(x, settings.tokenizer, whose, said) if settings.tokenizer else x), y
     if isinstance(part, Mapping):
         named = {str(key).lower(): value for key, value in part.items()}
         part = [named.get(word) for word in PAIR]
@@ -481,7 +479,7 @@ def _arrays_of(
     x = with_inputs(part[0], len(y) if y.ndim else 0)
     x = packed(x, of_x) if are_several(x) else array(x, of_x)
     if settings.tokenizer:
-        x = _tokens().of_array(x, settings.tokenizer, of_x, said)
+        x = tokens.of_array(x, settings.tokenizer, of_x, said)
     else:
         x = samples_of(x, of_x, planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
     return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets)
@@ -508,15 +506,9 @@ def _form(found: np.ndarray) -> Hashable:
     return found.dtype.kind, shape, getattr(found, "inputs", None)
 
 
-def _tokens() -> Any:
-    """Return the module that makes numbers of texts, which few data sets need."""
-    from . import tokens as module
-
-    return module
-
-
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:
     """Bring a data set's arrays into the inner layout."""
+    data = Dataset.of(**vars(data))
     found: dict[str, Any] = {}
     for part in ("train", "test"):
         x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
@@ -548,4 +540,4 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
     if settings.num_classes:
         found["num_classes"] = settings.num_classes
         found["class_names"] = () if data.unnamed else data.class_names
-    return replace(data, **found)
+    return Dataset.of(**{**vars(data), **found})

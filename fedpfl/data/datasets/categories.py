@@ -10,7 +10,6 @@ from typing import Callable, Iterable, NamedTuple, Sequence
 import numpy as np
 
 from ...core.errors import ConfigError, DataError
-from ..dataset import Dataset
 from ..settings import DataSettings
 
 # The feature of words that are not listed, and of empty cells.
@@ -170,26 +169,3 @@ def moment(word: str, form: str) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         return None
     return time if form == DAY or time.year in _YEARS else None
-
-
-def number_names(data: Dataset) -> None:
-    """Put numbers in the place of labels that are names, while a data set is made."""
-    labels = {part: y for part, y in (("y_train", data.y_train), ("y_test", data.y_test)) if y is not None}
-    if any(y.dtype.kind not in "US" for y in labels.values()):
-        raise DataError(f"{data.name}: some labels are names and others numbers")
-    words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels.values()]
-    found, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
-    names = data.class_names
-    # As in tables: digits that are names of classes go by these.
-    if not {*names} & {*found.tolist()} and all(name.isdecimal() and len(name) < 19 for name in found.tolist()):
-        numbers = found.astype(np.int64)
-    else:
-        names = names or tuple(found.tolist())
-        unknown = [name for name in found.tolist() if name not in names]
-        if unknown:
-            raise DataError(f"{data.name}: the label {unknown[0][:40]!r} is none of the classes {', '.join(names)}")
-        numbers = np.array([names.index(name) for name in found.tolist()], np.int64)
-    pieces = np.split(numbers[places.reshape(-1)], np.cumsum([y.size for y in words])[:-1])
-    for part, y in zip(labels, pieces):
-        object.__setattr__(data, part, y.reshape(labels[part].shape))
-    object.__setattr__(data, "class_names", names)

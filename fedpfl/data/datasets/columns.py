@@ -10,17 +10,18 @@ import csv
 import io
 import re
 from array import array
-from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence, cast
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
 import numpy as np
 
 from ...core.errors import DamagedFile, DataError, words_of
 from ...core.files import open_regular
-from ...core.names import MAX_NAMED, difference, in_short
+from ...core.names import MAX_NAMED, in_short
 from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
+from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
 from .categories import (  # fmt: skip
     DIGITS,
@@ -38,13 +39,24 @@ from .categories import (  # fmt: skip
     moment,
     with_words,
 )
-from .places import PARTS, TEST, ChosenParts, chosen_parts, is_part, need, of_parts, opened, part_of
+from .places import (
+    MAX_CHARACTERS,
+    PARTS,
+    TEST,
+    ChosenParts,
+    bounded,
+    chosen_parts,
+    is_part,
+    need,
+    of_parts,
+    opened,
+    part_of,
+)
+from .tokens import cut_short, encoded, feature_names, find
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
 MAX_VALUES = 2**30
-# Characters of a line, bytes of which are read before anything can be said of them.
-MAX_CHARACTERS = 2**24
 # What CSV files have for numbers that say whether something is so.
 TRUTH = {"true": 1.0, "false": 0.0}
 # Rows of a parquet file that are unpacked at a time.
@@ -175,53 +187,6 @@ def leave_out(settings: DataSettings, names: Sequence[str]) -> str:
     return f'ignore-columns = "{",".join(shown[:MAX_NAMED])}{",…" if len(shown) > MAX_NAMED else ""}" leaves out'
 
 
-def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: object) -> list[int]:
-    """Return where the columns of ``whose`` are among those of ``where``; ``DataError`` if they are others."""
-    if differ := difference(names, wanted):
-        raise DataError(f"{where}: its columns are not those of {whose}; {differ}")
-    place = _place(names, where)
-    return [place[name] for name in wanted]
-
-
-def is_frame(thing: object) -> bool:
-    """Return whether an object is a pandas DataFrame, or one that works like it, without importing pandas."""
-    return any(kind.__name__ == "DataFrame" for kind in type(thing).__mro__) and hasattr(thing, "iloc")
-
-
-def names_in_frame(x: Any) -> list[str]:
-    """Return the names of a DataFrame's columns; nothing of other objects, and where columns have numbers alone."""
-    names = [*x.columns] if is_frame(x) else []
-    return [*map(str, names)] if any(isinstance(name, str) for name in names) else []
-
-
-def align(data: Dataset) -> None:
-    """Bring the DataFrames x of a data set into one order of columns, in place, before it is checked."""
-    names = names_in_frame(data.x_train)
-    if names and names_in_frame(data.x_test):
-        at = places(names_in_frame(data.x_test), names, f"{data.name}: x_test", "x_train")
-        object.__setattr__(data, "x_test", cast(Any, data.x_test).iloc[:, at])
-    if names and not data.feature_names:
-        object.__setattr__(data, "feature_names", tuple(names))
-
-
-def common_order(orders: Sequence[Sequence[str]]) -> tuple[int, tuple[str, ...]]:
-    """Return the order of columns of more than half of the clients, else the alphabet's; and who has these names.
-
-    So it does not depend on who is the first: the files of another month, or with a new client, have the same one.
-    """
-    usual, count = Counter(map(tuple, orders)).most_common(1)[0]
-    at = next(number for number, names in enumerate(orders) if tuple(names) == usual)
-    return at, usual if 2 * count > len(orders) else tuple(sorted(usual))
-
-
-def _place(names: Sequence[str], where: object, hint: str = "") -> dict[str, int]:
-    place = {name: at for at, name in enumerate(names)}
-    if len(place) < len(names):
-        twice = next(name for at, name in enumerate(names) if place[name] != at)
-        raise DataError(f"{where}: two columns are called {twice!r}{hint}")
-    return place
-
-
 class Roles(NamedTuple):
     """Which columns are features, by place, and which place has which role."""
 
@@ -236,7 +201,7 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
         raise DataError(f"{path}: column {names.index('') + 1} has no name{hint}")
     headless = any(is_number(name) and not name.isdecimal() for name in names) and _is_csv(path)
     hint = "; does the first line name the columns?" if headless else ""
-    place = _place(names, path, hint)
+    place = place_of(names, path, hint)
     several = listed(settings.label_column) if settings.targets and settings.label_column not in place else []
     wanted = {"label": settings.label_column, "client": settings.client_column, "split": settings.split_column}
     if len(several) > 1 and not windows:
@@ -344,19 +309,6 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: not a readable CSV file: {words_of(error)}") from error
-
-
-def bounded(file: Any, path: Path) -> Iterator[str]:
-    """Yield the lines of a text file; ``DataError`` for one that is too long."""
-    number = 0
-    while True:
-        line = file.readline(MAX_CHARACTERS)
-        number += 1
-        if not line:
-            return
-        if len(line) == MAX_CHARACTERS:
-            raise DataError(f"{path}, line {number}: longer than {MAX_CHARACTERS} characters")
-        yield line
 
 
 def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
@@ -679,9 +631,7 @@ def to_dataset(
             places(part.features, parts[0].features, part.path, parts[0].path)
     vocabulary = 0
     if settings.tokenizer:
-        from fedpfl.data.datasets.tokens import of_files
-
-        parts, vocabulary, said = of_files(parts, settings)
+        parts, vocabulary, said = _of_texts(parts, settings)
         remarks = (*remarks, *said)
     targets = None if known or (settings.class_names and not settings.targets) else _targets(parts, settings)
     if targets:
@@ -702,6 +652,32 @@ def to_dataset(
         name, xs, numbers, owners, class_names=names, vocabulary=vocabulary, client_names=client_names,
         feature_names=parts[0].features, remarks=remarks, overlap=max(part.overlap for part in parts),
     )  # fmt: skip
+
+
+class _Texts(NamedTuple):
+    """Samples of files whose texts are numbers now."""
+
+    parts: list[FileSamples]
+    vocabulary: int
+    remarks: list[str]
+
+
+def _of_texts(parts: Sequence[FileSamples], settings: DataSettings) -> _Texts:
+    """Make numbers of the column of texts of each file; the tokenizer's name stands beside that of the column."""
+    tokenizer = find(settings.tokenizer)
+    found: list[FileSamples] = []
+    remarks: list[str] = []
+    for part in parts:
+        words = dict(part.words)
+        of = words.pop("text")
+        x, cut = encoded(of.names, tokenizer, partial(_text_at, part, of))
+        found.append(part._replace(x=x[of.codes], words=words, features=feature_names(settings.tokenizer)))
+        remarks += cut_short(cut[of.codes], tokenizer)
+    return _Texts(found, tokenizer.vocabulary, remarks)
+
+
+def _text_at(part: FileSamples, of: Words, at: int) -> str:
+    return f"{part.path}, {part.row} {of.first[at]}"
 
 
 def _counting(part: FileSamples, most: int = 1000, least: int = 20) -> list[str]:

@@ -33,4 +33,4 @@ def _digits(settings: DataSettings) -> Dataset:
         values, labels = bunch.images, bunch.target
     # 17 grey levels 0 … 16 spread over 0 … 255: still 17 different values, so nothing is lost.
     pixels = np.rint(values * (255 / 16)).astype(np.uint8)[..., None]
-    return Dataset("digits", pixels, labels.astype(np.int64), num_classes=10)
+    return Dataset.of("digits", pixels, labels.astype(np.int64), num_classes=10)

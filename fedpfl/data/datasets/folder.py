@@ -16,10 +16,9 @@ import numpy as np
 from ...core.errors import DataError, words_of
 from ...core.names import in_short
 from ..dataset import Dataset
-from ..reading import data_dir, own_path
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import ChosenParts, chosen_parts, is_part, need, of_parts, opened
+from .places import ChosenParts, chosen_parts, data_dir, is_part, need, of_parts, opened, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
@@ -264,4 +263,4 @@ def _tiny_imagenet(settings: DataSettings) -> Dataset:
     pixels = _decode_or_defer([path for path, _ in train + test], "tiny-imagenet")
     labels = np.array([label for _, label in train + test], np.int64)
     n = len(train)
-    return Dataset("tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], class_names=tuple(classes))
+    return Dataset.of("tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], class_names=tuple(classes))

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.errors import DataError, words_of
 from ...core.names import in_short
 from ..dataset import Dataset
-from ..reading import own_path
+from ..named_columns import common_order, places
 from ..registry import dataset
 from ..settings import DataSettings
 from .categories import SIGN, with_words
@@ -25,10 +25,8 @@ from .columns import (
     Words,
     allowed,
     cell_text,
-    common_order,
     finished,
     leave_out,
-    places,
     require_ignored,
     require_numbers,
     roles_of,
@@ -36,7 +34,7 @@ from .columns import (
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
-from .places import chosen_parts, need
+from .places import chosen_parts, need, own_path
 
 # Rows that are unpacked at a time.
 BATCH = 4096

@@ -15,10 +15,11 @@ from ...core.errors import DataError
 from ...core.samples import IGNORED, MAX_CLASSES, MAX_TOKENS
 from ..dataset import Dataset, numbered
 from ..npy import UNREADABLE, header
-from ..reading import own_path
+from ..packing import joined, smallest_integers
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import of_parts
+from .places import of_parts, own_path
+from .tokens import feature_names, find, of_array
 
 try:
     from lzma import LZMAError
@@ -50,8 +51,6 @@ def read_npz(
     arrays, said = read_arrays(path), dict[str, None]()
     several = () if "x" in arrays or "x_train" in arrays else tuple(key for key in arrays if key.startswith("x_"))
     if several:
-        from fedpfl.data.packing import joined
-
         arrays = joined(arrays, str(path))
     if "x" in arrays and "x_train" in arrays:
         raise DataError(f"{path}: has both x and x_train; keep x, y or x_train, y_train, x_test, y_test")
@@ -63,13 +62,8 @@ def read_npz(
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
     tokenizer = tokenizer if "vocabulary" not in arrays else ""
     if tokenizer:
-        from fedpfl.data.datasets.tokens import of_array
-
-        tokens: Any = of_array
         of_x = [f"x{part}" for part in parts]
-        arrays.update({key: tokens(arrays[key], tokenizer, f"{path}: {key}", said) for key in of_x})
-        from fedpfl.data.datasets.tokens import find
-
+        arrays.update({key: of_array(arrays[key], tokenizer, f"{path}: {key}", said) for key in of_x})
         arrays["vocabulary"] = np.array(find(tokenizer).vocabulary)
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=gaps) for part in parts]
@@ -96,8 +90,6 @@ def read_npz(
                 at = int(y.argmax())
                 raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
-    from fedpfl.data.datasets.tokens import feature_names
-
     return of_parts(
         name or path.stem, xs, ys, owners, class_names=class_names,
         num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
@@ -197,11 +189,6 @@ def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
     if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MAX_TOKENS:
         raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MAX_TOKENS}")
     return int(given.item())
-
-
-def smallest_integers(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Return tokens in the smallest type that holds them and that PyTorch has."""
-    return tokens.astype(np.uint8 if vocabulary <= 2**8 else np.int16 if vocabulary <= 2**15 else np.int32)
 
 
 def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:

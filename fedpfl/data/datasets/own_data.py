@@ -15,7 +15,8 @@ from ...core.rng import generator
 from ...core.samples import IGNORED
 from ..dataset import Dataset, numbered
 from ..federation import FederatedData, source_of
-from ..reading import load_once, own_path, state_of_files
+from ..named_columns import common_order, places
+from ..reading import load_once, state_of_files
 from ..registry import dataset
 from ..settings import DataSettings
 from .benchmarks import reader_of
@@ -23,10 +24,8 @@ from .categories import with_words
 from .columns import (  # fmt: skip
     SUFFIXES,
     column_names,
-    common_order,
     holds_tables,
     listed,
-    places,
     require_ignored,
     table_files,
     words_in,
@@ -34,6 +33,7 @@ from .columns import (  # fmt: skip
 from .folder import MAX_HELD, RGB, coloured, read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
+from .places import own_path
 from .table import read_table
 from .text import read_news, read_plays
 from .windows import read_series
@@ -136,7 +136,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         counts = [len(getattr(data, part)) for data in found if getattr(data, part) is not None]
         return np.repeat(np.arange(len(found)), counts) if counts else None
 
-    return Dataset(
+    return Dataset.of(
         root.name, joined("x_train"), joined("y_train"), joined("x_test"), joined("y_test"), owners("y_train"),
         owners("y_test"), len(names), names, first.vocabulary, client_names=tuple(whose),
         feature_names=first.feature_names, validation=joined("validation"), inputs=first.inputs,

@@ -11,11 +11,14 @@ from typing import IO, Any, Iterable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
-from ...core.errors import DamagedFile, DataError
+from ...core.errors import ConfigError, DamagedFile, DataError
 from ...core.files import open_regular, read_regular
 from ...core.names import in_short
 from ..dataset import Dataset
+from ..settings import DataSettings
 
+# Characters of a line, bytes of which are read before anything can be said of them.
+MAX_CHARACTERS = 2**24
 # Size of a file of JSON, which takes several times as much memory.
 MAX_JSON = 2**31
 PARTS = TRAIN, TEST, _ = "train", "test", "val"
@@ -83,6 +86,26 @@ def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = Fal
     return ChosenParts(tuple(chosen), tuple(remarks))
 
 
+def data_dir(settings: DataSettings) -> Path:
+    """Return the folder in which published data sets lie."""
+    return Path(settings.data_dir).expanduser()
+
+
+def shortcut(settings: DataSettings) -> Path:
+    """Return the file that takes the place of a published data set, where it is there."""
+    return data_dir(settings) / (settings.dataset.replace("-", "_") + ".npz")
+
+
+def own_path(settings: DataSettings, what: str) -> Path:
+    """Return the path of a user's own data, the setting ``data``; ``ConfigError`` if it is empty.
+
+    ``what`` is for the error.
+    """
+    if not settings.data:
+        raise ConfigError("data", "", f'must be the path of {what} for dataset = "{settings.dataset}"')
+    return Path(settings.data).expanduser()
+
+
 def need(module: str, package: str, why: str) -> Any:
     """Import an optional package at the moment it is needed, so that a small device can do without it."""
     try:
@@ -97,6 +120,19 @@ def opened(path: Path) -> IO[bytes]:
         return open_regular(path)
     except DamagedFile as error:
         raise DataError(f"{path}: cannot be read: {error.more}") from None
+
+
+def bounded(file: Any, path: Path) -> Iterator[str]:
+    """Yield the lines of a text file; ``DataError`` for one that is too long."""
+    number = 0
+    while True:
+        line = file.readline(MAX_CHARACTERS)
+        number += 1
+        if not line:
+            return
+        if len(line) == MAX_CHARACTERS:
+            raise DataError(f"{path}, line {number}: longer than {MAX_CHARACTERS} characters")
+        yield line
 
 
 def content_of(path: Path, most: int) -> bytes:
@@ -123,4 +159,4 @@ def of_parts(
                 raise DataError("of the parts for training and for validation only one names the owners of its samples")
             column[0] = None if last is None else np.concatenate([column[0], last])
     (x, y, own), (x_test, y_test, own_test) = [*zip(*columns), (None, None, None)][:2]
-    return Dataset(name, x, y, x_test, y_test, own, own_test, validation=held, **more)
+    return Dataset.of(name, x, y, x_test, y_test, own, own_test, validation=held, **more)

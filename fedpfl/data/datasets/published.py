@@ -14,11 +14,10 @@ import numpy as np
 from ...core.errors import DataError, words_of
 from ...core.files import locked
 from ..dataset import Dataset, numbered
-from ..reading import data_dir, shortcut
 from ..registry import dataset
 from ..settings import DataSettings
 from .npz import labels_of, samples_of
-from .places import content_of, downloads_allowed, need
+from .places import content_of, data_dir, downloads_allowed, need, shortcut
 
 
 def downloaded(settings: DataSettings) -> list[Path]:
@@ -91,7 +90,7 @@ def _idx_set(settings: DataSettings, kind: str, classes: tuple[str, ...], **extr
     x_train, y_train, x_test, y_test = (_read_idx(path) for path in paths)
     if kind == "EMNIST":  # stored transposed
         x_train, x_test = x_train.swapaxes(1, 2), x_test.swapaxes(1, 2)
-    return Dataset(
+    return Dataset.of(
         settings.dataset,
         samples_of(x_train, str(paths[0])),
         labels_of(y_train, len(x_train), str(paths[1])),
@@ -150,7 +149,7 @@ def _emnist(settings: DataSettings) -> Dataset:
 def _cifar(settings: DataSettings, kind: str) -> Dataset:
     (folder,) = downloaded(settings)
     train, test = _torchvision(settings, f"the folder {folder.name}", [{"train": True}, {"train": False}], kind)
-    return Dataset(
+    return Dataset.of(
         settings.dataset,
         train.data,
         np.array(train.targets, np.int64),
@@ -200,7 +199,7 @@ def _svhn(settings: DataSettings) -> Dataset:
     parts = [{"split": "train"}, {"split": "test"}]
     train, test = _torchvision(settings, " and ".join(_TORCHVISION["svhn"]), parts, "SVHN")
     pixels = [np.ascontiguousarray(part.data.transpose(0, 2, 3, 1)) for part in (train, test)]
-    return Dataset(
+    return Dataset.of(
         "svhn",
         pixels[0],
         train.labels.astype(np.int64),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..dataset import Dataset
-from ..reading import own_path
 from ..registry import dataset
 from ..settings import DataSettings
 from .columns import read_files, table_parts, to_dataset
 from .npz import require_no_gaps
+from .places import own_path
 
 
 def read_table(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:

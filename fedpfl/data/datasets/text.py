@@ -19,13 +19,11 @@ import numpy as np
 
 from ...core.errors import DataError, words_of
 from ..dataset import Dataset
-from ..overlap import overlap_of
-from ..reading import data_dir
+from ..packing import smallest_integers
+from ..partitioners import overlap_of
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import bounded
-from .npz import smallest_integers
-from .places import MAX_JSON, content_of, opened
+from .places import MAX_JSON, bounded, content_of, data_dir, opened
 
 # -- plays -------------------------------------------------------------------------------------------------------------
 
@@ -85,7 +83,7 @@ def read_plays(path: Path, step: int = 0) -> Dataset:
         raise DataError(f"{path}: no role has more than {CHUNK} characters")
     (x, y, client), (x_test, y_test, client_test) = arrays[0], arrays[1] if len(arrays) > 1 else (None, None, None)
     names = tuple(repr(c) if c.isspace() else c for c in CHARACTERS)
-    return Dataset(
+    return Dataset.of(
         "shakespeare", x, y, x_test, y_test, client, client_test, class_names=names, vocabulary=len(CHARACTERS),
         overlap=CHUNK if x_test is not None and _run_on(x) else overlap,
     )  # fmt: skip
@@ -203,7 +201,7 @@ def read_news(path: Path) -> Dataset:
     files = [path / "train.csv", path / "test.csv"] if path.is_dir() else [path]
     parts = [_read_news(file, codes) for file in files]
     x_test, y_test = parts[1] if len(parts) > 1 else (None, None)
-    return Dataset("ag-news", *parts[0], x_test, y_test, class_names=NEWS, vocabulary=VOCABULARY)
+    return Dataset.of("ag-news", *parts[0], x_test, y_test, class_names=NEWS, vocabulary=VOCABULARY)
 
 
 def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -12,14 +12,10 @@ import numpy as np
 from ...core import custom, own_code
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
 from ...core.samples import MAX_TOKENS
-from ..settings import DataSettings
-from .columns import FileSamples, Words
-from .npz import smallest_integers
+from ..packing import smallest_integers
 from .places import content_of, need
 from .text import PADDING, WORDS
 
-# The role of the column of texts.
-TEXT = "text"
 MAX_FILE = 2**28
 MAX_LENGTH = 2**14
 
@@ -92,7 +88,8 @@ def encoded(texts: Sequence[str], tokenizer: Tokenizer, where: Callable[[int], s
     return smallest_integers(x, tokenizer.vocabulary), cut
 
 
-def _remarks(cut: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+def cut_short(cut: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+    """Return a line on texts that were too long, if there are any."""
     said = f"{cut.sum()} of {len(cut)} texts have more than {tokenizer.length} tokens; the rest of these is left out"
     return [said] if cut.any() else []
 
@@ -111,32 +108,6 @@ def _numbers(tokenizer: Tokenizer, text: str, where: str) -> np.ndarray:
     return found
 
 
-class TextSamples(NamedTuple):
-    """Samples of files whose texts are numbers now."""
-
-    parts: list[FileSamples]
-    vocabulary: int
-    remarks: list[str]
-
-
-def of_files(parts: Sequence[FileSamples], settings: DataSettings) -> TextSamples:
-    """Make numbers of the column of texts of each file; the tokenizer's name stands beside that of the column."""
-    tokenizer = find(settings.tokenizer)
-    found: list[FileSamples] = []
-    remarks: list[str] = []
-    for part in parts:
-        words = dict(part.words)
-        of = words.pop(TEXT)
-        x, cut = encoded(of.names, tokenizer, partial(_place, part, of))
-        found.append(part._replace(x=x[of.codes], words=words, features=feature_names(settings.tokenizer)))
-        remarks += _remarks(cut[of.codes], tokenizer)
-    return TextSamples(found, tokenizer.vocabulary, remarks)
-
-
-def _place(part: FileSamples, of: Words, at: int) -> str:
-    return f"{part.path}, {part.row} {of.first[at]}"
-
-
 def of_array(x: np.ndarray, tokenizer: str, where: str, said: dict[str, None]) -> np.ndarray:
     """Make numbers of an array of texts; what there is to say becomes a key of ``said``."""
     if not isinstance(x, np.ndarray):
@@ -147,7 +118,7 @@ def of_array(x: np.ndarray, tokenizer: str, where: str, said: dict[str, None]) -
         )
     found = find(tokenizer)
     numbers, cut = encoded(x.tolist(), found, lambda at: f"{where}[{at}]")
-    said.update(dict.fromkeys(_remarks(cut, found)))
+    said.update(dict.fromkeys(cut_short(cut, found)))
     return numbers
 
 

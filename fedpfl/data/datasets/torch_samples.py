@@ -13,8 +13,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
-from ..dataset import array
-from ..packing import are_several, packed, with_inputs
+from ..packing import are_several, array, packed, with_inputs
 from ..settings import DataSettings
 from .folder import MAX_BYTES, pixels_of
 from .lazily import Lazy, Rows, has_places, torch_data

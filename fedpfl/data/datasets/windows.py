@@ -8,12 +8,12 @@ import numpy as np
 
 from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
-from ..overlap import overlap_of
-from ..reading import own_path
+from ..partitioners import overlap_of
 from ..registry import dataset
 from ..settings import DataSettings
 from .columns import MAX_VALUES, FileSamples, Words, read_files, table_parts, to_dataset
 from .npz import require_no_gaps
+from .places import own_path
 
 
 def read_series(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..bench.mqtt.device_side import DeviceBridge
     from ..bench.mqtt.http_server import NodeServer
     from ..bench.mqtt.link import Link
+    from ..bench.mqtt.publisher import Message
     from ..bench.mqtt.upstream import Upstream
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,8 @@ def server(
     ca: Ca = None,
     state_dir: StateDir = Path("~/.fedpfl/bridge"),
     runs: Annotated[
-        Path | None, typer.Option(help="Publish the state and the metrics of the newest run in this folder.")
+        Path | None,
+        typer.Option(help="Publish the newest run in this folder, and write what boards needed into it (boards.csv)."),
     ] = None,
     max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
@@ -136,18 +138,26 @@ def server(
     _log_to_stderr(log_level)
     _require_paho()
     from ..bench.mqtt import topics
+    from ..bench.mqtt.board_record import BoardRecord
     from ..bench.mqtt.broker import SERVER_ACCOUNT
     from ..bench.mqtt.events import RunFollower
     from ..bench.mqtt.link import Link
     from ..bench.mqtt.server_side import ServerBridge
 
     upstream = _upstream(superlink, superlink_ca)
-    name = username or SERVER_ACCOUNT
+    name, boards = username or SERVER_ACCOUNT, BoardRecord()
+
+    def arrived(message: Message) -> None:
+        if topics.is_telemetry(message.topic):
+            boards.hear(message.topic.split("/")[2], message.topic, message.payload)
+        else:
+            bridge.arrived(message)
+
     with _ending() as stopping:
         link = Link(
             account(broker, name, password_file, ca),
-            [topics.REQUESTS],
-            lambda message: bridge.arrived(message),
+            [topics.REQUESTS, *([topics.TELEMETRY] if runs is not None else [])],
+            arrived,
             presence=topics.BRIDGE_PRESENCE,
             max_chunk=max_chunk,
             stopping=stopping,
@@ -157,7 +167,7 @@ def server(
             events = _serve(link, stopping, name, f"{upstream.host}:{upstream.port}")
             if events is not None:
                 if runs is not None:
-                    follower = RunFollower(events, runs.expanduser())
+                    follower = RunFollower(events, runs.expanduser(), boards)
                     threading.Thread(target=follower.follow, args=(stopping,), daemon=True).start()
                 stopping.wait()
         finally:

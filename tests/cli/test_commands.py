@@ -394,7 +394,9 @@ def test_a_run_without_a_round_has_no_models(stored_run, command):
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
-@pytest.mark.parametrize("arguments", [("show",), ("show", "first"), ("show", "--json"), ("methods",), ("config",)])
+@pytest.mark.parametrize(
+    "arguments", [("show",), ("show", "first"), ("show", "first", "--json"), ("methods",), ("config",)]
+)
 def test_a_terminal_that_lacks_characters_gets_the_rest(stored_run, encoding, arguments):
     settings = stored_run.path / "metrics.jsonl"  # no global accuracy, which is shown as a dash
     settings.write_text("".join(line.replace('"global"', '"other"') for line in settings.open()))

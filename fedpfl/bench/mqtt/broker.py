@@ -91,7 +91,12 @@ def write_broker_files(
 
 def access_list(devices: Iterable[str], watchers: Iterable[str] = (WATCH_ACCOUNT,)) -> str:
     """Return the access list: who may read and write what; everything else is denied."""
-    server = [f"read {topics.REQUESTS}", f"write {topics.response('+')}", f"write {topics.BRIDGE_PRESENCE}"]
+    server = [
+        f"read {topics.REQUESTS}",
+        f"read {topics.TELEMETRY}",
+        f"write {topics.response('+')}",
+        f"write {topics.BRIDGE_PRESENCE}",
+    ]
     server += [f"write {topics.ROOT}/run/#", f"write {topics.log(SERVER_ACCOUNT)}"]
     rights = {SERVER_ACCOUNT: server}
     for name in devices:

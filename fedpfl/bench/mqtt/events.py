@@ -18,11 +18,12 @@ from ...core.errors import FedpflError, printable
 from ...core.files import Rounds, open_regular
 from ...core.stored import read_toml
 from . import telemetry, topics
+from .board_record import BoardRecord
 from .publisher import Message, Publisher
 
 logger = logging.getLogger(__name__)
 
-TELEMETRY_SECONDS = 30.0
+TELEMETRY_SECONDS = 5.0
 FOLLOW_SECONDS = 1.0
 MAX_LOG_LENGTH = 500
 
@@ -76,9 +77,13 @@ class LogEvents(logging.Handler):
 
 
 class RunFollower:
-    """Publishes the newest run below a folder: its state, its rounds and their clients."""
+    """Publishes the newest run below a folder: its state, its rounds and their clients.
 
-    def __init__(self, events: Events, runs: Path) -> None:
+    What ``boards`` has heard of boards in a round is written into the run's folder.
+    """
+
+    def __init__(self, events: Events, runs: Path, boards: BoardRecord | None = None) -> None:
+        self._boards = boards or BoardRecord()
         self._events = events
         self._runs = runs
         self._run: Path | None = None
@@ -102,12 +107,14 @@ class RunFollower:
             return
         if newest.parent != self._run:
             self._run, self._last = newest.parent, None
+            self._boards.forget()
             self._rounds = Rounds(self._run / "metrics.jsonl", from_start=True)
             self._config = read_toml(newest)
         assert self._run is not None and self._rounds is not None
         at = self._last[1] if self._last else 0
         for line in self._rounds.new():
             self._events.round_metrics(self._run.name, line)
+            self._boards.round_ended(self._run, int(line["round"]))
             at = line["round"]
         state = state_of(self._run)
         if (state, at) != self._last:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import topics
+from .telemetry import total_power
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -165,7 +166,7 @@ class Board:
                 "state": self._state(node.get("presence", {}), node.get("heard", self._since), "?"),
                 "temperature": max(_numbers(known.get("temperature_c")), default=None),
                 "memory": next(iter(_numbers({"free": free})), None),
-                "power": sum(_numbers(known.get("power_mw"))) or None,
+                "power": total_power(_named_numbers(known.get("power_mw"))),
                 "heard": self._clock() - node["heard"] if "heard" in node else None,
             })  # fmt: skip
         return found
@@ -209,9 +210,15 @@ def _text(value: object) -> Text:
     return Text(str(value))  # a text from the network must not be taken for markup
 
 
+def _named_numbers(values: object) -> dict[str, float]:
+    if not isinstance(values, dict):
+        return {}
+    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+    return {name: v for name, v in numbers.items() if not isinstance(v, bool) and math.isfinite(v)}
+
+
 def _numbers(values: object) -> list[float]:
-    found = values.values() if isinstance(values, dict) else ()
-    return [v for v in found if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)]
+    return [*_named_numbers(values).values()]
 
 
 def _unit(value: object, unit: str, digits: int = 0) -> str:

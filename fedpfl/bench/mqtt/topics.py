@@ -29,10 +29,11 @@ REQUESTS = f"{ROOT}/request/+"
 # What the topics of requests and responses begin with.
 CARRYING = (f"{ROOT}/request/", f"{ROOT}/response/")
 BRIDGE_PRESENCE = f"{ROOT}/bridge/presence"
+TELEMETRY = f"{ROOT}/node/+/telemetry"
 RUN_STATE = f"{ROOT}/run/state"
 RUN_ROUNDS = f"{ROOT}/run/rounds"
 # All that `fedpfl watch` reads.
-WATCHED = (f"{ROOT}/node/+/presence", f"{ROOT}/node/+/telemetry", BRIDGE_PRESENCE, f"{ROOT}/run/#", f"{ROOT}/log/+")
+WATCHED = (f"{ROOT}/node/+/presence", TELEMETRY, BRIDGE_PRESENCE, f"{ROOT}/run/#", f"{ROOT}/log/+")
 
 # Names become parts of topics, of file names and of lines in the broker's files: no '/', '+', '#', ':' or space.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -68,6 +69,11 @@ def node_presence(device: str) -> str:
 def telemetry(device: str) -> str:
     """Topic of a device's temperature, memory and power."""
     return f"{ROOT}/node/{device}/telemetry"
+
+
+def is_telemetry(topic: str) -> bool:
+    """Return whether a topic is a device's telemetry."""
+    return topic.startswith(f"{ROOT}/node/") and topic.endswith("/telemetry")
 
 
 def client(number: int) -> str:

@@ -1,5 +1,6 @@
 """What can be watched: telemetry, a run that is followed, `fedpfl watch`, and the broker's files."""
 
+import csv
 import fcntl
 import io
 import json
@@ -20,6 +21,7 @@ from waiting import wait_until
 
 from fedpfl.bench.mqtt import telemetry, topics
 from fedpfl.bench.mqtt.account import Account
+from fedpfl.bench.mqtt.board_record import BoardRecord
 from fedpfl.bench.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.bench.mqtt.events import Events, LogEvents, RunFollower
 from fedpfl.bench.mqtt.link import PACKET_OVERHEAD, Message
@@ -47,32 +49,110 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_telemetry_of_a_jetson_nano(tmp_path):
-    """Paths and units as the kernel of JetPack 4.6 has them."""
-    zone = tmp_path / "sys/class/thermal/thermal_zone1"
-    write(zone / "type", "CPU-therm\n")
-    write(zone / "temp", "41500\n")
-    rail = tmp_path / "sys/bus/i2c/drivers/ina3221x/6-0040/iio:device0"
-    write(rail / "rail_name_0", "POM_5V_IN\n")
-    write(rail / "in_power0_input", "2150\n")
-    write(tmp_path / "proc/meminfo", "MemTotal: 4059712 kB\nMemFree: 1 kB\nMemAvailable: 2048000 kB\n")
-    assert telemetry.read(tmp_path) == {
-        "temperature_c": {"CPU-therm": 41.5},
-        "memory_mib": {"total": 3964, "available": 2000},
-        "power_mw": {"POM_5V_IN": 2150},
-    }
+def fake(root, **files):
+    """Write files below a root; a name's "__" is a "/"."""
+    for name, text in files.items():
+        write(root / name.replace("__", "/"), f"{text}\n")
 
 
-def test_telemetry_of_a_later_kernel(tmp_path):
-    monitor = tmp_path / "sys/class/hwmon/hwmon3"
-    for name, text in (("name", "ina3221"), ("in1_label", "VDD_IN"), ("in1_input", "5000"), ("curr1_input", "420")):
-        write(monitor / name, text + "\n")
-    write(tmp_path / "sys/class/thermal/thermal_zone0/temp", "")
-    assert telemetry.read(tmp_path) == {"power_mw": {"VDD_IN": 2100}}
+def nano(root):
+    """A Jetson Nano with JetPack 4.6: six zones, one of them without a sensor, and three rails, two of them parts."""
+    zones = {"AO-therm": 45500, "CPU-therm": 38000, "GPU-therm": 36500, "PLL-therm": 35500, "PMIC-Die": 100000,
+             "thermal-fan-est": 37000}  # fmt: skip
+    for number, (kind, millidegrees) in enumerate(zones.items()):
+        fake(root / f"sys/class/thermal/thermal_zone{number}", type=kind, temp=millidegrees)
+    device = root / "sys/bus/i2c/drivers/ina3221x/6-0040/iio:device0"
+    for number, (rail, milliwatts) in enumerate({"POM_5V_IN": 5200, "POM_5V_GPU": 800, "POM_5V_CPU": 2500}.items()):
+        fake(device, **{f"rail_name_{number}": rail, f"in_power{number}_input": milliwatts})
+    fake(root / "proc", meminfo="MemTotal: 4059712 kB\nMemFree: 1 kB\nMemAvailable: 2048000 kB",
+         stat="cpu  300 0 100 500 100 0 0 0 0 0\ncpu0 1 2 3",
+         net__dev="Inter-| Receive\n face |bytes\n lo: 9 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n"
+                  " eth0: 1000 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0")  # fmt: skip
 
 
-def test_telemetry_where_nothing_is_reported(tmp_path):
-    assert telemetry.read(tmp_path) == {}
+def orin(root):
+    """An Orin Nano with JetPack 6: three channels, their sum, and voltages at shunts; a zone that is switched off."""
+    monitor = root / "sys/class/hwmon/hwmon3"
+    fake(monitor, name="ina3221", curr4_input=2100, in4_input=5000, in5_input=40, in6_input=20, in7_input=100)
+    rails = {"VDD_IN": (5040, 1200), "VDD_CPU_GPU_CV": (5040, 300), "VDD_SOC": (5040, 250)}
+    for number, (rail, (millivolts, milliamperes)) in enumerate(rails.items(), 1):
+        fake(
+            monitor, **{f"in{number}_label": rail, f"in{number}_input": millivolts, f"curr{number}_input": milliamperes}
+        )
+    fake(root / "sys/class/thermal/thermal_zone0", type="cpu-thermal", temp=51000)
+    fake(root / "sys/class/thermal/thermal_zone1", type="cv0-thermal", temp=-256000)
+
+
+def pi(root):
+    """A Raspberry Pi 5: one zone, no sensor of power."""
+    fake(root / "sys/class/thermal/thermal_zone0", type="cpu-thermal", temp=48250)
+    fake(root / "sys/class/hwmon/hwmon1", name="rpi_volt", in0_lcrit_alarm=0)
+
+
+@pytest.mark.parametrize(("board", "celsius", "milliwatts"), [(nano, 45.5, 5200), (orin, 51.0, 6048), (pi, 48.2, None)])
+def test_a_board_s_temperature_and_power(tmp_path, board, celsius, milliwatts):
+    board(tmp_path)
+    shown = Board()
+    shown.add(topics.telemetry("one"), telemetry.read(tmp_path))
+    (device,) = shown.devices()
+    assert (device["temperature"], device["power"]) == (celsius, milliwatts)
+
+
+def test_all_that_a_nano_reports(tmp_path):
+    nano(tmp_path)
+    values = telemetry.read(tmp_path)
+    assert values["memory_mib"] == {"total": 3964, "available": 2000}
+    assert values["power_mw"] == {"POM_5V_IN": 5200, "POM_5V_GPU": 800, "POM_5V_CPU": 2500}
+    assert values["cpu_s"] == {"busy": 4.0, "all": 10.0} and values["network_bytes"] == {"in": 1000, "out": 500}
+    assert telemetry.read(tmp_path / "nothing") == {}
+
+
+def rows(run):
+    with (run / "boards.csv").open() as file:
+        return [*csv.DictReader(file)]
+
+
+def test_what_boards_needed_in_each_round(tmp_path):
+    record, watts = BoardRecord(), {"nano-1": 5.0, "nano-2": 2.5}
+
+    def report(second, name):
+        values = {
+            "time": 1000.0 + second, "power_mw": {"POM_5V_IN": 1000 * watts[name], "POM_5V_CPU": 900},
+            "temperature_c": {"CPU": 40 + second}, "memory_mib": {"available": 2000 - second},
+            "cpu_s": {"busy": 2.0 * second, "all": 4.0 * second},
+            "network_bytes": {"in": 100 * second, "out": 50 * second},
+        }  # fmt: skip
+        record.hear(name, topics.telemetry(name), json.dumps(values).encode())
+
+    for second in (0, 5, 10):
+        for name in watts:
+            report(second, name)
+    record.round_ended(tmp_path, 1)
+    for second in (15, 20, 200, 205):  # for a while nothing was heard
+        report(second, "nano-1")
+    for wrong in (b"[", b"{}", b'{"time": NaN}', b'{"time": 1206, "power_mw": {"POM_5V_IN": "much"}, "cpu_s": 3}'):
+        record.hear("nano-1", topics.telemetry("nano-1"), wrong)
+    record.round_ended(tmp_path, 2)
+    first, second, third = rows(tmp_path)
+    assert first == {
+        "round": "1", "board": "nano-1", "seconds": "10.0", "joules": "50.0", "mean_watts": "5.0",
+        "highest_celsius": "50", "cpu_share": "0.5", "least_free_mib": "1990", "bytes_in": "1000", "bytes_out": "500",
+        "reports": "3",
+    }  # fmt: skip
+    assert (second["board"], second["joules"]) == ("nano-2", "25.0")
+    assert (third["round"], third["board"], third["joules"], third["seconds"]) == ("2", "nano-1", "75.0", "16.0")
+
+
+def test_a_followed_run_has_the_boards_of_its_rounds_alone(tmp_path):
+    run, boards = tmp_path / "runs" / "first", BoardRecord()
+    follower = RunFollower(Events(Recorder(), "server"), tmp_path / "runs", boards)
+    boards.hear("nano-1", topics.telemetry("nano-1"), b'{"time": 1}')
+    write(run / "config.toml", "num-server-rounds = 2")
+    follower.look()
+    boards.hear("nano-2", topics.telemetry("nano-2"), b'{"time": 2}')
+    write(run / "metrics.jsonl", json.dumps(round_line(1)) + "\n")
+    follower.look()
+    assert [(row["round"], row["board"], row["joules"]) for row in rows(run)] == [("1", "nano-2", "")]
 
 
 def round_line(number):

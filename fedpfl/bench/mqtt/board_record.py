@@ -1,0 +1,121 @@
+"""What boards needed in each round of a run: a line for each board and round in ``RUN/boards.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .limits import MAX_SENDERS
+from .status import EventError, read_event
+from .telemetry import total_power
+
+FILE = "boards.csv"
+COLUMNS = (
+    "round", "board", "seconds", "joules", "mean_watts", "highest_celsius", "cpu_share", "least_free_mib", "bytes_in",
+    "bytes_out", "reports",
+)  # fmt: skip
+# Between two reports that are further apart, as after a break of the network, nothing is known of the board.
+LONGEST_GAP = 30.0
+
+
+class _Round:
+    """What a board has reported since the last round ended."""
+
+    def __init__(self) -> None:
+        self.reports, self.seconds, self.powered, self.joules, self.busy, self.all = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        self.bytes = {"in": 0.0, "out": 0.0}
+        self.celsius: float | None = None
+        self.free: float | None = None
+
+    def row(self, number: int, board: str) -> list[object]:
+        """Return a line of the file; what was not measured is empty."""
+
+        def known(value: float | None, digits: int = 1) -> object:
+            return "" if value is None else round(value, digits or None)
+
+        powered = self.powered > 0
+        return [
+            number, board, known(self.seconds), known(self.joules if powered else None),
+            known(self.joules / self.powered if powered else None, 3), known(self.celsius),
+            known(self.busy / self.all if self.all else None, 3), known(self.free, 0),
+            *(known(self.bytes[way] if self.all else None, 0) for way in ("in", "out")), self.reports,
+        ]  # fmt: skip
+
+
+class BoardRecord:
+    """Joins boards' telemetry to rounds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, dict[str, Any]] = {}
+        self._rounds: dict[str, _Round] = {}
+
+    def hear(self, board: str, topic: str, payload: bytes) -> None:
+        """Add a report; times and counts are the board's own. One that is none changes nothing."""
+        try:
+            values = _checked(read_event(topic, payload))
+        except EventError:
+            return
+        with self._lock:
+            if board not in self._last and len(self._last) >= MAX_SENDERS:
+                return
+            before = self._last.get(board)
+            self._last[board] = values
+            here = self._rounds.setdefault(board, _Round())
+            here.reports += 1
+            for degrees in values["temperature_c"].values():
+                here.celsius = degrees if here.celsius is None else max(here.celsius, degrees)
+            if "available" in values["memory_mib"]:
+                free = values["memory_mib"]["available"]
+                here.free = free if here.free is None else min(here.free, free)
+            seconds = values["time"] - before["time"] if before else 0.0
+            if before is None or not 0 < seconds <= LONGEST_GAP:
+                return
+            here.seconds += seconds
+            powers = [total_power(one["power_mw"]) for one in (before, values)]
+            if None not in powers:
+                here.powered += seconds
+                here.joules += seconds * sum(power or 0.0 for power in powers) / 2000
+            # A board that was started again counts from 0.
+            for name, kind in (("busy", "cpu_s"), ("all", "cpu_s")):
+                grown = values[kind].get(name, 0.0) - before[kind].get(name, 0.0)
+                setattr(here, name, getattr(here, name) + max(0.0, grown))
+            for way in here.bytes:
+                grown = values["network_bytes"].get(way, 0.0) - before["network_bytes"].get(way, 0.0)
+                here.bytes[way] += max(0.0, grown)
+
+    def round_ended(self, run: Path, number: int) -> None:
+        """Write a line for each board that was heard of since the last round ended."""
+        with self._lock:
+            rounds, self._rounds = self._rounds, {}
+        text, path = io.StringIO(), run / FILE
+        writer = csv.writer(text, lineterminator="\n")
+        if not path.is_file():
+            writer.writerow(COLUMNS)
+        writer.writerows(rounds[board].row(number, board) for board in sorted(rounds))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text.getvalue())
+
+    def forget(self) -> None:
+        """Begin anew: what was reported before a run belongs to none."""
+        with self._lock:
+            self._rounds = {}
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a report, which must have a time."""
+    if not _is_number(values.get("time")):
+        raise EventError("no time")
+    kinds = ("temperature_c", "memory_mib", "power_mw", "cpu_s", "network_bytes")
+    parts = {kind: values[kind] if isinstance(values.get(kind), dict) else {} for kind in kinds}
+    numbers = {kind: {name: value for name, value in part.items() if _is_number(value)} for kind, part in parts.items()}
+    return {"time": float(values["time"]), **numbers}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
+    "fedpfl_during_a_run": _one_of(True, False),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
 }  # fmt: skip
 # Keys of each device.
@@ -82,14 +84,20 @@ class InventoryError(FedpflError):
 class Bench:
     """Which device runs which clients."""
 
-    devices: Mapping[str, tuple[int, ...]]  # the clients of each device, by its name
+    devices: Mapping[str, tuple[int, ...]]  # the clients of each device that is not absent, by its name
     data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
     models: Mapping[int, str] = field(default_factory=dict)  # of clients on devices that have a model of their own
+    absent: tuple[int, ...] = ()  # clients of devices that are absent
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The clients of the devices, in order."""
+        return tuple(sorted(client for clients in self.devices.values() for client in clients))
 
     @property
     def clients(self) -> int:
-        """Number of clients."""
-        return sum(len(clients) for clients in self.devices.values())
+        """How many clients a run has: a number that no device has now is that of a client that is missing."""
+        return max((*self.present, *self.absent)) + 1
 
     def own(self, client: int) -> str:
         """Return the settings of one client, as they stand in a SuperNode's ``--node-config``."""
@@ -110,21 +118,27 @@ def read_inventory(path: Path) -> Bench:
     groups = _Groups()
     for name, group in _mapping(_load(path), "the file", path).items():
         _add(groups, str(name), group, {}, path)
-    servers, devices = groups.members.get("server", []), groups.members.get("devices", [])
+    servers, everybody = groups.members.get("server", []), groups.members.get("devices", [])
+    away = groups.members.get("absent", [])
+    devices = [host for host in everybody if host not in away]
+    if unknown := sorted({*away} - {*everybody}):
+        raise InventoryError(f"{path}: {unknown[0]} is in the group absent, and not in devices")
     if len(servers) != 1:
         raise InventoryError(f"{path}: the group server must have one host, not {len(servers)}")
     if not devices:
         raise InventoryError(f"{path}: the group devices has no host")
-    for host in (*servers, *devices):
+    for host in (*servers, *everybody):
         _check_variables(path, host, groups.hosts[host])
-    _check_addresses(path, groups, servers[0], devices)
-    clients = {host: _clients(path, host, groups.hosts[host]) for host in devices}
-    _check_numbers(path, clients)
+    _check_addresses(path, groups, servers[0], everybody)
+    numbers = {host: _clients(path, host, groups.hosts[host]) for host in everybody}
+    _check_numbers(path, numbers)
+    clients = {host: numbers[host] for host in devices}
     data: dict[int, Path] = {}
-    for host, numbers in clients.items():
-        data.update(_data(path, host, numbers, sum(map(len, clients.values())), groups.hosts[host]))
-    models = {n: str(groups.hosts[host].get("fedpfl_model", "")) for host, numbers in clients.items() for n in numbers}
-    return Bench(clients, data, {client: model for client, model in models.items() if model})
+    for host in devices:
+        data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, groups.hosts[host]))
+    models = {client: str(groups.hosts[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
+    absent = tuple(sorted(chain(*(numbers[host] for host in away))))
+    return Bench(clients, data, {client: model for client, model in models.items() if model}, absent)
 
 
 def _load(path: Path) -> object:
@@ -261,18 +275,15 @@ def _check_numbers(path: Path, clients: Mapping[str, tuple[int, ...]]) -> None:
             if number in owner:
                 raise InventoryError(f"{path}: client {number} is on {owner[number]} and on {host}")
             owner[number] = host
-    if missing := sorted(set(range(len(owner))) - owner.keys()):
-        most = max(owner)
-        raise InventoryError(f"{path}: no device has client {missing[0]}, but {owner[most]} has client {most}")
 
 
 def _data(
-    path: Path, host: str, numbers: tuple[int, ...], clients: int, variables: Mapping[str, Any]
+    path: Path, host: str, numbers: tuple[int, ...], clients: Collection[int], variables: Mapping[str, Any]
 ) -> Iterator[tuple[int, Path]]:
     """Yield the clients of a host that have data of their own, and where."""
     own: dict[int, Path] = {}
     for key, place in variables.get("fedpfl_client_data", {}).items():
-        if not str(key).isdecimal() or int(key) >= clients:
+        if not str(key).isdecimal() or int(key) not in clients:
             raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key}")
         own[int(key)] = Path(str(place)).expanduser()
     partitions = variables.get("fedpfl_partitions")

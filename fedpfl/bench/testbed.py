@@ -106,7 +106,7 @@ class Testbed(SuperLink):
         self._wait_until_ready()
         self._spawn("the server's SuperExec", self._superexec(), {**self._environment, SHORT_PAUSES: "1"})
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            list(pool.map(self._register, range(clients)))
+            list(pool.map(self._register, bench.present))
         way = partial(self._start_relay, network) if network else lambda _, port: port
         addresses = self._start_bridge(names, runs, way) if self._mqtt else self._start_direct(names, way)
         for device in names if worker else ():

@@ -149,7 +149,7 @@ def up_command(
     def make() -> Plan:
         from ..core.own_code import require_installed
 
-        own_data = bench is not None and len(bench.data) == bench.clients
+        own_data = bench is not None and len(bench.data) == len(bench.present)
         clients = bench.clients if bench else num_supernodes
         plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data, continue_from)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):

@@ -24,7 +24,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
     ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
     ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
-    ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device that holds its own data,
+    ClientApp; the node has ``partition-id``, and ``num-partitions`` if the run has no num-clients, or, on a device that
+    holds its own data,
     ``data-path`` (also called ``data``), with or without these; ``model`` is the model of its own, if it has one.
     Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
     """
@@ -39,9 +40,13 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
             raise StateError(f"data-path = {path!r}: this node does not know which client of this run it is")
         client = given
     else:
-        client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
+        client, whose = _number(node_config, "partition-id", 0), "num-partitions"
+        if whose in node_config:
+            nodes = _number(node_config, whose, 1)
+        else:  # the run says how many: a node serves runs of any number of clients that has its own
+            nodes, whose = clients_of(run_config), "num-clients"
         if client >= nodes:
-            raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
+            raise ConfigError("partition-id", client, f"must be below {whose} = {nodes}")
     model, begins = str(node_config.get("model", "")), kind == "query"
     with bounded():
         engine = engine_for(parse_once(run_config), nodes, path, client, model, begins)

@@ -57,10 +57,10 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
 
 
 def clients_of(run_config: Mapping[str, Value]) -> int:
-    """Return the number of clients, which a node without a number cannot say."""
+    """Return the number of clients, which a node without num-partitions cannot say."""
     clients = run_config.get("num-clients", 0)
     if type(clients) is not int or clients < 1:
-        raise ConfigError("num-clients", clients, "must be the number of nodes where they have no partition-id")
+        raise ConfigError("num-clients", clients, "must be the number of clients where nodes have no num-partitions")
     return clients
 
 

@@ -120,7 +120,10 @@ class Agreement:
             own = ", ".join(f"client {client} {model}" for client, model in self.models.items())
             found.append(f"devices have their own models: {own}")
         if absent := [str(client.id) for client in self.clients if client.absent]:
-            found.append(f"clients {', '.join(absent)} of {len(self.classes)} do not take part in this run")
+            count = len(self.classes)
+            found.append(
+                f"{count - len(absent)} of {count} clients take part in this run; missing: {', '.join(absent)}"
+            )
         return found
 
 

@@ -249,19 +249,22 @@ class Nodes:
     def _require_enough(self, answers: Answers, expected: int) -> None:
         """Raise ``FedpflError`` if the clients that can take part are too few to begin."""
         count, least = len(answers), self._settings.enough_clients(expected)
-        # A node that is silent or not there may be on its way: only the user can say that the run need not wait for it.
-        missing = count + len(self._left_out) < expected and not self._settings.min_clients
         old = [reason for reason in self._left_out.values() if OTHER_CODE in reason and not self._settings.min_clients]
-        if count == expected or (count >= least and not missing and not old):
+        if count == expected:
             return
-        clients = sorted(int(answer.config["client"]) for answer in answers.values() if "client" in answer.config)
+        here = {int(answer.config["client"]) for answer in answers.values() if "client" in answer.config}
+        missing = ", ".join(str(client) for client in range(expected) if client not in here)
+        if count >= least and not old:
+            logger.log(WARNING, "fedpfl: %d of %d clients take part; missing: %s", count, expected, missing)
+            return
         what = f"{count} of {expected} clients connected within node-timeout = {self._settings.node_timeout:g} s"
         if self._left_out:
-            what = f"{count} of {expected} clients can take part, at least {least} are needed (min-clients)"
+            what = f"{count} of {expected} clients can take part"
+        what += f", at least {least} are needed (min-clients)"
         if old:
             what = f"{count} of {expected} clients have the app's code; update the others, or set min-clients"
         refused = f"; {reasons(self._left_out, 'node')}" if self._left_out else ""
-        raise FedpflError(f"{what}: {clients}{refused}")
+        raise FedpflError(f"{what}; missing: {missing}{refused}")
 
 
 def _identity(answer: Payload, name: str = "identity") -> dict[str, str]:

@@ -158,8 +158,8 @@ class RunSettings:
     )
     min_clients: int = setting(
         0,
-        "Over Flower, minimum number of clients at the start. 0: more than half, and a node that is missing or "
-        "silent after node-timeout fails the start. Above 0: the run then starts without it.",
+        "Over Flower, minimum number of clients at the start; 0: more than half. The run starts after node-timeout "
+        "without those that are missing or silent, and names them.",
         minimum=0,
         tags="free idle",
     )

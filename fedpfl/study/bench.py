@@ -20,6 +20,7 @@ from ..core.files import write_atomically
 from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
 from ..setup.all_settings import places
+from ..setup.config import RunSettings
 from .grid import Job, Resources
 from .store import PlannedRun, Store
 
@@ -53,8 +54,11 @@ class SuperLinkExecutor:
             if run.modes:
                 allowed = "measures new clients with personal arrays, which stay on the devices; use --executor local"
                 raise ConfigError("executor", "flower", f"{run.name} {allowed}")
-            if (clients := int(run.settings["num-clients"])) > len(online):
-                allowed = f"{len(online)} SuperNodes are online at {self._superlink!r}"
+            clients = int(run.settings["num-clients"])
+            least = RunSettings(min_clients=int(run.settings.get("min-clients", 0))).enough_clients(clients)
+            if least > len(online):
+                allowed = f"{len(online)} SuperNodes are online at {self._superlink!r}, at least {least} are needed"
+                allowed += " (min-clients)"
                 raise ConfigError("num-clients", clients, allowed)
             if self._app is None:
                 own_code.require_installed(run.settings)

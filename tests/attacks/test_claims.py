@@ -104,7 +104,7 @@ def test_a_false_answer_before_round_1_costs_that_client_alone_and_is_named(tmp_
     line = folder.metrics()[0]
     assert line["clients"] == [0, 1, 3]
     assert list(line["personalised"]["each"]) == ["0", "1", "3"]
-    assert folder.task()["remarks"][-1] == "clients 2 of 4 do not take part in this run"
+    assert folder.task()["remarks"][-1] == "3 of 4 clients take part in this run; missing: 2"
     assert (folder.task()["clients"], folder.task()["num_classes"]) == (4, 10)
     named = [record.getMessage() for record in caplog.records if "cannot take part" in record.getMessage()]
     assert len(named) == 1
@@ -163,7 +163,9 @@ def test_a_run_whose_nodes_answer_wrongly_ends_at_once_with_each_reason_once(tmp
 
 
 def test_too_few_clients_end_the_start_by_the_setting(tmp_path):
-    with pytest.raises(FedpflError, match=r"3 of 4 clients can take part, at least 4 are needed \(min-clients\)"):
+    with pytest.raises(
+        FedpflError, match=r"3 of 4 clients can take part, at least 4 are needed \(min-clients\); missing: 2"
+    ):
         run(tmp_path, lying("query", config(num_clients=7)), min_clients=4)
 
 
@@ -180,7 +182,7 @@ def half_updated(tmp_path, monkeypatch, **settings):
 
 
 def test_a_run_between_the_updates_of_two_devices_is_refused_in_a_line_that_says_what_to_do(tmp_path, monkeypatch):
-    words = r"2 of 3 clients have the app's code; update the others, or set min-clients: \[0, 1\]; node 102: "
+    words = r"2 of 3 clients have the app's code; update the others, or set min-clients; missing: 2; node 102: "
     words += r"this device's worker runs other code \(fedpfl 0.0.9, \w+\) than the app \(fedpfl 0.1.0, feed\): install"
     with pytest.raises(FedpflError, match=words) as found:
         half_updated(tmp_path, monkeypatch)

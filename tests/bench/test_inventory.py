@@ -51,7 +51,8 @@ def test_the_example_is_the_paper_s_bench():
 
 def test_variables_are_those_of_the_playbooks():
     defaults = yaml.safe_load((ROOT / "deploy/ansible/roles/fedpfl/defaults/main.yml").read_text())
-    derived = {"fedpfl_server", "fedpfl_all_clients", "fedpfl_broker", "fedpfl_units", "fedpfl_as_service"}
+    derived = {"fedpfl_server", "fedpfl_all_clients", "fedpfl_present_clients", "fedpfl_clients_here", "fedpfl_broker",
+               "fedpfl_units", "fedpfl_as_service"}  # fmt: skip
     assert set(OPTIONAL) == defaults.keys() - derived
     assert not set(REQUIRED) & defaults.keys()
 
@@ -75,6 +76,18 @@ def test_a_device_s_model_is_that_of_its_clients(tmp_path):
     assert found.models == dict.fromkeys(found.devices["b"], "resnet10")
     assert {found.own(client) for client in found.devices["b"]} == {" model='resnet10'"}
     assert {found.own(client) for client in found.devices["a"]} == {""}
+
+
+def test_a_device_that_is_absent_keeps_its_clients_numbers_and_gaps_are_clients_that_are_missing(tmp_path):
+    content = small()
+    before = read_inventory(write(tmp_path, content))
+    content["testbed"]["children"]["absent"] = {"hosts": {"a": None}}
+    bench = read_inventory(write(tmp_path, content))
+    assert (bench.devices, bench.absent) == ({"b": before.devices["b"]}, tuple(sorted(before.devices["a"])))
+    assert bench.clients == before.clients and bench.present == before.devices["b"]
+    content["testbed"]["children"]["devices"]["hosts"]["b"]["fedpfl_clients"] = [7]
+    bench = read_inventory(write(tmp_path, content))
+    assert (bench.clients, bench.present) == (8, (7,))
 
 
 def change(path, value):
@@ -125,6 +138,7 @@ MISTAKES = [
     (("vars", "fedpfl_install_options"), ["--swap", 1.5], "fedpfl_install_options: must be a list of texts"),
     (("vars", "fedpfl_model"), "it's", "fedpfl_model: must be a model or ''"),
     (("vars", "fedpfl_policy"), "strict", "fedpfl_policy: must be a mapping of the policy's keys to values"),
+    (("vars", "fedpfl_during_a_run"), "yes", "fedpfl_during_a_run: must be True or False, not 'yes'"),
     (("vars", "fedpfl_data"), ["~/data"], "fedpfl_data: must be a path or '', not ['~/data']"),
     (("vars", "fedpfl_partitions"), 3, "fedpfl_partitions: must be a path or '', not 3"),
     (("vars", "fedpfl_time"), "never", "fedpfl_time: must be True or False, not 'never'"),
@@ -143,7 +157,8 @@ MISTAKES = [
     ((*A, "fedpfl_clients"), [0, "2"], "a: fedpfl_clients must be a list of clients' numbers"),
     ((*A, "fedpfl_clients"), [], "a: fedpfl_clients must be a list of clients' numbers"),
     ((*A, "fedpfl_clients"), [0, 1], "client 1 is on a and on b"),
-    ((*A, "fedpfl_clients"), [0, 3], "no device has client 2, but a has client 3"),
+    (("children", "absent"), {"hosts": {"z": None}}, "z is in the group absent, and not in devices"),
+    (("children", "absent"), {"hosts": {"a": None, "b": None}}, "the group devices has no host"),
     ((*A, "ansible_host"), "10.0.0.12", "b: ansible_host 10.0.0.12 is a's"),
     ((*A, "ansible_host"), "10.0.0.1", "a: ansible_host 10.0.0.1 is laptop's"),
     ((*A, "ansible_host"), "10.9.0.2", "a: ansible_host 10.9.0.2 is not in 10.0.0.0/24"),

@@ -40,7 +40,15 @@ def run(*command):
 
 
 def test_there_is_a_playbook_for_each_task():
-    assert PLAYBOOKS == ["collect.yml", "rotate-keys.yml", "site.yml", "teardown.yml", "update.yml"]
+    assert PLAYBOOKS == [
+        "boards.yml",
+        "boards_off.yml",
+        "collect.yml",
+        "rotate-keys.yml",
+        "site.yml",
+        "teardown.yml",
+        "update.yml",
+    ]
 
 
 def test_ansible_accepts_the_playbooks():
@@ -105,13 +113,13 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     for path in tmp_path.glob("*.env"):
         values[path.name] = dict(line.split("=", 1) for line in path.read_text().splitlines() if line[:1].isalpha())
     assert values["supernode.env"] == {
-        "PORT": "9095", "NODE_CONFIG": "partition-id=4 num-partitions=30 data='/srv/my data.npz'",
+        "PORT": "9095", "NODE_CONFIG": "partition-id=4 data='/srv/my data.npz'",
     }  # fmt: skip
     served = "/var/lib/fedpfl/.fedpfl/state/table-6-1a2b3c4d/client-00004"
     assert values["model.env"] == {"MODEL": served, "PORT": "8078"}
     assert values["device.env"]["DEVICE"] == "nano-2"
     assert values["server.env"]["DATABASE"] == ""
-    assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[2] == "data=/srv/my data.npz"
+    assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[1] == "data=/srv/my data.npz"
     policy = tomllib.loads((tmp_path / "policy.toml").read_text())
     shipped = tomllib.loads((ROOT / "jetson" / "policy.toml").read_text())
     folders = [*shipped["data-folders"], "/srv/my data.npz"]

@@ -143,7 +143,7 @@ def test_nodes_keep_their_numbers_and_another_one_does_not_get_a_client_s(tmp_pa
     # Client 1's node is another machine now, with another secret: it gets nothing, and the others go on.
     (ClientState(tmp_path / "state", first.task()["state_key"], 1).folder / "secret").write_text("0" * 64)
     third = run(tmp_path, "third", grid((0, 1, 2)), continue_from="first", **own)
-    assert "clients 1 of 3 do not take part in this run" in third.task()["remarks"]
+    assert "2 of 3 clients take part in this run; missing: 1" in third.task()["remarks"]
     assert "client = 1: another node has had this number in the run to continue" in caplog.text
 
 

@@ -471,9 +471,15 @@ def test_two_nodes_with_one_partition_are_refused(tmp_path):
 def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch):
     Clock.of_the_server(monkeypatch)
     values = federation(tmp_path, 2, node_timeout=2.0)
-    nodes = {i: {"num-partitions": 3} for i in range(2)}
-    with pytest.raises(FedpflError, match=r"2 of 3 clients connected within node-timeout = 2 s: \[0, 1\]"):
+    nodes = {i: {"num-partitions": 5} for i in range(3)}
+    words = (
+        r"2 of 5 clients connected within node-timeout = 2 s, at least 3 are needed \(min-clients\); missing: 2, 3, 4"
+    )
+    with pytest.raises(FedpflError, match=words):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
+    # More than half are enough unless somebody says otherwise, and who is missing is told.
+    folder = run_federation(LocalGrid(3, values, node_config=nodes), values)
+    assert folder.task()["remarks"][-1] == "3 of 5 clients take part in this run; missing: 3, 4"
 
 
 @pytest.mark.parametrize("clients", [2, 3])
@@ -497,13 +503,25 @@ def test_a_client_with_another_model_is_named_before_round_1_and_left_out_where_
         return
     folder = run_federation(Other(3, values), values)
     assert folder.metrics()[0]["clients"] == [0, 2]
-    assert folder.task()["remarks"][-1] == "clients 1 of 3 do not take part in this run"
+    assert folder.task()["remarks"][-1] == "2 of 3 clients take part in this run; missing: 1"
+
+
+def test_a_node_with_its_number_alone_serves_runs_of_any_number_of_clients(tmp_path):
+    """So a bench that grows by a board goes on with the runs that it has begun."""
+    from fedpfl.client.answer import handle
+
+    for clients in (2, 3):
+        values = {**federation(tmp_path), "num-clients": clients}
+        answer = handle("query", Payload({"state-key": "a-1"}), values, {"partition-id": 1})
+        assert (answer.config["num-clients"], answer.config["client"]) == (clients, 1)
+    with pytest.raises(ConfigError, match="partition-id = 2: must be below num-clients = 2"):
+        handle("query", Payload({"state-key": "a-1"}), {**values, "num-clients": 2}, {"partition-id": 2})
 
 
 @pytest.mark.parametrize(
     ("node_config", "message"),
     [
-        ({"partition-id": 0}, "node-config = .*must have num-partitions"),
+        ({"partition-id": 0}, "num-clients = 0: must be the number of clients where nodes have no num-partitions"),
         ({}, "must have partition-id"),
         ({"partition-id": -1, "num-partitions": 4}, "partition-id = -1: must be a whole number of at least 0"),
         ({"partition-id": 1.5, "num-partitions": 4}, "partition-id = 1.5: must be a whole number"),

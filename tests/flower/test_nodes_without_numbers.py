@@ -118,7 +118,7 @@ def test_what_cannot_be_numbered_is_one_line_before_round_1(tmp_path):
     nodes = own_data(tmp_path, 2)
     values = own(tmp_path / "a", 0)
     with pytest.raises(
-        FedpflError, match=r"num-clients = 0: must be the number of nodes where they have no partition-id"
+        FedpflError, match=r"num-clients = 0: must be the number of clients where nodes have no num-partitions"
     ):
         run_federation(PathsAlone(2, values, node_config=nodes), values)
     values = own(tmp_path / "b", 2)

@@ -138,7 +138,8 @@ def test_why_a_run_failed_is_told(store: Store, flwr: Path) -> None:
 
 
 @pytest.mark.parametrize(("settings", "more", "words"), [
-    ({"num-clients": 4}, {}, "num-clients = 4: 3 SuperNodes are online at 'bench'"),
+    ({"num-clients": 6}, {}, "num-clients = 6: 3 SuperNodes are online at 'bench', at least 4 are needed"),
+    ({"num-clients": 4, "min-clients": 4}, {}, "num-clients = 4: 3 SuperNodes are online at 'bench', at least 4 are"),
     ({"new-clients": 0.4}, {"measured": ["new-clients:local-train"]}, "which stay on the devices"),
     ({}, {"generate": ("make.py",)}, "makes data first, which the devices would not have"),
 ])  # fmt: skip

@@ -35,11 +35,12 @@ May be run again at any time: what is there already stays as it is.
                         is refused by it
   --swap MIB            a swap file of this size, /swapfile-fedpfl, also after a restart
   --zram                turn JetPack's compressed swap (nvzramconfig) on
+  --headless            no desktop after the next restart, which frees half a gigabyte of memory
   --power-mode NUMBER   JetPack's power mode (nvpmodel -m), for example 0 on a Nano with a barrel-jack supply
   --any-machine         skip the checks of board, L4T release and architecture
   --help                this text
 
---user, --swap, --zram, --power-mode and the default prefix need root.
+--user, --swap, --zram, --headless, --power-mode and the default prefix need root.
 The last line of the output is machine-readable: `fedpfl-install: {"verdict": "ok", "changed": false, …}`.
 Exit code 0: installed and checked (with --check: nothing is in the way); 1: not; 2: wrong usage.
 HELP
@@ -90,7 +91,7 @@ trap '[[ $? == 0 ]] || $explained || fail "could not $doing; the lines above say
 # -- options --
 
 bundle='' signers='' target=auto prefix=/opt/fedpfl user='' state=/var/lib/fedpfl python='' wheel='' lock='' time_server=''
-policy='' swap='' zram=false power_mode='' any_machine=false
+policy='' swap='' zram=false headless=false power_mode='' any_machine=false
 
 whole_number() {  # OPTION VALUE
     [[ $2 =~ ^(0|[1-9][0-9]{0,5})$ ]] || wrong_usage "$1 $2: must be a whole number"
@@ -100,6 +101,7 @@ while (($#)); do
     case $1 in
         --check) check_only=true ;;
         --zram) zram=true ;;
+        --headless) headless=true ;;
         --any-machine) any_machine=true ;;
         --help | -h) usage; exit 0 ;;
         --offline | --allowed-signers | --target | --prefix | --user | --state | --policy | --python | --wheel | --lock | --time-server | --swap | --power-mode)
@@ -281,6 +283,7 @@ check_rights() {
     [[ -z $swap ]] || needs+=' --swap'
     [[ -z $power_mode ]] || needs+=' --power-mode'
     ! $zram || needs+=' --zram'
+    ! $headless || needs+=' --headless'
     if [[ $(id -u) != 0 ]]; then
         [[ -z $needs ]] || problem "rights:$needs must be run as root (sudo)"
         [[ -w $(existing "$prefix") ]] || problem "rights: $prefix cannot be written; run as root (sudo) or choose --prefix"
@@ -464,6 +467,11 @@ start_zram() {
     remember zram on
 }
 
+leave_desktop() {
+    [[ -n $(recorded target) ]] || remember target "$(systemctl get-default)"
+    systemctl set-default multi-user.target
+}
+
 configure() {
     if [[ -n $swap ]]; then
         if [[ $(stat -c %s "$swap_file" 2> /dev/null) != $((swap * 1048576)) ]] || ! in_use "$swap_file"; then
@@ -472,6 +480,7 @@ configure() {
         grep -q "^$swap_file " "$root/etc/fstab" || act "enter it into /etc/fstab" enter_swap
     fi
     if $zram && ! systemctl is-enabled --quiet nvzramconfig; then act 'turn nvzramconfig on' start_zram; fi
+    if $headless && [[ $(systemctl get-default) != multi-user.target ]]; then act 'turn the desktop off, from the next start' leave_desktop; fi
     if [[ -n $power_mode && $(current_power_mode) != "$power_mode" ]]; then
         act "set power mode $power_mode" set_power_mode
     fi

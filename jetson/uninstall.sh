@@ -52,7 +52,7 @@ fi
 recorded() { sed -n "s/^$1=//p" "$record"; }
 user=$(recorded user) state=$(recorded state) swap_file=$(recorded swap) power_mode=$(recorded power-mode)
 zram=$(recorded zram)
-policy=$(recorded policy)
+policy=$(recorded policy) target=$(recorded target)
 
 act() {  # DESCRIPTION COMMAND…
     if $check_only; then
@@ -84,12 +84,13 @@ drop_swap() {
 
 process=$(running)
 [[ -z $process ]] || fail "process $process still runs; stop the services first: systemctl stop 'fedpfl-*'"
-if [[ $(id -u) != 0 && ( -n $user$state$swap_file$power_mode$zram || ! -w $prefix ) ]]; then
+if [[ $(id -u) != 0 && ( -n $user$state$swap_file$power_mode$zram$target || ! -w $prefix ) ]]; then
     fail "$prefix was installed by root; run as root (sudo)"
 fi
 
 [[ -z $swap_file ]] || act "remove the swap file $swap_file" drop_swap
 [[ -z $power_mode ]] || act "set power mode $power_mode, as before" nvpmodel -m "$power_mode" < /dev/null
+[[ -z $target ]] || act "start with $target, as before" systemctl set-default "$target"
 [[ -z $zram ]] || act 'turn nvzramconfig off, as before' systemctl disable --now nvzramconfig
 if [[ -n $state ]]; then
     if $purge; then

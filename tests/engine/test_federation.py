@@ -478,6 +478,7 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
     with pytest.raises(FedpflError, match=words):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
     # More than half are enough unless somebody says otherwise, and who is missing is told.
+    values = federation(tmp_path / "more", 2, node_timeout=2.0)
     folder = run_federation(LocalGrid(3, values, node_config=nodes), values)
     assert folder.task()["remarks"][-1] == "3 of 5 clients take part in this run; missing: 3, 4"
 

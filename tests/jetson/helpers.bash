@@ -45,6 +45,8 @@ setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root
     esac'
     command_ systemctl 'case $1 in
         cat) true ;;
+        get-default) cat "$BOARD/target" 2> /dev/null || echo graphical.target ;;
+        set-default) echo "systemctl $*" >> "$BOARD/calls"; echo "$2" > "$BOARD/target" ;;
         is-enabled) [[ -e $BOARD/zram ]] ;;
         enable) echo "systemctl $*" >> "$BOARD/calls"; touch "$BOARD/zram" ;;
         disable) echo "systemctl $*" >> "$BOARD/calls"; rm "$BOARD/zram" ;;

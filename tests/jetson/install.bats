@@ -306,3 +306,13 @@ PYTHON
         says 'power mode: it is still 1; restart the board'
     done
 }
+
+@test "the desktop is off from the next start, and on again without fedpfl" {
+    for _ in 1 2; do
+        install_fedpfl --headless
+        status_is 0
+    done
+    says 'everything is there already'
+    uninstall_fedpfl
+    [[ $(calls | grep set-default) == $'systemctl set-default multi-user.target\nsystemctl set-default graphical.target' ]]
+}

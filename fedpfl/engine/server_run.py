@@ -48,7 +48,7 @@ class Beginning:
         """Record the task of a new run."""
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        known = {"names": agreed.names, "models": agreed.models}
+        known = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
         remarks = [*_remarks(config, agreed, transport.real), *remarks]
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
@@ -60,6 +60,12 @@ class Beginning:
 
     def prepare(self, loop: RoundLoop) -> None:
         """Give the loop the state from which the first round starts; it has that of round 1."""
+
+
+def _changed(config: Config) -> list[str]:
+    """Return the settings that are not those of a run of which only the method is given."""
+    defaults = Config.parse({"method": config.run.method}).flat()
+    return [key for key, value in config.flat().items() if key == "method" or value != defaults.get(key)]
 
 
 class Recorder(Listener):

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from ...core.settings import keys, parse
-from ...data.settings import DataSettings
 from ...results.run_folder import RunFolder
+from ...results.same_clients import OTHER_CLIENTS, clients_key
 from ...results.tables import Cell, Spread, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
 from .repetitions import RunGroup, grouped, require
 
 BASELINES = ("local", "fedavg")
-# Where the data lie, and what is known as the number of clients however it was given.
-ELSEWHERE = ("data-dir", "num-clients")
 
 
 @analysis("per-client", "Each client's accuracy; who loses against local training or FedAvg (FedFac, figure 8)")
 def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Show every client's accuracy at the last test, and compare it with the same client's under a baseline.
 
-    Clients are the same where data, division, number of clients and seed are. A group is compared with a baseline over
-    the seeds that both have.
+    Runs whose clients are not the same have tables of their own. A group is compared with a baseline over the seeds
+    that both have.
     """
     groups = grouped(runs)
-    columns = {name: each for group in groups for name, each in _columns(group).items()}
-    require(columns, "a test of its clients", "every run tests all clients after its last round")
-    clients = sorted({client for each in columns.values() for client in each}, key=int)
-    names = runs[0].task().get("client_names")
-    rows: list[list[Cell]] = [
-        [int(client), *([names[int(client)]] if names else []), *(each.get(client) for each in columns.values())]
-        for client in clients
-    ]
-    heads = ["client", *["name"] * bool(names), *columns]
-    result = Result([Table("Accuracy of each client in percent", heads, rows)])
+    known: dict[str, dict[str, dict[str, Cell]]] = {}
+    names: dict[str, Sequence[str]] = {}
+    for group in groups:
+        for label, run, each in _columns(group):
+            key = clients_key(run.task(), run.config())
+            known.setdefault(key, {})[label] = each
+            names.setdefault(key, run.task().get("client_names", ()))
+    require(known, "a test of its clients", "every run tests all clients after its last round")
+    result = Result([_table(columns, names[key], len(known) > 1) for key, columns in known.items()])
     of_groups = {group.label: [a for run in group.runs for a in _percent(run).values()] for group in groups}
     some = {label: values for label, values in of_groups.items() if values}
     shown = dict(sorted(some.items(), key=lambda item: statistics.median(item[1])))  # as in the paper's figure
@@ -61,40 +57,43 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return result
 
 
-def _columns(group: RunGroup) -> dict[str, dict[str, Cell]]:
-    """Return the clients' accuracies in percent over seeds that have the same clients, or else of each seed."""
+def _table(columns: Mapping[str, Mapping[str, Cell]], names: Sequence[str], others: bool) -> Table:
+    """Return the accuracies of the runs that have the same clients; ``others``: there are runs with other ones."""
+    clients = sorted({client for each in columns.values() for client in each}, key=int)
+    rows: list[list[Cell]] = [
+        [int(client), *([names[int(client)]] if names else []), *(each.get(client) for each in columns.values())]
+        for client in clients
+    ]
+    title = "Accuracy of each client in percent" + (f": {', '.join(columns)}" if others else "")
+    note = f"A client of another table is somebody else: {OTHER_CLIENTS}." if others else ""
+    return Table(title, ["client", *["name"] * bool(names), *columns], rows, note=note)
+
+
+def _columns(group: RunGroup) -> Iterator[tuple[str, RunFolder, dict[str, Cell]]]:
+    """Yield label, a run and the clients' accuracies in percent, over seeds that have the same clients, or of each."""
     tested = {run: each for run in group.runs if (each := _percent(run))}
-    if len(tested) > 1 and all(map(has_same_clients, tested)):
+    if len({clients_key(run.task(), run.config()) for run in tested}) == 1 < len(tested):
         clients = {client for each in tested.values() for client in each}
         of = {client: [each[client] for each in tested.values() if client in each] for client in clients}
-        return {group.label: {client: Spread.of(values) for client, values in of.items()}}
-    several = len(group.runs) > 1
-    return {
-        f"{group.label}, seed {run.config()['seed']}" if several else group.label: {**each}
-        for run, each in tested.items()
-    }
+        yield group.label, next(iter(tested)), {client: Spread.of(values) for client, values in of.items()}
+        return
+    for run, each in tested.items():
+        label = f"{group.label}, seed {run.config()['seed']}" if len(group.runs) > 1 else group.label
+        yield label, run, {**each}
 
 
 def _pairs(group: RunGroup, baseline: RunGroup) -> list[tuple[float, float]]:
     """Return (own, baseline's) accuracy in percent of every client that both have, seed by seed."""
-    known = {division(run, baseline.clients): _percent(run) for run in baseline.runs}
+    known = {_place(run): _percent(run) for run in baseline.runs}
     pairs = []
     for run in group.runs:
-        other = known.get(division(run, group.clients), {})
+        other = known.get(_place(run), {})
         pairs += [(own, other[client]) for client, own in _percent(run).items() if client in other]
     return pairs
 
 
-def division(run: RunFolder, clients: int) -> tuple[object, ...]:
-    """Return all that the division of the data follows from: clients, seed, settings."""
-    config = run.config()
-    return (clients, config["seed"], *(config.get(key) for key in keys(DataSettings) if key not in ELSEWHERE))
-
-
-def has_same_clients(run: RunFolder) -> bool:
-    """Return whether runs with other seeds have the same clients."""
-    data = parse(DataSettings, run.config())
-    return bool(data.partition_seed or data.division_file or data.partitioner == "natural")
+def _place(run: RunFolder) -> tuple[object, str]:
+    return run.config()["seed"], clients_key(run.task(), run.config())
 
 
 def _percent(run: RunFolder) -> dict[str, float]:

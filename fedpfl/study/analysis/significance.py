@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from ...core.metrics import ACCURACY, LOSS, each_of, is_share, lower_is_better
 from ...results.run_folder import RunFolder
+from ...results.same_clients import clients_key, data_key, has_same_clients
 from ...results.tables import Cell, Table
-from .losing_clients import division, has_same_clients
 from .registry import NoOptions, Result, analysis
 from .repetitions import RunGroup, grouped, require
 
@@ -119,19 +119,18 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
         history = run.history()
         line = history.best_validated() if validated else None
         each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
-        if has_same_clients(run):
+        if has_same_clients(run.config()):
             seed = run.config()["seed"]
             found |= {OfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}
         else:
-            of_seed = division(run, run.described()["clients"])
+            of_seed = clients_key(run.described(), run.config())
             found |= {(of_seed, client): factor * accuracy for client, accuracy in each.items()}
     return found
 
 
 def _data(group: RunGroup) -> object:
     """Return all that the data of runs follow from, seeds excepted."""
-    clients, _, *settings = division(group.runs[0], group.clients)
-    return (clients, *settings)
+    return data_key(group.runs[0].task(), group.runs[0].config())
 
 
 def compared(kinds: Mapping[str, Accuracies], base: str = "", in_advance: bool = True) -> list[Pair]:

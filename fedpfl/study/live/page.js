@@ -1,7 +1,7 @@
 // The live page: asks its server every two seconds and shows what is new. Texts are only ever set as text.
 "use strict";
 
-const POLL = 2000, LAST_ROUNDS = 10, MAX_COLUMNS = 4000, MAX_CLASSES = 6, SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+const POLL = 2000, LAST_ROUNDS = 10, MAX_COLUMNS = 4000, MAX_CLASSES = 6, PACE = 10, MAX_FAILURES = 200, SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const LISTS = ["rounds", "personalised", "worst", "global", "loss", "up", "down", "seconds", "each", "trained"];
 const ACCURACIES = { personalised: ["personalised", "--first"], worst: ["worst tenth", "--second"], global: ["global", "--third"] };
 const $ = id => document.getElementById(id);
@@ -43,6 +43,11 @@ const last = list => list.findLast(known);
 function ago(seconds) {
   if (seconds < 100) return seconds.toFixed(0) + " s ago";
   return seconds < 6000 ? (seconds / 60).toFixed(0) + " min ago" : (seconds / 3600).toFixed(1) + " h ago";
+}
+
+function span(seconds) {
+  if (seconds < 100) return seconds.toFixed(0) + " s";
+  return seconds < 6000 ? (seconds / 60).toFixed(0) + " min" : (seconds / 3600).toFixed(1) + " h";
 }
 
 // -- tables: cells are changed where they are, so that focus and selection stay ----------------------------------------
@@ -115,8 +120,11 @@ function draw() {
   $("run-name").textContent = run.name;
   $("run-state").textContent = `${run.state}, round ${last(run.rounds) || 0} of ${total}: ${settings.method} on ` +
     `${settings.dataset}, model ${settings.model}, ${known(run.about.clients) ? run.about.clients : "?"} clients, seed ` +
-    settings.seed + (run.error ? `. ${run.error}` : "");
+    settings.seed;
   $("run-state").className = run.state === "failed" ? "bad" : "";
+  $("reason").textContent = run.error || "";
+  $("reason").hidden = !run.error;
+  drawProgress(run, total);
   $("remarks").replaceChildren(...run.about.remarks.map(remark => {
     const item = document.createElement("li");
     item.textContent = remark;
@@ -127,7 +135,49 @@ function draw() {
   drawDivision(run.about);
   drawClients(run, other);
   drawRounds(run);
+  drawFailures(run);
+  drawDownloads(run);
   drawSettings(run, other);
+}
+
+// How far a run is, and how long the rest takes at the pace of its last rounds.
+function drawProgress(run, total) {
+  const done = last(run.rounds) || 0, taken = run.seconds.filter(known), recent = taken.slice(-PACE);
+  $("progress").hidden = !done || !total;
+  if ($("progress").hidden) return;
+  Object.assign($("done"), { max: total, value: done });
+  const sum = taken.reduce((so, value) => so + value, 0), pace = recent.reduce((so, value) => so + value, 0) / recent.length;
+  const rest = run.state === "running" && recent.length ? `, about ${span(pace * (total - done))} left` : "";
+  $("left").textContent = `${done} of ${total} rounds in ${span(sum)}${rest}`;
+}
+
+function drawFailures(run) {
+  $("failures").hidden = !run.failed.length;
+  const rows = run.failed.slice(-MAX_FAILURES).reverse();
+  fill("failed", rows.map(([round, client, reason]) => [round, nameOf(run.about, client), reason]), [0]);
+}
+
+function csv(rows) {
+  const cell = value => /[",\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? "");
+  return rows.map(row => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+// Files are part of their links: a page that may load nothing cannot ask for them.
+function drawDownloads(run) {
+  const curves = ["personalised", "worst", "global", "loss", "up", "down", "seconds"];
+  const rounds = [["round", ...curves], ...run.rounds.map((round, at) => [round, ...curves.map(curve => run[curve][at])])];
+  const clients = [["round", "client", "accuracy"], ...tested(run).flatMap(at => run.each[at].map((value, client) => [run.rounds[at], nameOf(run.about, client), value]))];
+  for (const [id, rows, what] of [["csv", rounds, "rounds"], ["clients-csv", clients, "clients"]]) {
+    $(id).href = "data:text/csv;charset=utf-8," + encodeURIComponent(csv(rows));
+    $(id).download = `${run.name}-${what}.csv`;
+  }
+}
+
+function savePicture(id) {
+  const link = document.createElement("a");
+  link.href = $(id).querySelector("canvas").toDataURL("image/png");
+  link.download = `${shown.chosen.name}-${id}.png`;
+  link.click();
 }
 
 function drawPlots(run, other) {
@@ -189,6 +239,7 @@ function drawMatrix(run) {
   paint(canvas, columns.map(at => run.each[at]), clients, least, most);
   $("least").textContent = percent(least);
   $("most").textContent = percent(most);
+  $("axes").textContent = `Clients 0 to ${clients - 1} from top to bottom; rounds ${run.rounds[columns[0]]} to ${run.rounds[columns.at(-1)]} from left to right.`;
   showCell();
 }
 
@@ -209,12 +260,14 @@ function paint(canvas, columns, rows, least, most) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-function drawDivision({ counts }) {
+function drawDivision({ counts, classes }) {
   $("division").closest("figure").hidden = !counts.length;
   if (!counts.length) return;
   const most = counts.reduce((so, row) => Math.max(so, ...row), 0);
   paint($("division"), counts[0].map((_, at) => counts.map(row => row[at])), counts.length, 0, most);
   $("largest").textContent = `${most} samples`;
+  const name = at => classes[at] ?? at;
+  $("class-axis").textContent = `Clients 0 to ${counts.length - 1} from top to bottom; classes ${name(0)} to ${name(counts[0].length - 1)} from left to right.`;
 }
 
 // A client's classes in words, the largest first.
@@ -245,19 +298,20 @@ function showCell() {
 }
 
 function drawClients(run, other) {
-  const now = lastTest(run), then = lastTest(other), samples = run.about.samples;
-  const best = [], trained = [], failures = [];
+  // Another run's clients are compared one by one only where they are the same people with the same samples.
+  const same = other && other.about && run.about.same && run.about.same === other.about.same;
+  const now = lastTest(run), then = same ? lastTest(other) : [], samples = run.about.samples;
+  const best = [], trained = [];
   for (const each of run.each) each.forEach((value, client) => { if (known(value)) best[client] = Math.max(best[client] ?? 0, value); });
   for (const round of run.trained) for (const client of round) trained[client] = (trained[client] || 0) + 1;
-  for (const [round, client, reason] of run.failed) failures[client] = `round ${round}: ${reason}`;
-  const clients = Math.max(samples.length, now.length, trained.length, failures.length);
+  const clients = Math.max(samples.length, now.length, trained.length);
   const gains = [], rows = [];
   for (let client = 0; client < clients; client++) {
     const gain = known(now[client]) && known(then[client]) ? now[client] - then[client] : null;
     if (known(gain)) gains.push(gain);
     const [train, test] = samples[client] || [null, null];
     const values = [client, train, test, null, now[client], gain];
-    const cells = [nameOf(run.about, client), train ?? "–", test ?? "–", classesOf(run.about, client), percent(now[client]), points(gain), percent(best[client]), trained[client] || 0, failures[client] || ""];
+    const cells = [nameOf(run.about, client), train ?? "–", test ?? "–", classesOf(run.about, client), percent(now[client]), points(gain), percent(best[client]), trained[client] || 0];
     rows.push(Object.assign(cells, { values }));
   }
   const by = Number($("order").value);
@@ -269,7 +323,7 @@ function drawClients(run, other) {
   const mean = gains.reduce((sum, gain) => sum + gain, 0) / gains.length;
   $("verdict").textContent = gains.length
     ? `At the last test of each run ${better} of ${gains.length} clients are better than in ${other.name}, ${worse} are worse, ${gains.length - better - worse} are equal; the mean differs by ${points(mean)} points.`
-    : "";
+    : other && other.about && !same ? `${other.name} divides the data differently or has other data: its clients are not the ones of this run, and none is compared with another.` : "";
 }
 
 function drawRounds(run) {
@@ -286,17 +340,23 @@ function drawSettings(run, other) {
   const mine = run.about.settings, theirs = other && other.about ? other.about.settings : null;
   const keys = [...new Set([...Object.keys(mine), ...Object.keys(theirs || {})])];
   const differ = key => theirs && mine[key] !== theirs[key];
-  keys.sort((a, b) => Number(Boolean(differ(b))) - Number(Boolean(differ(a))));
+  // Where two runs differ comes first, then what is not the default.
+  const changed = new Set(run.about.changed), rank = key => 2 * Boolean(differ(key)) + changed.has(key);
+  keys.sort((a, b) => rank(b) - rank(a));
   fill("settings", keys.map(key => {
-    const cells = [key, String(mine[key] ?? "–"), theirs ? String(theirs[key] ?? "–") + (differ(key) ? " (differs)" : "") : "–"];
+    const cells = [key, String(mine[key] ?? "–") + (changed.has(key) ? "" : " (default)"), theirs ? String(theirs[key] ?? "–") + (differ(key) ? " (differs)" : "") : "–"];
     return Object.assign(cells, { bad: differ(key) });
   }), []);
 }
 
 function drawRuns() {
   const name = address().get("run"), other = address().get("with");
-  fill("runs", shown.runs.map(run => Object.assign([
-    { text: run.name, href: addressOf(run.name), current: run.name === name }, run.state + (run.error ? `: ${run.error}` : ""),
+  const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean), by = $("sort").value;
+  const fits = run => words.every(word => Object.values(run).some(value => String(value).toLowerCase().includes(word)));
+  const listed = shown.runs.filter(fits);
+  if (by) listed.sort((a, b) => typeof (a[by] ?? b[by]) === "number" ? (b[by] ?? -1) - (a[by] ?? -1) : String(a[by] ?? "").localeCompare(String(b[by] ?? "")));
+  fill("runs", listed.map(run => Object.assign([
+    { text: run.name, href: addressOf(run.name), current: run.name === name }, run.state,
     run.round === undefined ? "–" : `${run.round} of ${run["num-server-rounds"]}`, percent(run.personalised),
     run.method ?? "–", run.dataset ?? "–", run.model ?? "–", run.seed ?? "–",
   ], { bad: run.state === "failed" || run.state === "unreadable" })), [2, 3]);
@@ -388,6 +448,9 @@ new ResizeObserver(() => {
 }).observe($("accuracy"));
 $("other").addEventListener("change", () => { location.hash = addressOf(shown.chosen.name, $("other").value); });
 $("order").addEventListener("change", draw);
+$("filter").addEventListener("input", drawRuns);
+$("sort").addEventListener("change", drawRuns);
+for (const button of document.querySelectorAll("button[data-picture]")) button.addEventListener("click", () => savePicture(button.dataset.picture));
 $("device").addEventListener("change", drawLog);
 $("matrix").addEventListener("pointermove", event => {
   const box = $("matrix").getBoundingClientRect(), { width, height } = $("matrix");

@@ -17,6 +17,7 @@ from ...core.files import open_regular, read_regular
 from ...core.stored import from_json_line, read_toml
 from ...results.history import WORST_TENTH, History
 from ...results.latest import Version, last_lines
+from ...results.same_clients import clients_key
 
 # The newest ones are listed.
 MAX_RUNS = 500
@@ -37,7 +38,7 @@ _SINCE = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 # Of a task, what the page has lists of.
 _LISTS = {
     "samples": "samples", "names": "client_names", "counts": "class_counts", "classes": "class_names",
-    "remarks": "remarks",
+    "remarks": "remarks", "changed": "changed",
 }  # fmt: skip
 _T = TypeVar("_T")
 # What a file raises whose values are of other types than they were written with.
@@ -202,7 +203,11 @@ def _about(folder: Path) -> dict[str, Any]:
     # Clients that number their classes themselves have other names for them.
     own = "classes_of_clients" in task or settings.get("permute-labels")
     lists = {name: _list(task, key) for name, key in _LISTS.items()}
-    about = {"settings": settings, "clients": task.get("clients"), **lists, **({"classes": []} if own else {})}
+    same = clients_key(task, settings) if "clients" in task else ""
+    about = {
+        "settings": settings, "clients": task.get("clients"), "same": same, **lists,
+        **({"classes": []} if own else {}),
+    }  # fmt: skip
     json.dumps(about, allow_nan=False)
     return about
 
@@ -211,7 +216,7 @@ def _list(task: Mapping[str, Any], key: str) -> list[Any]:
     found = task.get(key, [])
     if not isinstance(found, list):
         raise TypeError(f"{key} is no list")
-    return found if key in ("class_names", "remarks") else found[:MAX_CLIENTS]
+    return found if key in ("class_names", "remarks", "changed") else found[:MAX_CLIENTS]
 
 
 def _count(value: Any) -> int:

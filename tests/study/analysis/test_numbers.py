@@ -86,9 +86,14 @@ def test_who_loses_against_training_alone(make_run, tested):
         make_run("feddecomp", [tested(0.0, 0.0, 0.0, 0.0)], seed=2),  # Local has no such division
     ]
     result = ANALYSES["per-client"].make(runs)
-    assert result.tables[0].columns == ["client", "local", "feddecomp, seed 1", "feddecomp, seed 2"]
-    assert rows(result)[0] == [0, *(pytest.approx(a) for a in (50, 70, 0))]
-    ((label, against, *counts, worst, mean),) = rows(result, 1)
+    same, others, _ = result.tables
+    assert same.columns == ["client", "local", "feddecomp, seed 1"] and others.columns == [
+        "client",
+        "feddecomp, seed 2",
+    ]
+    assert "their clients are not the same" in same.note
+    assert rows(result)[0] == [0, *(pytest.approx(a) for a in (50, 70))]
+    ((label, against, *counts, worst, mean),) = rows(result, 2)
     assert (label, against, *counts) == ("feddecomp", "local", 4, 2, 1, 1)  # clients; gain, tie, lose
     assert (worst, mean) == pytest.approx((-10, 5))
     distributions, points = result.figures
@@ -121,7 +126,10 @@ def test_a_setting_younger_than_a_run_counts_as_its_default(make_run, tested):
 
 def test_clients_of_another_division_are_not_compared(make_run, tested):
     runs = [make_run("local", [tested(0.5, 0.6)]), make_run("fedper", [tested(0.1, 0.1)], dirichlet_alpha=0.9)]
-    assert len(ANALYSES["per-client"].make(runs).tables) == 1
+    assert [table.columns for table in ANALYSES["per-client"].make(runs).tables] == [
+        ["client", "local"],
+        ["client", "fedper"],
+    ]
 
 
 def test_training_time_leaves_out_the_first_round(make_run):

@@ -42,9 +42,9 @@ def shows(browser, selector, words):
 
 
 def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path):
-    other = make_run(tmp_path, "other", rounds=4, seed=2)
+    other = make_run(tmp_path, "other", rounds=4, seed=2, about={"division": 7})
     (other / "summary.md").touch()
-    folder = make_run(tmp_path, "one")
+    folder = make_run(tmp_path, "one", about={"division": 7})
     with served(tmp_path) as page, locked(folder / ".lock") as lock:
         assert browser.open(page.address("one")) == []
         shows(browser, "#status", "one is running.")
@@ -61,7 +61,12 @@ def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path):
         assert text(browser, "#t-moved") == "Last: moved 6.0 MB"
         rows = browser.evaluate("[...document.querySelectorAll('#clients tbody tr')].map(row => row.textContent)")
         assert rows[0] == "0" + "10" + "4" + "0: 10" + "1.4 %" + "–" + "1.4 %" + "2"
-        assert rows[1] == "1" + "20" + "4" + "0: 19, 1: 1" + "–" + "–" + "3.8 %" + "1" + "round 2: out of memory"
+        assert rows[1] == "1" + "20" + "4" + "0: 19, 1: 1" + "–" + "–" + "3.8 %" + "1"
+        assert text(browser, "#failed tbody tr") == "2" + "1" + "out of memory"
+        assert text(browser, "#left") == "2 of 5 rounds in 2 s, about 2 s left"
+        assert browser.evaluate("decodeURIComponent(document.getElementById('csv').href)").endswith(
+            "2,0.045,0.014,0.5,0.5,1000000,2000000,0.75\n"
+        )
         assert browser.evaluate("[division.width, division.height, largest.textContent]") == [2, 3, "28 samples"]
         assert browser.evaluate("[matrix.width, matrix.height]") == [2, 3]
         assert browser.evaluate("document.querySelectorAll('.plot canvas').length") == 4
@@ -70,7 +75,7 @@ def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path):
         shows(browser, "#verdict", "0 of 2 clients are better than in other, 2 are worse, 0 are equal")
         assert "other" in browser.evaluate("location.hash")
         differing = browser.evaluate("[...document.querySelectorAll('#settings tr.bad')].map(row => row.textContent)")
-        assert differing == ["seed12 (differs)"]
+        assert differing == ["seed1 (default)2 (differs)"]
 
         (folder / "summary.md").touch()
         lock.close()
@@ -78,6 +83,21 @@ def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path):
         shows(browser, "#runs a[aria-current]", "one")
         assert browser.troubles() == []
     shows(browser, "#status", "The page's server has ended")
+
+
+def test_clients_of_other_data_are_not_compared(browser, tmp_path):
+    make_run(tmp_path, "other", rounds=2, seed=2, about={"division": 8})
+    make_run(tmp_path, "one", rounds=2, about={"division": 7})
+    with served(tmp_path) as page:
+        browser.open(page.address("one") + "&with=other")
+        shows(browser, "#verdict", "its clients are not the ones of this run")
+        gains = browser.evaluate(
+            "[...document.querySelectorAll('#clients tbody tr')].map(row => row.cells[5].textContent)"
+        )
+        assert gains == ["–"] * 3
+        browser.evaluate("filter.value = 'fedavg other'; filter.dispatchEvent(new Event('input'))")
+        names = "[...document.querySelectorAll('#runs tbody th')].map(cell => cell.textContent)"
+        assert browser.evaluate(names) == ["other"]
 
 
 def test_without_the_token_the_page_says_what_to_do(browser, tmp_path):
@@ -174,8 +194,8 @@ def test_everything_has_a_name_and_can_be_reached(browser, tmp_path):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_keeps_the_rules_of_accessibility_and_contrast(browser, tmp_path, dark):
-    make_run(tmp_path, "other", rounds=2, seed=2)
-    folder = make_run(tmp_path, "one", rounds=2)
+    make_run(tmp_path, "other", rounds=2, seed=2, about={"division": 7})
+    folder = make_run(tmp_path, "one", rounds=2, about={"division": 7})
     add_round(folder, 3, failed={1: "out of memory"})
     with served(tmp_path) as page:
         browser.open(page.address("one") + "&with=other", dark=dark)

@@ -461,15 +461,13 @@ def ranks(table: Sequence[Sequence[str]]) -> dict[str, float]:
 
 # After the method: mean, difference to Local, and worst tenth.
 ACCURACIES = 4
-# Columns of the leaderboard that nobody needs: times of a busy machine, and each row's learning rate.
-NOT_SHOWN = ("s", "chosen")
 MARKS = {"higher": " ▲", "lower": " ▼"}
 
 
 @table
 def ranking(records: Path, words: Sequence[str]) -> str:
     """Return the leaderboard: each method's mean on each data set, best mean rank first, and which runs failed."""
-    found = leaderboard(records)
+    found, work = leaderboard(records), one("grids/methods-work-small", records)["values"]["detail:gradients"]
     methods = {label: row.settings["method"] for label, row in load(LEADERBOARD).rows.items()}
     means: dict[str, dict[str, str]] = {}
     for column, of in found.items():
@@ -480,33 +478,62 @@ def ranking(records: Path, words: Sequence[str]) -> str:
     against = {column: against_local(of["remarks"]) for column, of in found.items()}
     head, *rows = list(found.values())[-1]["table"]
     sent = {row[0]: float(_mean(row[head.index("MB")])) for row in rows}
-    lines = [
-        [
-            f"[{label}](../methods/{methods[label]}.md)", f"{rank:.1f}",
-            *(f"{means[label].get(column, '–')}{MARKS.get(against[column].get(label, ''), '')}" for column in found),
-            f"{sent[label] / sent['FedAvg']:.2g}",
-        ]
-        for label, rank in sorted(mean_rank.items(), key=lambda of: of[1])
-    ]  # fmt: skip
+    seconds = {row[0]: float(_mean(row[head.index("s")])) for row in rows}
+    costs = {label: _first(of) for label, of in work.items()}, seconds, sent
+    at_edge = {column: edges(column, of["table"]) for column, of in found.items()}
+
+    def cell(label: str, column: str) -> str:
+        marks = MARKS.get(against[column].get(label, ""), "") + " †" * (label in at_edge[column])
+        return f"{means[label].get(column, '–')}{marks}"
+
+    lines = []
+    for label, rank in sorted(mean_rank.items(), key=lambda of: of[1]):
+        among = [places[column][label] for column in means[label]]
+        lines.append([
+            f"[{label}](../methods/{methods[label]}.md)", f"{rank:.1f}", f"{min(among):.0f} to {max(among):.0f}",
+            *(cell(label, column) for column in found), *(f"{of[label] / of['FedAvg']:.2g}" for of in costs),
+        ])  # fmt: skip
     failed = [
         f"{column}: {'; '.join(named)}" for column, of in found.items()
         if (named := [remark.split(": ")[1].replace(f", {column}", "") for remark in of["remarks"]
                       if remark.startswith("Failed: ")])
     ]  # fmt: skip
-    said = ["Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local."]
+    said = [
+        "Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local. "
+        "†: the rate chosen is the largest or the smallest of those tried, so another might be better. *Gradients*, "
+        "*seconds* and *traffic*: a client's in a round, of training on a busy machine, and both ways, relative to "
+        "FedAvg's; the last two on CIFAR-10."
+    ]
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
     pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in found]
-    return "\n\n".join([
-        markdown(["method", "mean rank", *found, "traffic"], lines), *(wrapped(text, "") for text in said), *pictures,
-    ])  # fmt: skip
+    heads = ["method", "mean rank", "ranks", *found, "gradients", "seconds", "traffic"]
+    return "\n\n".join([markdown(heads, lines), *(wrapped(text, "") for text in said), *pictures])
 
 
 @table
 def column(records: Path, words: Sequence[str]) -> str:
     """Return all numbers of a column of the leaderboard: ``COLUMN``."""
-    found = leaderboard(records)[words[0]]["table"]
-    kept = [at for at, head in enumerate(found[0]) if head not in NOT_SHOWN]
-    return markdown(["method", *(found[0][at] for at in kept[1:])], [[line[at] for at in kept] for line in found[1:]])
+    head, *lines = leaderboard(records)[words[0]]["table"]
+    return markdown(["method", *head[1:]], lines)
+
+
+def edges(column: str, table: Sequence[Sequence[str]]) -> set[str]:
+    """Return the rows of a column of the leaderboard whose chosen value is the first or last of those tried."""
+    experiment, head = load(LEADERBOARD), table[0]
+    if "chosen" not in head:
+        return set()
+    found = set()
+    for row in table[1:]:
+        key, _, value = row[head.index("chosen")].partition(" ")
+        places = experiment.choose, experiment.columns[column].choose, experiment.rows[row[0]].choose
+        tried = next(of[key] for of in reversed(places) if of and key in of)
+        if float(value) in (min(tried), max(tried)):
+            found.add(row[0])
+    return found
+
+
+def _first(cells: Mapping[str, Sequence[float]]) -> float:
+    return next(iter(cells.values()))[0]
 
 
 def against_local(remarks: Sequence[str]) -> dict[str, str]:

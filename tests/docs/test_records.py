@@ -310,21 +310,27 @@ def test_the_leaderboard(tmp_path):
     }
     for number, (name, (values, said)) in enumerate(made.items()):
         rows = sorted(zip(("FedAvg", "Local", "FedPer"), values, strict=True), key=lambda of: of[1], reverse=True)
-        table = [["", "mean", "MB", "s"], *([label, value, f"{4 - number}.0 ± 0.1", "1"] for label, value in rows)]
+        rates = {"Local": "0.03", "FedPer": "0.01", "FedAvg": "0.03"}
+        table = [["", "mean", "MB", "s", "chosen"],
+                 *([label, value, f"{4 - number}.0 ± 0.1", "1 ± 0", f"learning-rate {rates[label]}"]
+                   for label, value in rows)]  # fmt: skip
         found = {"command": f"{command} '{name}'", "table": table, "remarks": said, **about}
         records.write(f"leaderboard/{number}", found, tmp_path)
+    gradients = {"FedAvg": {"two epochs": [2.0]}, "Local": {"two epochs": [2.0]}, "FedPer": {"two epochs": [7.0]}}
+    records.write("grids/methods-work-small", {"values": {"detail:gradients": gradients}}, tmp_path)
     text = records.ranking(tmp_path, [])
     assert text.splitlines()[:5] == [
-        "| method | mean rank | HAR by person | CIFAR-10, Dir(0.5) | traffic |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        "| [FedPer](../methods/fedper.md) | 1.5 | 85.0 ▼ | 60.0 ▲ | 1 |",
-        "| [FedAvg](../methods/fedavg.md) | 2.0 | 90.0 ± 1.0 | 40.0 | 1 |",
-        "| [Local](../methods/local.md) | 2.5 | 80.0 | 50.0 ▲ | 1 |",
+        "| method | mean rank | ranks | HAR by person | CIFAR-10, Dir(0.5) | gradients | seconds | traffic |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| [FedPer](../methods/fedper.md) | 1.5 | 1 to 2 | 85.0 ▼ | 60.0 ▲ † | 3.5 | 1 | 1 |",
+        "| [FedAvg](../methods/fedavg.md) | 2.0 | 1 to 3 | 90.0 ± 1.0 † | 40.0 | 1 | 1 | 1 |",
+        "| [Local](../methods/local.md) | 2.5 | 2 to 3 | 80.0 † | 50.0 ▲ | 1 | 1 | 1 |",
     ]
     assert "\nDiverged, or ended by `update-norm-limit`: HAR by person: Local, seed 2.\n" in text
     assert "(leaderboard-har-by-person.svg)" in text
     assert records.column(tmp_path, ["HAR by person"]).splitlines()[2:4] == [
-        "| FedAvg | 90.0 ± 1.0 | 4.0 ± 0.1 |", "| FedPer | 85.0 | 4.0 ± 0.1 |",
+        "| FedAvg | 90.0 ± 1.0 | 4.0 ± 0.1 | 1 ± 0 | learning-rate 0.03 |",
+        "| FedPer | 85.0 | 4.0 ± 0.1 | 1 ± 0 | learning-rate 0.01 |",
     ]  # fmt: skip
     path, drawn = records.picture("HAR by person", records.leaderboard(tmp_path)["HAR by person"])
     assert path.name == "leaderboard-har-by-person.svg"

@@ -25,13 +25,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
+from importlib import metadata
+from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any, Self
 
 from ..core.errors import FedpflError
 from ..core.stored import to_toml
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
-from ..version import __version__
+from ..version import FLOWER_OF_TESTBEDS, __version__
 from . import run_guard
 
 SUPERLINK = "Flower's SuperLink"
@@ -63,6 +65,15 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
 
 
+def warn_untested() -> None:
+    """Warn of a Flower with which what stands here was not compared."""
+    version = metadata.version("flwr")
+    first, beyond = FLOWER_OF_TESTBEDS
+    if not first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < beyond:
+        words = "fedpfl: Flower %s: testbeds were tested with Flower from %d.%d to below %d.%d"
+        getLogger("flwr").log(WARNING, words, version, *first, *beyond)
+
+
 class SuperLink:
     """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
 
@@ -83,6 +94,7 @@ class SuperLink:
 
     def __enter__(self) -> Self:
         """Begin to start it; :meth:`submit` waits until it answers."""
+        warn_untested()
         # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
         # ends.
         self._guard = subprocess.Popen(

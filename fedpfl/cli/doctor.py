@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from ..version import FLOWER
+from ..version import FLOWER, FLOWER_OF_TESTBEDS
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 from .program import app
 
@@ -133,9 +133,13 @@ def _flower() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         return Finding("flower", PROBLEM, f"not installed; pip install '{FLOWER}'")
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    first, beyond = (tuple(map(int, bound.split("."))) for bound in re.findall(r"\d+\.\d+", FLOWER))
-    if not first <= number < beyond:
+    if number < tuple(map(int, FLOWER.rpartition("=")[2].split("."))):
         return Finding("flower", PROBLEM, f"Flower {version}; pip install '{FLOWER}'")
+    first, beyond = FLOWER_OF_TESTBEDS
+    if not first <= number < beyond:
+        tested = f"from {first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
+        words = f"Flower {version}: `fedpfl up` and the bridge were tested with Flower {tested}"
+        return Finding("flower", WARNING, words)
     return Finding("flower", OK, f"Flower {version}")
 
 

@@ -25,6 +25,8 @@ from ..core.settings import Value
 
 MAGIC = b"fedpfl1\n"
 # What all versions begin with; lengths follow in each.
+# What a worker says that has other code than the app, and by which a server knows it.
+OTHER_CODE = "runs other code"
 FAMILY = b"fedpfl"
 MAX_HEADER_BYTES = 4_000_000
 MAX_ARRAYS_BYTES = 2**30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import multiprocessing
 import pickle
@@ -268,6 +267,8 @@ def same_arrays(messages: Sequence[Payload]) -> bool:
 def enlarge(end: Connection) -> None:
     """Ask the system for a pipe that holds a model of some size."""
     if sys.platform == "linux":
+        import fcntl
+
         with contextlib.suppress(OSError):  # the system's limit for this user is reached: it works as well, slower
             fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 

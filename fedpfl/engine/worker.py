@@ -12,7 +12,6 @@ import gc
 import io
 import logging
 import os
-import resource
 import signal
 import sys
 import threading
@@ -286,6 +285,8 @@ def _took_too_much(answer: Reply | Counted | Failed) -> bool:
 
 def _limit_memory(most: int) -> None:
     """Let this process take so many bytes besides those that it has."""
+    import resource
+
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     limit = pages * resource.getpagesize() + most
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

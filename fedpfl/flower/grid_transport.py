@@ -97,7 +97,8 @@ class FlowerTransport(Transport):
     def _place(self, node: int, answer: Payload) -> None:
         number, metrics = int(answer.config["client"]), answer.metrics
         client = Client(number, int(metrics["train-samples"]), int(metrics["test-samples"]))
-        self._clients[number] = Node(client, node, answer.config.get("in-turn") is True)
+        in_turn, mods = (answer.config.get(key) is True for key in ("in-turn", "mods"))
+        self._clients[number] = Node(client, node, in_turn, mods)
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Send Flower's messages; what devices lose is sent again."""
@@ -116,7 +117,7 @@ class FlowerTransport(Transport):
                 payload = replace(payload, config={**payload.config, **self._settings})
             node = self._clients[client]
             number = str(payload.config.get("round", ""))
-            if node.in_turn and fits_frame(payload):
+            if node.in_turn and not node.mods and fits_frame(payload):
                 return Message(to_framed_content(payload), node.id, request.kind, group_id=number)
             # The same arrays are one record: serialised once, held once.
             same = tuple(id(array) for array in payload.arrays.values())

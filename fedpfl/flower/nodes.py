@@ -7,13 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from logging import WARNING, getLogger
+from logging import INFO, WARNING, getLogger
 from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from ..bench.device.worker import OTHER_CODE
+from ..client.protocol import OTHER_CODE
 from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
 from ..core.payload import UNNUMBERED, Payload
@@ -32,6 +32,8 @@ GRACE_SECONDS = 5.0
 # How long nodes have to take their numbers, and a round waits for nodes that appeared during the run to tell which
 # clients they are; and how often these are asked.
 ASK_SECONDS, MAX_ASKS = 60.0, 3
+# How often the start tells whom it waits for.
+TOLD_EVERY = 10.0
 
 Answers = dict[int, Payload]
 
@@ -43,6 +45,7 @@ class Node:
     client: Client
     id: int  # Flower's
     in_turn: bool = False  # works on one message after the other, as a SuperNode does and a simulation does not
+    mods: bool = False  # has mods of the user's, which look at records
 
 
 class Nodes:
@@ -77,6 +80,7 @@ class Nodes:
         deadline = time.monotonic() + self._settings.node_timeout
         answers: Answers = {}
         expected, seen, changed = num_clients, set[int](), time.monotonic()
+        told = (0, 0, time.monotonic())
         over = False
         while not over:
             nodes = self._stable_nodes(deadline) or sorted(self._grid.get_node_ids())
@@ -88,6 +92,11 @@ class Nodes:
             answers.update(self._query([n for n in nodes if n not in answers and n not in self._left_out], deadline))
             expected = self._leave_out_mismatches(answers, num_clients) or expected
             over = time.monotonic() > deadline
+            if (now := (len(answers), expected)) != told[:2] or time.monotonic() - told[2] > TOLD_EVERY:
+                told = (*now, time.monotonic())
+                if len(answers) < (expected or len(seen)):
+                    words = "fedpfl: %d of %d clients are there; waiting up to %.0f s for the others (min-clients)"
+                    logger.log(INFO, words, len(answers), expected or len(seen), deadline - time.monotonic())
             if over:
                 for node in seen - answers.keys() - self._left_out.keys():
                     self._leave_out(node, f"no answer within node-timeout = {self._settings.node_timeout:g} s")

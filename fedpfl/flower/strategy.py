@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
@@ -559,9 +558,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
     def _caller(self) -> Strategy | None:
         """Return the wrapper whose hook has called this one's, such as one of Flower's for differential privacy."""
-        frame = sys._getframe(2)
+        frame: Any = inspect.currentframe()
         while frame is not None and frame.f_locals.get("self") is self:
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         found = None if frame is None else frame.f_locals.get("self")
         return found if isinstance(found, Strategy) and getattr(found, "strategy", None) is self else None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.errors import ConfigError
 from ..setup.reference import pyproject_block
-from ..version import FLOWER, __version__
+from ..version import SIMULATION, __version__
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 TEMPLATES, SUFFIX = Path(__file__).parent / "templates", ".template"
@@ -24,7 +24,7 @@ def files(kind: str, name: str) -> dict[str, str]:
     """Return the files of a new app or testbed, by name."""
     # The settings of the example's method stand in the block only when its file is there.
     block = pyproject_block(SETTINGS) if kind == APP else ""
-    filled = {"@NAME@": name, "@VERSION@": __version__, "@FLOWER@": FLOWER, "@SETTINGS@": block}
+    filled = {"@NAME@": name, "@VERSION@": __version__, "@FLOWER@": SIMULATION, "@SETTINGS@": block}
     found = {}
     for path in sorted((TEMPLATES / kind).iterdir()):
         text = path.read_text(encoding="utf-8")

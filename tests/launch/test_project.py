@@ -24,7 +24,7 @@ from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import APP, files, make
 from fedpfl.methods import discover
 from fedpfl.setup import reference
-from fedpfl.version import FLOWER
+from fedpfl.version import FLOWER, SIMULATION
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
@@ -44,7 +44,7 @@ def app(tmp_path, monkeypatch):
 
 def test_it_asks_for_the_flower_that_fedpfl_was_tested_with(app):
     ours, made = (tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, app))
-    assert made["dependencies"] == [FLOWER] and FLOWER in ours["dependencies"]
+    assert made["dependencies"] == [SIMULATION] and FLOWER in ours["dependencies"]
     assert made["requires-python"] == ours["requires-python"]
 
 

@@ -33,8 +33,6 @@ from ...version import __version__
 if TYPE_CHECKING:
     from ...client.answer import Handler
 
-# In a refusal, by which the server knows a bench that is being updated.
-OTHER_CODE = "runs other code"
 logger = logging.getLogger("fedpfl.bench.device.worker")
 
 # A ClientApp sends its request at once and reads the answer at once: one that does not has stopped.
@@ -97,7 +95,7 @@ def _require_same_code(header: protocol.Header) -> None:
     mine, theirs = code_hash.of_package(), header.get("code")
     if mine != theirs:
         raise FedpflError(
-            f"this device's worker {OTHER_CODE} (fedpfl {__version__}, {mine}) than the app (fedpfl "
+            f"this device's worker {protocol.OTHER_CODE} (fedpfl {__version__}, {mine}) than the app (fedpfl "
             f"{header.get('version')}, {theirs}): install the app's code there and start the worker again, or stop it"
         )
 

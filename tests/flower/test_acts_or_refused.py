@@ -1,0 +1,107 @@
+"""What is accepted acts, what cannot act is refused in one line: over all strategies, and setting by setting."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from apps import AppGrid, Net, flowers_app, initial, samples
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as ServerSide
+
+import fedpfl
+from fedpfl import strategies
+from fedpfl.methods import Method, methods
+from fedpfl.strategies import keep
+
+
+def own_data(context):
+    both = samples(context.node_config["partition-id"])
+    return *both, *both
+
+
+def test_a_plain_app_is_refused_or_is_enough_for_what_the_method_says():
+    """Accepted: the method has the default schedule, and differs from FedAvg in what it shares or how it combines."""
+    accepted = []
+    for method in methods().values():
+        grid = AppGrid(flowers_app())
+        try:
+            getattr(strategies, method.__name__)()._split_of(initial())
+        except fedpfl.ConfigError as error:
+            assert "needs more of a client than shared arrays" in str(error) and "\n" not in str(error)
+            continue
+        assert method.schedule is Method.schedule and method.adaptation is Method.adaptation and not grid.sent
+        accepted.append(method.name)
+    assert set(accepted) == {"fedavg", "fedper", "fedbn", "lg-fedavg", "fedcac", "clustered-fl", "local"}
+
+
+def test_fedprox_of_flower_is_sent_to_apps_that_add_the_term():
+    grid = AppGrid(flowers_app())
+    strategies.FedProx(proximal_mu=0.3, fraction_evaluate=0.0).start(grid, initial(), num_rounds=1)
+    assert {message.content["config"]["proximal-mu"] for _, _, message in grid.sent} == {0.3}
+    with pytest.raises(fedpfl.ConfigError, match="or proximal_mu=, as Flower's FedProx"):
+        strategies.FedProx(mu=0.3).start(grid, initial())
+    with pytest.raises(fedpfl.ConfigError, match=r"proximal_mu = 0\.3: is no setting here: only FedProx has it"):
+        strategies.FedAvg(proximal_mu=0.3)
+
+
+@pytest.mark.parametrize("hidden", ["start", "run_federation"])
+def test_a_mod_of_ones_own_acts_in_both_loops(hidden, tmp_path):
+    def shifted(message, context, call_next):
+        reply = call_next(message, context)
+        for name, record in list(reply.content.array_records.items()):
+            reply.content[name] = ArrayRecord({n: Array(a.numpy() + np.float32(0.01)) for n, a in record.items()})
+        return reply
+
+    found = []
+    for mods in (None, [shifted]):
+        app = strategies.client_app(model=Net, data=own_data, mods=mods)
+        more = {} if hidden == "start" else {"output_dir": str(tmp_path)}
+        first = [ArrayRecord()] if hidden == "start" else []
+        strategy = strategies.FedAvg(model=Net, local_epochs=1, **more)
+        found.append(getattr(strategy, hidden)(AppGrid(app), *first, num_rounds=1).arrays["fc1.weight"].numpy())
+    np.testing.assert_allclose(found[1] - found[0], 0.01, atol=1e-5)
+
+
+def test_the_log_says_who_was_asked_and_counted(caplog):
+    with caplog.at_level(logging.INFO, "flwr"):
+        strategies.FedAvg(fraction_train=0.5).start(AppGrid(flowers_app([keep()]), 6), initial(), num_rounds=1)
+    for half, asked in (("train", 3), ("evaluate", 6)):
+        assert f"configure_{half}: Sampled {asked} nodes (out of 6)" in caplog.text
+        assert f"aggregate_{half}: Received {asked} results and 0 failures" in caplog.text
+
+
+def test_fewer_than_min_replies_ends_the_run():
+    def broken(kind, client, message):
+        if kind == "train" and client == 1:
+            from flwr.app import Error, Message
+
+            return Message(Error(2, "CUDA out of memory"), reply_to=message)
+        return None
+
+    with pytest.raises(fedpfl.FedpflError, match="2 of at least 3 clients trained"):
+        strategies.FedAvg(min_replies=3).start(AppGrid(flowers_app(), broken=broken), initial(), num_rounds=4)
+
+
+def test_wrappers_for_privacy_are_refused_where_they_cannot_be_right():
+    def uneven(kind, client, message):
+        reply = flowers_app()(message, grid.contexts[client])
+        if kind == "train":
+            reply.content["metrics"]["num-examples"] = 1 + 999 * (client == 0)
+        return reply
+
+    def wrapped(strategy):
+        return ServerSide(strategy, noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=3)
+
+    grid = AppGrid(flowers_app([keep()]), broken=uneven)
+    with pytest.raises(fedpfl.ConfigError, match=r"must be equal in DifferentialPrivacy.*weights='uniform'"):
+        wrapped(strategies.FedAvg()).start(grid, initial(), num_rounds=1)
+    assert wrapped(strategies.FedAvg(weights="uniform")).start(grid, initial(), num_rounds=1).arrays
+    with pytest.raises(fedpfl.ConfigError, match=r"has to be started with strategy.shared\(arrays\)"):
+        wrapped(strategies.FedPer(head="fc2")).start(grid, initial(), num_rounds=1)
+    with pytest.raises(fedpfl.ConfigError, match="cannot be given inside DifferentialPrivacyServerSideFixedClipping"):
+        wrapped(strategies.FedAvg(model=Net)).start(grid, ArrayRecord(), num_rounds=1)
+    grid.broken = lambda *_: None
+    inner = strategies.FedPer(head="fc2")
+    assert wrapped(inner).start(grid, inner.shared(initial()), num_rounds=2).arrays

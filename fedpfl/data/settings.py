@@ -174,7 +174,8 @@ class DataSettings:
     )
     partition_seed: int = setting(
         0,
-        "Seed of the partition, which gives runs with different seeds the same clients. 0: the run's seed.",
+        "Seed for dividing the data. 0: each run's seed divides them, so runs with two seeds have other clients. "
+        "Above 0 the clients stay the same.",
         minimum=0,
     )
     dirichlet_alpha: float = setting(

@@ -17,6 +17,7 @@ from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
 from ..core.metrics import names as names_of
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
+from ..results.same_clients import has_same_clients
 from ..results.tables import Cell, Spread, Table
 from ..setup.all_settings import absolute_places, owners, tagged
 from ..version import __version__
@@ -243,6 +244,8 @@ def _remarks(measured: Measured) -> Iterator[str]:
         cut = "what is possible" if by != ACCURACY else f"{'' if regression else '0 and '}100 %"
         interval_of = f"that of the mean, by Student's t, cut at {cut}"
         yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is {interval_of}."
+        if not all(has_same_clients(folder.config()) for folder in measured.finished()):
+            yield "Each seed also divides the data among other clients, which ± covers; partition-seed = 1 keeps them."
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."

@@ -130,7 +130,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("a,label\n1,0\n\n,1\n", "a.csv, line 4, column 'a': is empty"),
         ("a,label\n1,0\n2,\n", "a.csv, line 3, column 'label': is empty"),
         ("a,b,label\n1,1,0\n\n1,1e40,1\n", "a.csv, line 4, column 'b': must be a finite number that float32 can hold"),
-        ("a,label\n1,0\nnan,1\n", "a.csv, line 3, column 'a': must be a finite number"),
+        ("a,label\n1,0\nnan,1\n", "a.csv, line 3, column 'a': is empty; impute"),
         ("a,label\n1,0\n1,-1\n", "a.csv, line 3, column 'label': '-1' must be a label from 0 to 0"),
         (
             "a,label\n1,x\n1,0.53\n",
@@ -496,7 +496,7 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
             "column 'v': holds string, not numbers; ignore-columns = .v. leaves out such columns",
         ),
         ({"v": [[1.0, 2.0], [1.0]], "label": [0, 1]}, "row 2, column 'v': has 1 numbers, row 1 2"),
-        ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty or not a finite number"),
+        ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty; impute"),
         ({"v": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
         ({"label": [0, 1]}, "no column of numbers besides label"),
         (

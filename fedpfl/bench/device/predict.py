@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from math import prod
 from pathlib import Path
-from typing import IO, Any, Dict, Iterable, Mapping, Sequence
+from typing import IO, Any, Dict, Mapping, Sequence
 
 import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError, words_of
-from ...data.datasets.categories import DAY, OTHER, SIGN, TIMES, Category, as_features, as_number, form_of, moment
-from ...data.datasets.columns import lines_of
+from ...data.datasets.categories import OTHER, SIGN, TIMES
+from ...data.datasets.columns import SUFFIXES, Roles, finished, lines_of, source_of, typed
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
 from ...data.datasets.places import MAX_JSON, content_of
 from ...data.federation import PIXELS
 from ...data.named_columns import places
 from ...data.packing import fitting, given_in, inputs_in
+from ...data.scaling import FILL
+from ...data.settings import DataSettings
 from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
 
 # A sample's answer, as it is written in JSON.
@@ -49,7 +52,7 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
 
 
 def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = (), tokenizer: str = "") -> np.ndarray:
-    """Return the samples of an image, an npz file (``x`` or ``x_test``) or a CSV table, whose first line has the names.
+    """Return the samples of an image, an npz file (``x`` or ``x_test``) or a table.
 
     ``about`` is the model's JSON; ``ignored`` are columns of a table that are no features. A ``tokenizer`` makes
     numbers of texts: the lines of a text file, the other column of a table, x of an npz file. Anything else raises
@@ -71,9 +74,9 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
         return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
     if inputs is not None:
         raise DataError(f"{path}: must be .npz: the model takes several inputs, {inputs}")
-    if suffix == ".csv":
+    if suffix in SUFFIXES:
         return _read_table(path, about, ignored)
-    raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz or .csv")
+    raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz, .csv or .parquet")
 
 
 def _key_of_samples(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
@@ -98,21 +101,6 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
             raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
         pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return pixels.reshape(1, height, width, channels)
-
-
-def _of_word(cell: str, name: str, features: Sequence[str], form: str) -> list[str]:
-    if form:
-        if cell.strip() and not moment(cell.strip(), form):
-            raise ValueError(f"{cell.strip()[:40]!r} is no time")
-        parts = tuple(feature[len(name) + 1 :].partition(":")[0] for feature in features)
-        return [*map(str, as_features([cell.strip()], Category(name, parts, TIMES, form))[0])]
-    chosen = f"{name}{SIGN}{cell.strip()}"
-    return [str(int(feature == (chosen if chosen in features else f"{name}{SIGN}{OTHER}"))) for feature in features]
-
-
-def _form(cells: Iterable[str], name: str, features: Sequence[str]) -> str:
-    """Return the form of a column of times: that of training if its features name it, else that of the cells."""
-    return features[0][len(name) + 1 :].partition(":")[2] or form_of(cells, (DAY,))
 
 
 def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], tokenizer: str) -> np.ndarray:
@@ -141,43 +129,47 @@ def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], to
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
     if about["vocabulary"]:
         raise DataError(f"{path}: the model takes texts: name the --tokenizer, or give numbers, x in an .npz file")
-    shape, lines = about["input-shape"], lines_of(path)
-    names = next(lines, (1, []))[1]
+    shape, known, gaps = about["input-shape"], about["feature-names"], FILL in about
+    made = _category_columns(known)
+    settings = DataSettings(impute="mean" if gaps else "refuse", category_columns=",".join(made.values()))
+    source = source_of(path, settings)
     for name in ignored:
-        if name not in names:
+        if name not in source.names:
             raise DataError(f"{path}: has no column {name!r}")
-    # Columns of words and times become features as in training: mode=auto, mode=off, started@days.
-    begins = {name: (name + SIGN, name + TIMES) for name in names}
-    words = {name: [f for f in about["feature-names"] if f.startswith(begins[name])] for name in names}
-    words = {name: features for name, features in words.items() if features}
-    times = {name: at for at, name in enumerate(names) if name in words and words[name][0][len(name)] == TIMES}
-    whole = [*lines] if times else []  # a column of times is read as a whole
-    forms = {
-        name: _form((cells[at] for _, cells in whole if at < len(cells)), name, words[name])
-        for name, at in times.items()
-    }  # fmt: skip
-    given = names
-    names = [one for name in names for one in words.get(name, [name])]
-    used = [at for at, name in enumerate(names) if name not in ignored]
+    place = {name: at for at, name in enumerate(source.names) if name not in ignored}
+    if missing := [name for name in made if name not in place]:
+        raise DataError(f"{path}: has no column {missing[0]!r}")
+    features = [at for name, at in place.items() if name not in made]
+    roles, x = Roles(features, {SIGN + name: place[name] for name in made}), None
+    try:
+        table = finished(typed(path, source, roles, settings), settings)
+    except DataError as error:  # without the settings of a run that may help
+        raise DataError(str(error).partition(";")[0]) from error
     # A model of series has names of channels, and a table the values of each at each time.
-    if about["feature-names"] and len(shape) == 1:
-        columns = places([names[at] for at in used], about["feature-names"], path, "the model")
-        used = [used[at] for at in columns]
-    if len(used) != prod(shape):
-        raise DataError(f"{path}: has {len(used)} columns of features; the model takes {prod(shape)}")
-    rows = []
-    for line, cells in whole or lines:
-        if len(cells) != len(given):
-            raise DataError(f"{path}, line {line}: has {len(cells)} values, and the first line has {len(given)}")
-        try:
-            if words:
-                made = [_of_word(cell, name, words[name], forms.get(name, "")) if name in words else [cell]
-                        for name, cell in zip(given, cells)]  # fmt: skip
-                cells = [text for texts in made for text in texts]
-            rows.append(np.array([as_number(cells[at]) for at in used], np.float32))
-        except ValueError as error:
-            raise DataError(f"{path}, line {line}: {error}") from error
-    return samples_of(np.reshape(rows, (len(rows), len(used))), str(path)).reshape(len(rows), *shape)
+    if known and len(shape) == 1:
+        x = table.x[:, places(table.features, known, path, "the model")]
+    elif len(table.features) != prod(shape):
+        raise DataError(f"{path}: has {len(table.features)} columns of features; the model takes {prod(shape)}")
+    return samples_of(table.x if x is None else x, str(path), gaps=gaps).reshape(len(table.x), *shape)
+
+
+def _category_columns(features: Sequence[str]) -> dict[str, str]:
+    """Return the columns of words and times that features are made of, as ``category-columns`` has each.
+
+    As in mode=auto, mode=other of the column mode, and started@days:YYYYMM of started.
+    """
+    parts: dict[tuple[str, str], list[str]] = {}
+    for feature in features:
+        if found := re.fullmatch(f"(.*?)([{SIGN}{TIMES}])(.*)", feature):
+            parts.setdefault((found[1], found[2]), []).append(found[3])
+    made = {}
+    for (column, sign), words in parts.items():
+        if sign == SIGN and words[-1:] == [OTHER]:
+            made[column] = f"{column}{sign}{'|'.join(words[:-1])}"
+        elif sign == TIMES:
+            names, _, form = zip(*(word.partition(":") for word in words))
+            made[column] = f"{column}{sign}{'|'.join(filter(None, (*names, form[0])))}"
+    return made
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -186,12 +178,12 @@ def main(arguments: Sequence[str]) -> None:
         prog="fedpfl-worker predict", description="Predict with the model that a client has written on this machine."
     )
     parser.add_argument("model", metavar="MODEL", help="the folder `model` of a client's state, or a file in it")
-    parser.add_argument("files", metavar="FILE", nargs="+", help="images, .npz (x or x_test) or .csv")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="images, .npz (x or x_test), .csv or .parquet")
     parser.add_argument(
         "--ignore-columns",
         metavar="NAMES",
         default="",
-        help="columns of a .csv that are not features, separated by commas",
+        help="columns of a table that are not features, separated by commas",
     )
     parser.add_argument(
         "--tokenizer", metavar="NAME", default="", help="that of the run, for texts: the lines of a file, or a column"

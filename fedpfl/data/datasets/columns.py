@@ -6,11 +6,13 @@ package, a parquet file pyarrow.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
 from array import array
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
@@ -61,6 +63,8 @@ MAX_VALUES = 2**30
 TRUTH = {"true": 1.0, "false": 0.0}
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
+# Cells of a CSV file that are texts in memory at a time.
+CELLS = 2**20
 # Names of columns that most likely say whom a row belongs to; a price per person does not.
 _PERSON = re.compile(
     r"(?!(.*[_ -])?per[_ -])(.*[_ -])?"
@@ -129,7 +133,8 @@ def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> F
     With ``windows``, the column ``window-column`` may tell to which window a row belongs. ``DataError`` names the file,
     row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
     """
-    table = (_read_csv if _is_csv(path) else _read_parquet)(path, settings, windows)
+    source = source_of(path, settings)
+    table = typed(path, source, roles_of(path, source.names, settings, windows), settings)
     if not len(table.x):
         raise DataError(f"{path}: no rows below the names of the columns")
     return finished(table, settings)
@@ -311,48 +316,100 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: not a readable CSV file: {words_of(error)}") from error
 
 
-def _read_csv(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
+class Rows(NamedTuple):
+    """Some rows of a table, whose columns are known by their places."""
+
+    labels: Sequence[int]  # what errors call them
+    numbers: Callable[[Sequence[int]], np.ndarray]  # of some columns, (rows, columns), NaN where there is none
+    cells: Callable[[int], Sequence[Any]]  # of one column, None where it is empty
+
+
+class Source(NamedTuple):
+    """A table from anywhere: its columns, what errors call a row, and its rows, some at a time."""
+
+    names: list[str]
+    row: str
+    rows: Callable[[Sequence[int]], Iterable[Rows]]  # with the columns that are needed
+    others: Mapping[str, Any]  # columns whose type is none of numbers, and their types
+
+
+def source_of(path: Path, settings: DataSettings) -> Source:
+    """Open the table in a file."""
+    return _csv_source(path, settings) if _is_csv(path) else _parquet_source(path)
+
+
+def _csv_source(path: Path, settings: DataSettings) -> Source:
     lines = lines_of(path)
     names = next(lines, (1, []))[1]
     if not names:
         raise DataError(f"{path}: the file is empty")
     if all(is_number(name) for name in names):
         raise DataError(f"{path}, line 1: must hold the names of the columns, but holds numbers")
-    roles = roles_of(path, names, settings, windows)
-    values, coders = array("f"), {role: Coder() for role in roles.words}
-    empty = "nan" if settings.fills_gaps else ""
-    for line, cells in lines:
-        if len(cells) != len(names):
-            raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
-        try:
-            values.extend([as_number(cells[at] if cells[at].strip() else empty) for at in roles.features])
-        except ValueError:
-            said = ["" if _is_gap(cells[at]) else cells[at].strip() for at in roles.features]
-            said = [str(TRUTH.get(word.lower(), word or empty)) for word in said]
-            if all(map(is_number, said)):
-                values.extend(map(float, said))
-            else:
-                _complain_of_numbers(path, line, names, roles.features, cells, settings)
-        for role, at in roles.words.items():
-            cell = cells[at].strip()
-            if not cell and not (empty and role[0] == SIGN):
-                raise DataError(f"{path}, line {line}, column {names[at]!r}: is empty")
-            coders[role].add(cell, line)
-        if len(values) > MAX_VALUES:
+
+    def rows(_: Sequence[int]) -> Iterator[Rows]:
+        while some := [*islice(lines, max(1, CELLS // len(names)))]:
+            for line, cells in some:
+                if len(cells) != len(names):
+                    raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
+
+            def numbers(places: Sequence[int], some: Any = some) -> np.ndarray:
+                found = np.empty((len(some), len(places)))
+                for at, (line, cells) in enumerate(some):
+                    try:
+                        found[at] = numbers_in([cells[place] for place in places], settings.fills_gaps)
+                    except ValueError:
+                        _complain_of_numbers(path, line, names, places, cells, settings)
+                return found
+
+            def cells_of(at: int, some: Any = some) -> list[str]:
+                return [cells[at].strip() for _, cells in some]
+
+            yield Rows([line for line, _ in some], numbers, cells_of)
+
+    return Source(names, "line", rows, {})
+
+
+def numbers_in(cells: Sequence[str], gaps: bool) -> list[float]:
+    """Return the numbers in cells, 1 and 0 for true and false, and with ``gaps`` NaN for empty ones; or ValueError."""
+    try:
+        return [as_number(cell) for cell in cells]
+    except ValueError:
+        words = ["" if _is_gap(cell) else cell.strip() for cell in cells]
+        return [TRUTH[word.lower()] if word.lower() in TRUTH else as_number(word or "nan" * gaps) for word in words]
+
+
+def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> FileSamples:
+    """Return the numbers and words of a table, checked cell by cell; ``DataError`` names the first wrong one."""
+    names = source.names
+    features = tuple(names[at] for at in roles.features)
+    require_numbers(path, features, source.others, settings)
+    pieces, coders, count = [np.empty((0, len(features)), np.float32)], {role: Coder() for role in roles.words}, 0
+    for rows in source.rows([*roles.features, *roles.words.values()]):
+        with np.errstate(over="ignore"):
+            piece = rows.numbers(roles.features).astype(np.float32)
+        count += piece.size
+        if count > MAX_VALUES:
             raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
+        if not (fit := allowed(piece, settings)).all():
+            row, place = np.argwhere(~fit)[0]
+            what = 'is empty; impute = "mean" fills empty cells'
+            what = what if np.isnan(piece[row, place]) else "must be a finite number that float32 can hold"
+            raise DataError(f"{path}, {source.row} {rows.labels[row]}, column {features[place]!r}: {what}")
+        pieces.append(piece)
+        for role, at in roles.words.items():
+            for label, cell in zip(rows.labels, rows.cells(at)):
+                if cell in (None, "") and not (role[0] == SIGN and settings.fills_gaps):
+                    raise DataError(f"{path}, {source.row} {label}, column {names[at]!r}: is empty")
+                coders[role].add("" if cell is None else cell_text(cell), label)
     words = {role: coder.words() for role, coder in coders.items()}
-    rows = len(words["label"].codes)
-    numbers = np.frombuffer(values, np.float32) if values else np.empty(0, np.float32)
-    table = numbers.reshape(rows, len(roles.features))
-    if not allowed(table, settings).all():
-        _complain_of_infinity(path, table, [names[at] for at in roles.features], settings)
-    return FileSamples(path, table, words, "line", tuple(names[at] for at in roles.features))
+    return FileSamples(path, np.concatenate(pieces), words, source.row, features)
 
 
 def _complain_of_numbers(
     path: Path, line: int, names: Sequence[str], at: Sequence[int], cells: Sequence[str], settings: DataSettings
 ) -> NoReturn:
-    texts = [place for place in at if not _is_gap(cells[place]) and not is_number(cells[place])]
+    no_text = [place for place in at if _is_gap(cells[place]) or cells[place].strip().lower() in TRUTH]
+    texts = [place for place in at if place not in no_text and not is_number(cells[place])]
     bad = texts[0] if texts else next(place for place in at if _is_gap(cells[place]))
     what = 'is empty; impute = "mean" fills empty cells'
     if texts and re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[bad]):
@@ -377,13 +434,6 @@ def allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
     return found
 
 
-def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], settings: DataSettings) -> NoReturn:
-    row, at = np.argwhere(~allowed(table, settings))[0]
-    # Lines that are empty, or cells of several lines, do not count alike: the file is gone through again.
-    rows = (line for number, (line, _) in enumerate(lines_of(path)) if number == row + 1)
-    raise DataError(f"{path}, line {next(rows)}, column {names[at]!r}: must be a finite number that float32 can hold")
-
-
 # -- parquet -----------------------------------------------------------------------------------------------------------
 
 
@@ -402,70 +452,56 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
 
 
-def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> FileSamples:
+def _parquet_source(path: Path) -> Source:
     file = _parquet(path)
+    kinds = {field.name: field.type for field in file.schema_arrow}
+    names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # what pandas adds
+
+    def rows(places: Sequence[int]) -> Iterator[Rows]:
+        yield from arrow_rows(path, names, file.iter_batches(BATCH, columns=[names[at] for at in places]))
+
     types = need("pyarrow.types", "pyarrow", str(path))
-    schema = file.schema_arrow
-    kept = [name for name in schema.names if not name.startswith("__index_level_")]  # what pandas adds
-    roles = roles_of(path, kept, settings, windows)
-    features = [kept[at] for at in roles.features]
-    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    of_all = {field.name: field.type for field in schema}
-    kinds = {name: of_all[name] for name in features}
-    require_numbers(path, kinds, lambda kind: any(of(kind) for of in numbers), settings)
+    are_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    others = {name: kind for name, kind in kinds.items() if not any(of(kind) for of in are_numbers)}
+    return Source(names, "row", rows, others)
 
-    def batches() -> Iterator[tuple[int, Callable[[int], np.ndarray], Callable[[int], list[Any]]]]:
-        for batch in file.iter_batches(BATCH, columns=[kept[at] for at in (*roles.features, *roles.words.values())]):
-            column = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
 
-            def numbers(at: int, of: Mapping[str, Any] = column) -> np.ndarray:
-                found: np.ndarray = of[kept[at]].cast("float64", safe=False).to_numpy(zero_copy_only=False)
-                return found
+def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iterator[Rows]:
+    """Yield the rows of Apache Arrow's batches; ``DataError`` if they cannot be read."""
+    begin, batches = 1, iter(batches)
+    while True:
+        with _readable(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        column = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
 
-            def cells(at: int, of: Mapping[str, Any] = column) -> list[Any]:
-                found: list[Any] = of[kept[at]].to_pylist()
-                return found
+        def numbers(places: Sequence[int], of: Any = column, count: int = batch.num_rows) -> np.ndarray:
+            with _readable(path):
+                each = [of[names[at]].cast("float64", safe=False).to_numpy(zero_copy_only=False) for at in places]
+            return np.stack(each, axis=1) if each else np.empty((count, 0))
 
-            yield batch.num_rows, numbers, cells
+        def cells(at: int, of: Any = column) -> list[Any]:
+            with _readable(path):
+                found: list[Any] = of[names[at]].to_pylist()
+            return found
 
+        yield Rows(range(begin, begin + batch.num_rows), numbers, cells)
+        begin += batch.num_rows
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        return _typed(path, kept, roles, file.metadata.num_rows, batches(), settings)
+        yield
     except _PARQUET as error:
-        raise DataError(f"{path}: not a readable parquet file: {words_of(error)}") from error
+        kind = "parquet file" if path.suffix.lower() == ".parquet" else "table"
+        raise DataError(f"{path}: not a readable {kind}: {words_of(error)}") from error
 
 
-def _typed(
-    path: Path, names: Sequence[str], roles: Roles, rows: int,
-    batches: Iterable[tuple[int, Callable[[int], np.ndarray], Callable[[int], list[Any]]]], settings: DataSettings,
-) -> FileSamples:  # fmt: skip
-    """Return a table whose columns have types: ``batches`` yield rows, and their numbers and cells by place."""
-    features = tuple(names[at] for at in roles.features)
-    if rows * len(features) > MAX_VALUES:
-        raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-    table, coders, begin = np.empty((rows, len(features)), np.float32), {role: Coder() for role in roles.words}, 0
-    for count, numbers, cells in batches:
-        with np.errstate(over="ignore"):
-            for place, at in enumerate(roles.features):
-                table[begin : begin + count, place] = numbers(at)
-        for role, at in roles.words.items():
-            for row, cell in enumerate(cells(at), begin + 1):
-                if cell is None and not (role[0] == SIGN and settings.fills_gaps):
-                    raise DataError(f"{path}, row {row}, column {names[at]!r}: is empty")
-                coders[role].add("" if cell is None else cell_text(cell), row)
-        begin += count
-    if not (fit := allowed(table, settings)).all():
-        row, place = np.argwhere(~fit)[0]
-        what = 'is empty; impute = "mean" fills empty cells'
-        what = what if np.isnan(table[row, place]) else "must be a finite number that float32 can hold"
-        raise DataError(f"{path}, row {row + 1}, column {features[place]!r}: {what}")
-    return FileSamples(path, table, {role: coder.words() for role, coder in coders.items()}, "row", features)
-
-
-def require_numbers(
-    where: object, kinds: Mapping[str, Any], is_number: Callable[[Any], bool], settings: DataSettings
-) -> None:
-    """Refuse features whose type is none of numbers, the first one by name."""
-    if others := [name for name, kind in kinds.items() if not is_number(kind)]:
+def require_numbers(where: object, names: Iterable[str], kinds: Mapping[str, Any], settings: DataSettings) -> None:
+    """Refuse columns that are among those whose types, ``kinds``, are none of numbers."""
+    if others := [name for name in names if name in kinds]:
         kind, is_time = f"holds {kinds[others[0]]}, not numbers", re.search("date|time", str(kinds[others[0]]))
         use = "category-columns makes features of words"
         use = f"time-column orders rows by one, and {_AS_TIME.format(others[0])}" if is_time else use
@@ -502,17 +538,20 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     if not len(frame):
         raise DataError(f"{name}: no rows")
     roles = roles_of(where, names, settings, windows)
-    kinds = {names[at]: frame.dtypes.iloc[at] for at in roles.features}
-    require_numbers(name, kinds, lambda kind: kind.kind in "iufb", settings)
+    kinds = {name: frame.dtypes.iloc[at] for at, name in enumerate(names)}
+    others = {name: kind for name, kind in kinds.items() if kind.kind not in "iufb"}
 
     def cells(at: int) -> list[Any]:
         return [None if gone else cell for cell, gone in zip(frame.iloc[:, at].tolist(), frame.iloc[:, at].isna())]
 
-    def numbers(at: int) -> np.ndarray:
-        found: np.ndarray = frame.iloc[:, at].to_numpy(np.float64, na_value=np.nan)
-        return found
+    def numbers(places: Sequence[int]) -> np.ndarray:
+        each = [frame.iloc[:, at].to_numpy(np.float64, na_value=np.nan) for at in places]
+        return np.stack(each, axis=1) if each else np.empty((len(frame), 0))
 
-    return finished(_typed(where, names, roles, len(frame), [(len(frame), numbers, cells)], settings), settings)
+    def rows(_: Sequence[int]) -> list[Rows]:
+        return [Rows(range(1, len(frame) + 1), numbers, cells)]
+
+    return finished(typed(where, Source(names, "row", rows, others), roles, settings), settings)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------

@@ -17,13 +17,15 @@ from ..dataset import Dataset
 from ..named_columns import common_order, places
 from ..registry import dataset
 from ..settings import DataSettings
-from .categories import SIGN, with_words
+from .categories import with_words
 from .columns import (
     MAX_VALUES,
-    Coder,
     FileSamples,
-    Words,
+    Roles,
+    Rows,
+    Source,
     allowed,
+    arrow_rows,
     cell_text,
     finished,
     leave_out,
@@ -31,6 +33,7 @@ from .columns import (
     require_numbers,
     roles_of,
     to_dataset,
+    typed,
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
@@ -150,23 +153,38 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     if not len(table):
         raise DataError(f"{path}: no rows")
     inputs = {names[at]: table.features[names[at]] for at in roles.features}
-    words = {
-        role: _words(path, table, names[at], module, role[0] == SIGN and settings.fills_gaps)
-        for role, at in roles.words.items()
-    }
+    source = _source(path, table, module)
+    for at in roles.words.values():
+        if not isinstance(kind := table.features[names[at]], (module.Value, module.ClassLabel)):
+            raise DataError(f"{path}, column {names[at]!r}: holds {kind}; must be a number or a word a row")
+    if inputs and all(isinstance(kind, (module.Value, module.ClassLabel)) for kind in inputs.values()):
+        return finished(typed(path, source, roles, settings), settings)
+    samples = typed(path, source, Roles([], roles.words), settings)
     if settings.tokenizer:
-        return finished(FileSamples(path, np.empty((len(table), 0), np.float32), words, "row"), settings)
+        return finished(samples, settings)
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")
     if pictures:
-        return finished(
-            FileSamples(path, _images(path, table, pictures[0], module, settings.image_size), words, "row"), settings
-        )
-    kinds = {name: kind.dtype for name, kind in inputs.items() if isinstance(kind, module.Value)}
-    require_numbers(path, kinds, lambda kind: kind.startswith(("int", "uint", "float", "bool")), settings)
-    x, names = _numbers(path, table, inputs, settings)
-    return finished(FileSamples(path, x, words, "row", names), settings)
+        x = _images(path, table, pictures[0], module, settings.image_size)
+        return finished(samples._replace(x=x), settings)
+    require_numbers(path, inputs, source.others, settings)
+    x, features = _numbers(path, table, inputs, settings)
+    return finished(samples._replace(x=x, features=features), settings)
+
+
+def _source(path: Path, table: Any, module: Any) -> Source:
+    """Return a table's columns and its rows, as they are in the package's own memory."""
+    values = {name: kind.dtype for name, kind in table.features.items() if isinstance(kind, module.Value)}
+    others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
+    names = list(table.column_names)
+
+    def rows(places: Sequence[int]) -> Iterator[Rows]:
+        chosen = table.select_columns([names[at] for at in places]).with_format("arrow")
+        parts = (chosen[start : start + BATCH] for start in range(0, len(table), BATCH))
+        yield from arrow_rows(path, names, (batch for part in parts for batch in part.combine_chunks().to_batches()))
+
+    return Source(names, "row", rows, others)
 
 
 def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:
@@ -180,18 +198,6 @@ def _all_words(tables: dict[str, Any], column: str) -> Iterator[str]:
     for table in tables.values():
         if column in table.column_names:
             yield from (cell_text(cell) for cell in table.unique(column) if cell is not None)
-
-
-def _words(path: Path, table: Any, name: str, module: Any, gaps: bool) -> Words:
-    kind, coder = table.features[name], Coder()
-    if not isinstance(kind, (module.Value, module.ClassLabel)):
-        raise DataError(f"{path}, column {name!r}: holds {kind}; must be a number or a word a row")
-    for start, columns in _batches(table, [name], None):
-        for row, cell in enumerate(columns[name], start + 1):
-            if cell is None and not gaps:
-                raise DataError(f"{path}, row {row}, column {name!r}: is empty")
-            coder.add("" if cell is None else cell_text(cell), row)
-    return coder.words()
 
 
 def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import io
 import json
 import logging
 import re
@@ -25,6 +26,7 @@ from fedpfl.bench.device.predict import answers, main, read_samples
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import DataError, FedpflError
 from fedpfl.core.files import write_atomically
+from fedpfl.data import DataSettings, load
 from fedpfl.data.federation import federated_data
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
@@ -105,15 +107,49 @@ def test_a_table_is_read_with_names_of_classes(flowers, tmp_path, capsys):
     assert right == load_model(model).about["tested"]["correct"]
     about = load_model(model).about
     for text, words in (
-        ("a,b,c,d,e\n1,2,3,4,5", "has 5 columns of features; the model takes 4"), ("", "has 0 columns"),
-        ("a,b,c,d\n1,2,3", "line 2: has 3 values"), ("a,b,c,d\n1,2,3,x", "line 2: could not convert"),
-        ("a,b,c,d\n1,2,3,nan", "not finite"), ("a,b,c,d\n", "no samples"),
+        ("a,b,c,d,e\n1,2,3,4,5", "has 5 columns of features; the model takes 4"), ("", "the file is empty"),
+        ("a,b,c,d\n1,2,3", "line 2: has 3 cells"), ("a,b,c,d\n1,2,3,x", "line 2, column 'd': 'x' is not a number$"),
+        ("a,b,c,d\n1,2,3,nan", "line 2, column 'd': is empty$"), ("a,b,c,d\n", "no samples"),
     ):  # fmt: skip
         (tmp_path / "bad.csv").write_text(text)
         with pytest.raises(DataError, match=words):
             read_samples(tmp_path / "bad.csv", about)
     with pytest.raises(DataError, match="has no column 'z'"):
         read_samples(tmp_path / "test.csv", about, ["z"])
+
+
+TABLE = """a,flag,mode,started,label
+1.5,true,car,2024-01-01,x
+-2,False,bus,2024-01-02 12:30,y
+3e2,TRUE,bus,2024-02-03,x
+"""
+# Settings of a run, and what the tables may have with them.
+READ = [({}, TABLE), ({"impute": "mean"}, TABLE.replace("-2,", ",").replace("TRUE", "n/a").replace(",car", ","))]
+
+
+@pytest.mark.parametrize(("given", "text"), READ)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_model_reads_the_table_that_it_was_trained_on(tmp_path, given, text, suffix):
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".csv":
+        path.write_text(text)
+    else:
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.read_csv(io.StringIO(text))
+        truth = {"true": True, "false": False}
+        frame["flag"] = frame.flag.map(lambda flag: truth.get(str(flag).lower())).astype("boolean")
+        frame.to_parquet(path, index=False)
+    settings = DataSettings(dataset="table", data=str(path), category_columns="mode,started@days|hour", **given)
+    data = load(settings)
+    assert data.feature_names[:3] == ("a", "flag", "mode=bus") and data.x_train.shape == (3, len(data.feature_names))
+    about = {"feature-names": [*data.feature_names], "input-shape": [len(data.feature_names)], "vocabulary": 0}
+    about.update({"fill": 0} if given else {})
+    assert np.array_equal(read_samples(path, about, ["label"]), data.x_train, equal_nan=True)
+    if given:
+        with pytest.raises(DataError, match=r"column '(a|flag|mode)': is empty$"):
+            read_samples(path, {key: value for key, value in about.items() if key != "fill"}, ["label"])
+    with pytest.raises(DataError, match="has no column 'mode'"):
+        read_samples(path, about, ["label", "mode"])
 
 
 def test_columns_of_a_table_are_matched_by_the_names_of_the_model_s(tmp_path):

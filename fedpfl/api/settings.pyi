@@ -98,6 +98,7 @@ class CommonSettings(TypedDict, total=False):
     dp_noise_multiplier: float
     dp_clip_norm: float
     dp_delta: float
+    dp_epsilon: float
     dp_where: Literal["client", "server"]
     dp_reproducible: bool
     evaluate_global: bool

@@ -23,6 +23,12 @@ ZEROS, RECEIVED = "zeros", "received"
 Size = Union[int, str]
 Shape = Tuple[Size, ...]
 
+# What the values of an array may be (`Extra.kind`).
+COUNTS, SHARES, COVARIANCE, POSITIVE, MEANS = "counts", "shares", "covariance", "positive", "means"
+KINDS = ("", COUNTS, SHARES, COVARIANCE, POSITIVE, MEANS)
+# Rounding of what travels.
+ROUNDED = 1e-3
+
 # Names of arrays that every message may have.
 OWN = frozenset({"shared", "shared-kept"})
 
@@ -54,9 +60,13 @@ class Extra:
     private_from : str
         What differential privacy bounds the array from, unless it is a copy: ``zeros``, or ``received``, the array of
         this name that the server sent with the message (zeros where it sent none).
-    checked : bool
-        Whether the rule's ``check`` bounds the array by what it knows, for example numbers of samples; otherwise
-        ``update-norm-limit`` compares its norm with that of others.
+    kind : str
+        What its values are, which each reply is checked for: ``counts`` (of the client's samples, none negative),
+        ``shares`` (none negative, at most 1 together), ``positive`` (none negative), ``covariance`` (symmetric and
+        positive semidefinite), ``means`` (each row a mean of features, or zeros), or anything. Of the last three
+        ``update-norm-limit`` compares the norm with that of others, of means the more strictly.
+    bounds : pair of float, optional
+        The lowest and highest value that an array may have whose norm says nothing.
 
     Examples
     --------
@@ -76,9 +86,12 @@ class Extra:
     exact: str = ""
     required: bool = True
     private_from: str = ZEROS
-    checked: bool = False
+    kind: str = ""
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"array {self.name!r}: kind is {self.kind!r}, not {', '.join(filter(None, KINDS))}")
         if self.to not in (SERVER, CLIENT, BOTH):
             raise ValueError(f"array {self.name!r}: to is {self.to!r}, not {SERVER}, {CLIENT} or {BOTH}")
         if self.name in OWN:
@@ -138,9 +151,30 @@ class Extras:
         """Return the names of the arrays that travel to ``server`` or ``client``."""
         return [name for name, extra in self._declared.items() if extra.goes(to)]
 
-    def unchecked(self) -> list[str]:
-        """Return the names of the arrays that clients send and that no rule's ``check`` bounds."""
-        return [name for name in self.names(SERVER) if not self._declared[name].checked]
+    def compared(self) -> list[str]:
+        """Return the names of the arrays that clients send and whose norms are compared with those of others."""
+        declared = (self._declared[name] for name in self.names(SERVER))
+        return [extra.name for extra in declared if extra.kind in ("", COVARIANCE, MEANS) and extra.bounds is None]
+
+    def check(self, arrays: Mapping[str, np.ndarray], samples: int) -> None:
+        """Raise ``LayoutError`` for an array of a client with so many samples that is not what it is declared to be."""
+        for name, array in arrays.items():
+            extra = self._declared[name]
+            if extra.bounds is not None and not (array.min() >= extra.bounds[0] and array.max() <= extra.bounds[1]):
+                low, high = extra.bounds
+                raise LayoutError(f"its array {name!r} must be from {low:g} to {high:g}; {array.flat[0]:g} arrived")
+            if extra.kind in (COUNTS, SHARES, POSITIVE) and array.size and array.min() < 0:
+                raise LayoutError(f"its array {name!r} has negative values")
+            most = {COUNTS: samples, SHARES: 1}.get(extra.kind)
+            if most is not None and (total := float(array.sum(dtype=np.float64))) > most * (1 + ROUNDED):
+                what = "samples, the client" if extra.kind == COUNTS else "in all, at most"
+                raise LayoutError(f"its array {name!r} has {total:g} {what} {most}")
+            if extra.kind == COVARIANCE and not _is_covariance(array.astype(np.float64)):
+                raise LayoutError(f"its array {name!r} is no covariance: not symmetric, or with negative eigenvalues")
+
+    def are_means(self, name: str) -> bool:
+        """Return whether an array is declared to be means of features, which are about as long at all clients."""
+        return self._declared[name].kind == MEANS
 
     def is_like_shared(self, name: str) -> bool:
         """Return whether an array is declared to have a value for each shared one."""
@@ -202,3 +236,18 @@ class Extras:
         wanted = " × ".join(map(str, self._shapes[name])) or "1"
         kind = self._declared[name].exact or " or ".join(DTYPES)
         return f"array {name!r} is to be {wanted} values of {kind}; {found.dtype} of shape {found.shape}"
+
+
+def _is_covariance(array: np.ndarray) -> bool:
+    """Return whether a matrix is symmetric and positive semidefinite, as far as its rounding tells."""
+    largest = np.abs(array).max()
+    if largest == 0:
+        return True
+    array = array / largest
+    if np.abs(array - array.T).max() > ROUNDED:
+        return False
+    try:
+        np.linalg.cholesky((array + array.T) / 2 + ROUNDED * len(array) ** 0.5 * np.eye(len(array)))
+    except np.linalg.LinAlgError:
+        return False
+    return True

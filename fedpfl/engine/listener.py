@@ -27,6 +27,14 @@ class Server(NamedTuple):
     extras: Extras
 
 
+class Read(NamedTuple):
+    """A client's reply as the rule takes it."""
+
+    client: Client
+    shared: np.ndarray
+    reply: Payload
+
+
 # Is called with a client's shared vector and what it started from; returns numbers, or raises ``LayoutError``.
 SumCheck = Callable[[np.ndarray, np.ndarray], Mapping[str, float]]
 
@@ -39,7 +47,8 @@ class Listener:
     1. :meth:`run_started`;
     2. [``begin``], :meth:`round_started`;
     3. for each message to train [``outgoing``, ``attachments``], :meth:`attach`;
-    4. for each reply, in client order [``check``], :meth:`receive`, [``add``], :meth:`added`;
+    4. for each reply, in client order [``check``], :meth:`receive`, [``add``], :meth:`added`; all before the first
+       ``add`` where a listener :meth:`compares` them;
     5. [``finish``], :meth:`combined`;
     6. for each message to test, in rounds with tests, as in 3;
     7. :meth:`round_ended`; then 2 again, or
@@ -89,6 +98,14 @@ class Listener:
             The reply is refused; it counts as a failure of this client.
         """
         return shared
+
+    def compares(self, rule: Rule) -> bool:
+        """Return whether the replies of this round are to wait until all can be compared (:meth:`compare`)."""
+        return False
+
+    def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
+        """Return why replies do not count beside all others of the round, by client; called before any counts."""
+        return {}
 
     def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Use a reply that the rule has just taken."""

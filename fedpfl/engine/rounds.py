@@ -27,7 +27,7 @@ from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .attendance import Attendance
-from .listener import Listener
+from .listener import Listener, Read
 from .replies import Expected, leave_out
 from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
 
@@ -225,9 +225,21 @@ class RoundLoop:
     def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
         rule = self.rule
+        # Where nothing tells yet how large an array usually is, the others of the round do, before any counts.
+        waits = [listener for listener in self.listeners if listener.compares(rule)]
+        held: list[Read] = []
         for client, reply in replies:
-            if self._is_sound(client, reply, TRAIN):
-                self._add(client, reply)
+            if self._is_sound(client, reply, TRAIN) and (read := self._read(client, reply)) is not None:
+                if waits:
+                    held.append(read)
+                else:
+                    self._add(read)
+        for listener in waits:
+            for client, reason in listener.compare(held).items():
+                self.fail(client, reason)
+            held = [read for read in held if read.client.id not in self.round.failed]
+        for read in held:
+            self._add(read)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
         rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
         trained, wanted = len(self.round.trained), self.settings.min_replies
@@ -241,13 +253,15 @@ class RoundLoop:
         for listener in self.listeners:
             listener.combined(rule, self.round)
 
-    def _add(self, client: Client, reply: Payload) -> None:
-        """Hand a reply to the rule, checked before, so that a bad one leaves nothing behind in the sums."""
+    def _read(self, client: Client, reply: Payload) -> Read | None:
+        """Return what a reply holds, or None if it cannot count: a bad one leaves nothing behind in the sums."""
         rule = self.rule
         try:
             require_layout(rule.layout, reply)
             shared = self._shared(client, reply)
             reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
+            if not rule.federation.noisy:  # noise may make numbers negative
+                self.extras.check(reply.arrays, client.train_samples)
             if not np.isfinite(shared).all():
                 raise LayoutError("its arrays hold values that are not finite (the training diverged)")
             shared = self.relative(client, shared)
@@ -257,7 +271,12 @@ class RoundLoop:
         except LayoutError as error:
             # Names of arrays in it come from the client, too.
             self.fail(client, printable(str(error)))
-            return
+            return None
+        return Read(client, shared, reply)
+
+    def _add(self, read: Read) -> None:
+        """Hand a reply to the rule."""
+        rule, (client, shared, reply) = self.rule, read
         rule.add(client, shared, reply)
         for listener in self.listeners:
             listener.added(rule, client, shared, reply)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import LayoutError, NoPlainModel
-from ..core.extras import CLIENT, SERVER, Extra
+from ..core.extras import CLIENT, MEANS, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..models.parts import cut
@@ -92,9 +92,10 @@ class FedDBE(Method):
     Settings = FedDBESettings
     aggregation = Aggregation(AfterConsensus)
     extras = (
-        Extra("features", SERVER, "mean features, in round 1 alone", lambda m: class_by_width(m)[1:], required=False),
+        Extra("features", SERVER, "mean features, in round 1 alone", lambda m: class_by_width(m)[1:], required=False,
+              kind=MEANS),
         Extra("consensus", CLIENT, "mean features of all clients", lambda m: class_by_width(m)[1:]),
-    )
+    )  # fmt: skip
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add the client's mean, 0 at first."""

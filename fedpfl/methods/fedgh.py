@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..core.extras import SERVER, Extra
+from ..core.extras import COUNTS, MEANS, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..models.parts import cut
@@ -77,8 +77,8 @@ class FedGH(PrototypeMethod):
     def extras(self) -> Sequence[Extra]:
         """The means, and which of them there are."""
         return (
-            Extra("prototypes", SERVER, "mean features of each class", class_by_width),
-            Extra("counts", SERVER, "training samples of each class", lambda m: class_by_width(m)[:1], checked=True),
+            Extra("prototypes", SERVER, "mean features of each class", class_by_width, kind=MEANS),
+            Extra("counts", SERVER, "training samples of each class", lambda m: class_by_width(m)[:1], kind=COUNTS),
         )
 
     def build(self, model: nn.Module) -> nn.Module:

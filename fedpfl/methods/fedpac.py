@@ -14,7 +14,7 @@ from typing import Callable, Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from ..core.extras import SERVER, Extra
+from ..core.extras import POSITIVE, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..models.parts import cut
@@ -25,6 +25,9 @@ from .base import Aggregation, LocalRound, excluding
 from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
 
 ALIGNMENT = 1.0  # weight λ of the distance to the centroids
+
+# So many times the median a V_j tells nothing more.
+UNLIKELY = 1e4
 
 
 class HeadCombination(PrototypeRule):
@@ -72,8 +75,9 @@ class HeadCombination(PrototypeRule):
         self.heads[ids] = heads
         products = inner_products(moments, centred=True)
         gaps = (products - row[:, None] - row[None, :] + row[i] for i, row in enumerate(products))  # of h_j − h_i
-        # Noise may have made a V_j negative.
-        weights = np.stack([least_on_simplex(np.diag(np.maximum(variances, 0)) + gap) for gap in gaps])
+        # Noise may have made a V_j negative; one that is far too large gets no weight, and takes no digits of others.
+        variances = np.clip(variances, 0, UNLIKELY * np.median(np.abs(variances)))
+        weights = np.stack([least_on_simplex(np.diag(variances) + gap) for gap in gaps])
         self.heads[ids] = weights @ heads.astype(np.float64)
         self.note("own-head", np.diag(weights).mean())
 
@@ -102,7 +106,7 @@ class FedPAC(PrototypeMethod):
     def extras(self) -> Sequence[Extra]:
         """Add what heads are combined by."""
         moments = Extra("moments", SERVER, "h_i: mean features of each class times its share", class_by_width)
-        return (*super().extras, moments, Extra("variance", SERVER, "V_i", (1,)))
+        return (*super().extras, moments, Extra("variance", SERVER, "V_i", (1,), kind=POSITIVE))
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train head, then base; a frozen base keeps its running statistics as well."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import ConfigError
-from ..core.extras import BOTH, RECEIVED, Extra
+from ..core.extras import BOTH, COVARIANCE, MEANS, RECEIVED, Extra
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client
@@ -74,6 +74,10 @@ class MeanOfGaussians(Mean):
         self.covariance = ((vectors * np.maximum(values, 0)) @ vectors.T).astype(np.float32)
 
 
+def _square(model: nn.Module) -> tuple[int, ...]:
+    return class_by_width(model)[1:] * 2
+
+
 class PFedFDA(Method):
     """Share the base and Gaussians of the features, of which each client makes its head.
 
@@ -95,8 +99,8 @@ class PFedFDA(Method):
     }
     aggregation = Aggregation(MeanOfGaussians)
     extras = (
-        Extra("means", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
-        Extra("covariance", BOTH, "of the features", lambda m: class_by_width(m)[1:] * 2, private_from=RECEIVED),
+        Extra("means", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED, kind=MEANS),
+        Extra("covariance", BOTH, "of the features", _square, private_from=RECEIVED, kind=COVARIANCE),
     )
 
     def build(self, model: nn.Module) -> nn.Module:

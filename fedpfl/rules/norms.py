@@ -109,6 +109,5 @@ def require_norm(name: str, norm: float, limit: float, factor: float) -> None:
     if not norm <= limit:
         what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
         why = f"update-norm-limit = {factor:g}" if limit < LARGEST else "whatever update-norm-limit is"
-        raise LayoutError(
-            f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why}); a smaller learning-rate may help"
-        )
+        hint = "; a smaller learning-rate may help" if name == PARAMETERS else ""
+        raise LayoutError(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why}){hint}")

@@ -25,6 +25,7 @@ from ..models.sources import names as model_names
 from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
 from .options import OPTIONS
+from .options.privacy import PrivacySettings
 
 if TYPE_CHECKING:
     from ..methods import Method
@@ -262,6 +263,7 @@ class Config:
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         config = cls(run, data, training, tuple(option(s.parse(option.Settings, values)) for option in OPTIONS), own)
+        config = config.put(config.of(PrivacySettings).calibrated(run.num_server_rounds, run.fraction_train))
         run.check(config)
         training.check(own)
         config._check_method()

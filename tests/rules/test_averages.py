@@ -74,12 +74,22 @@ def by_hand_krum(found, false):
     return sorted(sorted(range(len(found)), key=lambda i: scores[i])[: len(found) - false])
 
 
-@pytest.mark.parametrize(("count", "false"), [(9, 3), (10, 2), (7, 1), (5, 0)])
-def test_krum_takes_the_vectors_with_the_nearest_others(count, false):
-    found = vectors(count)
-    assert krum(found, np.zeros(5000), false) == by_hand_krum(found, false)
-    mean = mean_of("krum", found, share=false / count)
-    np.testing.assert_allclose(mean, np.mean(np.float64(found)[by_hand_krum(found, false)], axis=0), rtol=1e-4)
+def test_krum_takes_the_vectors_with_the_nearest_others():
+    rng, size = np.random.default_rng(3), 5000  # more than one block
+    far = rng.normal(size=size) * 30
+    for count, false in ((9, 3), (10, 2), (7, 1), (5, 0)):
+        around = np.array(vectors(count))
+        lengths = np.geomspace(0.1, 3, count)[:, None]  # whose order is not that of the distances
+        false_ones = np.arange(count)[:, None] >= count - max(1, false)
+        clusters = around + np.where(false_ones, -far, far)
+        kinds = {"at 0": around, "far": around + far, "long": far + lengths * around, "clusters": clusters}
+        for kind, data in kinds.items():
+            found = list(data.astype(np.float32))
+            wanted = by_hand_krum(found, false)
+            for start in (np.zeros(size), far, -far):
+                assert krum(found, start, false) == wanted, (kind, count)
+            mean = mean_of("krum", found, share=false / count)
+            np.testing.assert_allclose(mean, np.mean(np.float64(found)[wanted], axis=0), rtol=1e-4, atol=1e-5)
 
 
 def test_krum_keeps_its_digits_next_to_a_vector_of_huge_values():
@@ -167,14 +177,14 @@ def test_scaffold_s_control_variate_is_an_estimate_too():
     assert scaffold.control.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("method", sorted(methods()))
-def test_it_is_had_with_means_alone(method):
-    values = {"method": method, "robust-aggregation": "krum"}
-    if method not in REFUSED:
-        assert Config.parse(values).of(RobustSettings).on
-        return
-    with pytest.raises(ConfigError, match=f"^robust-aggregation = 'krum': must be none for {method}: its rule "):
-        Config.parse(values)
+def test_it_is_had_with_means_alone():
+    for method in sorted(methods()):
+        values = {"method": method, "robust-aggregation": "krum"}
+        if method not in REFUSED:
+            assert Config.parse(values).of(RobustSettings).on
+            continue
+        with pytest.raises(ConfigError, match=f"^robust-aggregation = 'krum': must be none for {method}: its rule "):
+            Config.parse(values)
 
 
 def test_leave_to_have_it_is_not_inherited():

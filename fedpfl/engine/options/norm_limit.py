@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
 import numpy as np
 
+from ...core.errors import LayoutError
 from ...core.extras import Extras
 from ...core.layout import rounded
 from ...core.payload import Payload
@@ -17,7 +19,7 @@ from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance,
 from ...setup.config import Config
 from ...setup.options.norm_limit import NormLimitSettings
 from ...setup.options.privacy import PrivacySettings
-from ..listener import Listener, Server
+from ..listener import Listener, Read, Server
 
 # So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
 SPREAD = 5.0
@@ -27,6 +29,7 @@ ROUNDS = 5
 FIRST_STATISTIC, FIRST_EXTRA, LATER = 1e9, 1e3, 1.0
 
 STATE = "norms/"
+MODELS = "models sent"  # the norms of the models that clients were sent, a name that no extra has
 
 
 class NormLimit(Listener):
@@ -39,22 +42,24 @@ class NormLimit(Listener):
     * for an extra that is declared as long as the shared vector: the same norms, but the median of its own;
     * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
       median;
-    * for any other extra: a root mean square, and the median.
+    * for any other extra: the median times :data:`SPREAD`, in the first round that of its own replies, which wait for
+      it (of means, which clients have alike, not times anything); a root mean square where the median is 0.
 
     Root mean squares are larger in a first round, of which nothing is known. The lower median of each round's accepted
-    norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise.
+    norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise. A
+    client that is sent a model of its own may not have made that long: it counts as the median of those that were sent.
     """
 
     def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings | None, wire_dtype: str) -> None:
         self.factor, self.extras, self.privacy, self.wire_dtype = factor, extras, privacy, wire_dtype
         self._medians: dict[str, list[float]] = {}
         self._accepted: dict[str, list[float]] = {}
-        self._measured: dict[str, float] = {}
+        self._measured: dict[int, dict[str, float]] = {}
         self._sent: np.ndarray | None = None
 
     def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Find where the parameters lie; forget the norms of the round before."""
-        self._accepted, self._sent = {}, None
+        self._accepted, self._measured, self._sent = {}, {}, None
         self._places: dict[str, list[slice]] = {PARAMETERS: [], STATISTICS: []}
         self._variances: dict[str, slice] = {}
         for name, place in rule.layout.slices().items():
@@ -69,19 +74,49 @@ class NormLimit(Listener):
 
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Refuse what is too long, and negative variances."""
-        self._measured = self._check(rule, client)(shared, self._start)
+        measured = self._check(rule, client)(shared, self._start)
+        if not rule.one_model:
+            measured[MODELS] = self._like_weights
         for name, array in reply.arrays.items():
-            if name in self.extras.unchecked() or self.privacy:
+            if name in self.extras.compared() or self.privacy:
                 like = self.extras.is_like_shared(name)  # gradients, control variates
                 least = self._like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
-                norm = distance(array.reshape(-1))
-                require_norm(name, norm, self._limit(name, array.size, least), self.factor)
-                self._measured[name] = norm
+                measured[name] = distance(array.reshape(-1))
+                require_norm(name, measured[name], self._limit(name, array.size, least), self.factor)
+        self._measured[client.id] = measured
         return shared
+
+    def _unknown(self) -> list[str]:
+        """Return the extras of which nothing tells yet how large they are."""
+        names = self.extras.compared() if self.factor else []
+        return [name for name in names if name not in self._medians and not self.extras.is_like_shared(name)]
+
+    def compares(self, rule: Rule) -> bool:
+        """Return whether there is an extra of which nothing tells yet how large it is."""
+        return bool(self._unknown())
+
+    def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
+        """Refuse extras that are far larger than the median of the round."""
+        refused = {}
+        for name in self._unknown():
+            means = self.extras.are_means(name)
+            sent = {read.client: read.reply.arrays[name] for read in replies if name in read.reply.arrays}
+            # Of means, the length of a row: clients have them of as many classes as they have.
+            rows = {
+                client: max(1, array.any(1).sum()) if means and array.ndim == 2 else 1 for client, array in sent.items()
+            }
+            norms = {client: distance(array.reshape(-1)) / math.sqrt(rows[client]) for client, array in sent.items()}
+            usual = (1 if means else SPREAD) * median_low([norm for norm in norms.values() if norm] or [0.0])
+            for client, norm in norms.items():
+                try:
+                    require_norm(name, norm, self.factor * usual + self._noise(sent[client].size), self.factor)
+                except LayoutError as error:
+                    refused[client] = str(error)
+        return refused
 
     def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Note the norms of an accepted reply."""
-        self.sum_checked(client, self._measured)
+        self.sum_checked(client, self._measured.pop(client.id))
 
     def sees_each_reply(self) -> bool:
         """Return False: workers check the norms of what they add up."""
@@ -118,7 +153,10 @@ class NormLimit(Listener):
             self._start = rounded(outgoing, self.wire_dtype)
             places = {name: where for name, where in self._places.items() if where}
             lengths = {name: length(self._start, where) for name, where in self._places.items()}
-            self._like_weights = max(self._fresh, lengths[PARAMETERS])
+            own = lengths[PARAMETERS]
+            if not rule.one_model and MODELS in self._medians:
+                own = min(own, median(self._medians[MODELS]))
+            self._like_weights = max(self._fresh, own)
             limits = {}
             for name, where in places.items():
                 size = sum(place.stop - place.start for place in where)
@@ -128,17 +166,22 @@ class NormLimit(Listener):
         return self._vector_check
 
     def _rms(self, name: str, first: float) -> float:
-        return LATER if name in self._medians else first
+        if name not in self._medians:
+            return first
+        known = name != STATISTICS and median(self._medians[name]) > 0
+        return 0.0 if known else LATER
 
     def _limit(self, name: str, size: int, least: float) -> float:
         if not self.factor:
             return LARGEST
         usual = max(least, SPREAD * median(self._medians.get(name, [0.0])))
-        noise = 0.0
-        if self.privacy:
-            # The clipped update, and six deviations more than the mean of the noise's norm.
-            noise = self.privacy.dp_clip_norm + self.privacy.deviation * (size**0.5 + 6)
-        return min(LARGEST, self.factor * usual + noise)
+        return min(LARGEST, self.factor * usual + self._noise(size))
+
+    def _noise(self, size: int) -> float:
+        if not self.privacy:
+            return 0.0
+        # The clipped update, and six deviations more than the mean of the noise's norm.
+        return self.privacy.dp_clip_norm + self.privacy.deviation * (math.sqrt(size) + 6)
 
 
 def norm_limit(server: Server) -> NormLimit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO, getLogger
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from ...rules import Rule
 from ...setup.options.privacy import PrivacySettings
 from ..listener import Listener, Server
 
+logger = getLogger("flwr")
+
 
 class ServerPrivacy(Listener):
     """Counts what each client has released; at the server it also bounds replies and has the rule add noise.
@@ -38,9 +41,10 @@ class ServerPrivacy(Listener):
         folder: Path,
         wire_dtype: str,
         sends_besides: bool = False,
+        rounds: int = 0,
     ) -> None:
         self.settings = settings
-        self.sends_besides = sends_besides
+        self.sends_besides, self._rounds = sends_besides, rounds
         self._releases = dict.fromkeys(clients, 0)
         self._seed, self._folder, self._wire_dtype = seed, folder, wire_dtype
 
@@ -54,6 +58,8 @@ class ServerPrivacy(Listener):
         if rule.layout.size or self.sends_besides:
             for client in clients:
                 self._releases[client.id] += 1
+            if not self.settings.allows(self._most()):
+                raise ConfigError("dp-epsilon", self.settings.dp_epsilon, f"round {done.number} would spend more")
             done.privacy = self.spent()
         if self.at_server:
             rule.noise = lambda total: self.noise(total, done.number)
@@ -82,7 +88,7 @@ class ServerPrivacy(Listener):
         ``epsilon`` is that of one client's updates against none, ``epsilon-replaced`` against any others of that
         client.
         """
-        most, settings = max(self._releases.values(), default=0), self.settings
+        most, settings = self._most(), self.settings
         mu = math.sqrt(most) / settings.dp_noise_multiplier
         return {
             "epsilon": epsilon(mu, settings.dp_delta),
@@ -90,6 +96,17 @@ class ServerPrivacy(Listener):
             "delta": settings.dp_delta,
             "releases": most,
         }
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Return whether the budget leaves no further round to a client."""
+        ends = not self.settings.allows(self._most() + 1)
+        if ends and done.number < self._rounds:
+            words = "ended early: another round might spend more than dp-epsilon = %g"
+            logger.log(INFO, words, self.settings.dp_epsilon)
+        return ends
+
+    def _most(self) -> int:
+        return max(self._releases.values(), default=0)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what the accounting depends on."""
@@ -108,4 +125,5 @@ def server_privacy(server: Server) -> ServerPrivacy:
         raise ConfigError("dp-where", "server", allowed)
     folder = Path(config.run.state_dir).expanduser() / server.folder.task()["state_key"] / "server"
     sends_more = any(extra.goes(SERVER) for extra in config.method.extras)
-    return ServerPrivacy(settings, rule.clients, config.run.seed, folder, config.run.wire_dtype, sends_more)
+    run = config.run
+    return ServerPrivacy(settings, rule.clients, run.seed, folder, run.wire_dtype, sends_more, run.num_server_rounds)

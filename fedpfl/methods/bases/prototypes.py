@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.custom import article
-from ...core.errors import ConfigError, LayoutError
-from ...core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
+from ...core.errors import ConfigError
+from ...core.extras import BOTH, CLIENT, COUNTS, MEANS, RECEIVED, SERVER, Extra
 from ...core.frozen import has_frozen
 from ...core.payload import Payload
 from ...core.samples import Samples
@@ -84,13 +84,6 @@ class PrototypeRule(Rule):
     def attachments(self, client: Client, kind: str) -> Payload:
         """Send all clients the prototypes, as soon as there are any, and which classes have one."""
         return Payload(arrays={"prototypes": self.prototypes, "known": self.known} if self.known.size else {})
-
-    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Require numbers of samples that are not negative, and no more than the client has."""
-        counts = reply.arrays["counts"].astype(np.float64)
-        # Noise hides the numbers, and float16 rounds them.
-        if not self.federation.noisy and (counts.min() < 0 or counts.sum() > 1.001 * client.train_samples):
-            raise LayoutError(f"its array 'counts' has {counts.sum():g} samples, the client {client.train_samples}")
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add n_ij·c_ij; the noise of differential privacy makes numbers of samples negative."""
@@ -169,10 +162,11 @@ class PrototypeMethod(Method):
     def extras(self) -> Sequence[Extra]:
         """The prototypes both ways; what their mean is weighted by; which classes have one."""
         return (
-            Extra("prototypes", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
-            Extra("counts", SERVER, "training samples of each class", classes, checked=True),
+            Extra("prototypes", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED,
+                  kind=MEANS),
+            Extra("counts", SERVER, "training samples of each class", classes, kind=COUNTS),
             Extra("known", CLIENT, "1 for classes with a prototype", classes, exact="uint8"),
-        )
+        )  # fmt: skip
 
     def prototypes(self, local: LocalRound) -> tuple[Tensor, Tensor]:
         """Return what the server sent: the prototypes, (classes, features), and which classes have one, (classes,)."""

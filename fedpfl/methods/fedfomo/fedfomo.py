@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...core.errors import ConfigError
-from ...core.extras import ANY, CLIENT, SERVER, SHARED, Extra
+from ...core.extras import ANY, CLIENT, SERVER, SHARED, SHARES, Extra
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.samples import Samples
@@ -47,7 +47,7 @@ class FedFomo(Method):
     shares = "everything; clients also get other clients' models"
     extras = (
         Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
-        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,), checked=True),
+        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,), kind=SHARES),
     )
     Settings = FedFomoSettings
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ...core.accounting import epsilon, most_draws, noise_multiplier
 from ...core.errors import ConfigError
 from ...core.extras import SERVER
-from ...core.option import Option
+from ...core.option import Option, TaskFacts
 from ...core.settings import setting
 from .diagnostics import DiagnosticsSettings
 from .evaluate_global import EvaluateGlobalSettings
@@ -30,6 +32,12 @@ class PrivacySettings:
     dp_delta: float = setting(
         1e-5, "δ for which ε is reported; choose it well below 1 / number of clients.", above=0, maximum=0.1
     )
+    dp_epsilon: float = setting(
+        0.0,
+        "Maximum ε of a client in the run. With dp-noise-multiplier = 0 the noise follows from it, dp-delta, "
+        "num-server-rounds and fraction-train; otherwise the run ends before it is exceeded. 0: no maximum.",
+        minimum=0,
+    )
     dp_where: str = setting(
         "client",
         "Where noise is added. client: each client adds it to what it sends. server: the trusted server adds it to "
@@ -39,6 +47,18 @@ class PrivacySettings:
     dp_reproducible: bool = setting(
         False, "Draw the noise from the seed. For experiments only: anyone who knows the seed can subtract the noise."
     )
+
+    def calibrated(self, rounds: int, share: float) -> PrivacySettings:
+        """Return the settings with the noise that the budget takes, if they leave it open."""
+        if self.dp_noise_multiplier or not self.dp_epsilon:
+            return self
+        noise = noise_multiplier(self.dp_epsilon, self.dp_delta, most_draws(rounds, share))
+        return replace(self, dp_noise_multiplier=noise)
+
+    def allows(self, releases: int) -> bool:
+        """Return whether so many releases of a client spend no more than the budget."""
+        spent = epsilon(math.sqrt(releases) / self.dp_noise_multiplier, self.dp_delta)
+        return not self.dp_epsilon or spent <= self.dp_epsilon
 
     @property
     def on(self) -> bool:
@@ -63,11 +83,21 @@ class PrivacyOption(Option):
         """Return whether there is any noise."""
         return self.settings.on  # type: ignore[no-any-return]
 
+    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
+        """Tell the noise of a budget."""
+        settings = self.settings
+        return [f"dp-epsilon = {settings.dp_epsilon:g}: z = {settings.dp_noise_multiplier:.4g}"] * bool(
+            settings.dp_epsilon
+        )
+
     def check(self, config: Any) -> None:
         """Refuse whatever would leave a client past the noise."""
         if not self.settings.on:
             return
         name, value = config.method.name, self.settings.dp_noise_multiplier
+        if not self.settings.allows(1):
+            allowed = f"one round spends more with dp-noise-multiplier = {value:g}"
+            raise ConfigError("dp-epsilon", self.settings.dp_epsilon, allowed)
         sent = [extra for extra in config.method.extras if extra.goes(SERVER)]
         for extra in sent:
             if extra.exact not in ("", "float32"):

@@ -161,6 +161,26 @@ def test_the_most_often_asked_client_counts(tmp_path):
     assert words in CliRunner().invoke(app, ["show", str(folder.path)]).stdout
 
 
+def test_a_budget_makes_the_noise_and_ends_the_run(tmp_path):
+    few = {"method": "fedavg", "local_epochs": 1, "evaluate_every": 1, "dp_clip_norm": 0.1}
+    made = simulate(tmp_path, 2, num_server_rounds=3, dp_epsilon=8.0, **few)
+    line = made.metrics()[-1]
+    assert (line["round"], line["privacy"]["releases"]) == (3, 3)
+    assert line["privacy"]["epsilon"] == pytest.approx(8.0, rel=1e-9)
+    assert any("dp-epsilon = 8: z = 1.04" in remark for remark in made.task()["remarks"])
+    # Two answers with z = 1 spend 6.7, three 8.6.
+    ended = simulate(tmp_path, 2, num_server_rounds=5, dp_epsilon=8.0, dp_noise_multiplier=1.0, **few).metrics()
+    assert len(ended) == 2
+    assert ended[-1]["privacy"]["epsilon"] < 8
+    with pytest.raises(ConfigError, match=r"dp-epsilon = 0.1: one round spends more with dp-noise-multiplier = 1"):
+        Config.parse({"method": "fedavg", "dp-epsilon": 0.1, "dp-noise-multiplier": 1.0})
+    assert (
+        Config.parse({"method": "fedavg", "dp-epsilon": 8.0, "fraction-train": 0.1, "num-server-rounds": 100})
+        .of(PrivacySettings)
+        .allows(27)
+    ), "a client that is drawn far more often than others is allowed for"
+
+
 def test_nothing_shared_costs_nothing(tmp_path):
     folder = simulate(tmp_path, 2, method="local", num_server_rounds=1, local_epochs=1, **DP)
     assert "privacy" not in folder.metrics()[0]

@@ -11,6 +11,7 @@ from fedpfl.core.extras import SERVER, SHARED, Extra, Extras
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
+from fedpfl.engine.listener import Read
 from fedpfl.engine.options.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
 from fedpfl.results.record import Round
@@ -22,7 +23,7 @@ EXTRAS = Extras(
     [
         Extra("control", SERVER, "", (SHARED,), required=False),
         Extra("features", SERVER, "", (4,), required=False),
-        Extra("counts", SERVER, "", (4,), required=False, checked=True),
+        Extra("counts", SERVER, "", (4,), required=False, kind="counts"),
     ],
     shared=4,
 )
@@ -38,6 +39,7 @@ def play(limit, made, number, vectors, **arrays):
     """Give the replies {client: vector} of a round; return what was refused."""
     done, refused = Round(number), {}
     limit.round_started(made, done, made.participants)
+    read, waits = [], limit.compares(made)
     for i, vector in vectors.items():
         reply = Payload(arrays={name: np.float32(by_client[i]) for name, by_client in arrays.items()})
         shared = np.float32(vector)
@@ -46,7 +48,12 @@ def play(limit, made, number, vectors, **arrays):
         except LayoutError as error:
             refused[i] = str(error)
         else:
-            limit.added(made, made.clients[i], shared, reply)
+            read.append(Read(made.clients[i], shared, reply))
+    for client, reason in (limit.compare(read) if waits else {}).items():
+        refused[client.id] = reason
+    for one in read:
+        if one.client.id not in refused:
+            limit.added(made, *one)
     limit.combined(made, done)
     return refused
 
@@ -102,7 +109,7 @@ def test_running_statistics_may_be_as_large_as_the_data_and_variances_not_negati
 def test_arrays_besides_have_limits_of_their_own_unless_the_rule_checks_them():
     limit, made = limit_of([1, 0, 0, 0])
     sent = {i: [1, 0, 0, 0] for i in range(4)}
-    names = {"control": [3.9, 4.1, 0, 0], "features": [7999, 0, 8001, 0], "counts": [1e9, 1e9, 1e9, 1e9]}
+    names = {"control": [3.9, 4.1, 0, 0], "features": [7999, 500, 8001, 500], "counts": [1e9, 1e9, 1e9, 1e9]}
     arrays = {name: {i: [norm, 0, 0, 0] for i, norm in enumerate(norms)} for name, norms in names.items()}
     refused = play(limit, made, 1, sent, **arrays)
     assert refused.keys() == {1, 2}
@@ -146,6 +153,32 @@ def test_each_client_s_own_start_counts():
     made.heads[1] = 1e6
     limit = NormLimit(4.0, Extras(), None, "float32")
     assert play(limit, made, 1, {0: [1e6, 1e6, 0, 0], 1: [1e6, 1e6, 0, 1]}).keys() == {0}
+
+
+def test_the_first_arrays_are_compared_with_each_other():
+    limit, made = limit_of([1, 0, 0, 0])
+    assert limit.compares(made)
+    sent, norms = {i: [1, 0, 0, 0] for i in range(5)}, [0, 2, 2, 40, 41]
+    refused = play(limit, made, 1, sent, features={i: [norm, 0, 0, 0] for i, norm in enumerate(norms)})
+    assert refused == {4: "its array 'features' has the norm 41, at most 40 is accepted (update-norm-limit = 4)"}
+    # Later the medians of the rounds before are known.
+    assert not limit.compares(made)
+    limit, made = limit_of([1, 0, 0, 0], extras=Extras([Extra("features", SERVER, "", (2, 2), kind="means")]))
+    rows = {0: [[1, 0], [0, 0]], 1: [[1, 0], [0, 1]], 2: [[1, 0], [4, 0]], 3: [[5, 0], [0, 0]], 4: [[1, 0], [1, 0]]}
+    assert play(limit, made, 1, sent, features=rows).keys() == {3}, "means of classes, however many there are"
+    limit, made = limit_of(factor=0)
+    assert not limit.compares(made)
+
+
+def test_a_client_does_not_raise_its_own_limit_by_its_own_model():
+    federation = Federation(tuple(Client(i, 5, 5) for i in range(3)), Layout.of([("head.w", (2,)), ("base.w", (2,))]))
+    made = HeadCombination(federation, np.ones(4, np.float32), in_head=lambda name: name.startswith("head"))
+    limit = NormLimit(4.0, Extras(), None, "float32")
+    assert not play(limit, made, 1, {i: [1, 1, 1, 1.1] for i in range(3)})
+    made.heads[2] = 1e3
+    # 4 times the median length of the models that were sent, 2.
+    refused = play(limit, made, 2, {0: [1, 1, 1, 1], 1: [1, 1, 1, 8.9], 2: [1e3, 1e3, 1, 9.1]})
+    assert refused.keys() == {2}
 
 
 def test_a_resumed_run_has_the_same_limits():

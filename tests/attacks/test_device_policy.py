@@ -329,7 +329,7 @@ def test_answers_of_all_runs_are_counted(train, allow):
 
 
 def test_the_privacy_of_all_answers_has_an_end(train, allow):
-    allow(most_epsilon=7)  # two with z = 1 spend 6.7, three 8.6
+    allow(most_epsilon=7)  # two with z = 1 spend 6.6, three 8.4
     with refuses(r"dp-noise-multiplier = 0\.0: most-epsilon is 7"):
         train()
     train(1, "a", **NOISY)

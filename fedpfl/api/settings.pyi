@@ -41,6 +41,7 @@ class CommonSettings(TypedDict, total=False):
     client_column: str
     split_column: str
     time_column: str
+    group_column: str
     ignore_columns: str
     category_columns: str
     class_names: str

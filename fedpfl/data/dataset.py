@@ -51,6 +51,9 @@ class Dataset:
     overlap : int
         How many samples after one share rows or characters with it, where samples are cut from one series or text:
         ``split = "time"`` trains on none that shares some with a test sample.
+    groups : ndarray of int64, optional
+        For each sample of the training set, then of the test set, what it is of, such as a patient: tests and
+        validation samples are cut off by whole groups.
 
     Raises
     ------
@@ -87,13 +90,14 @@ class Dataset:
     validation: np.ndarray | None = None
     inputs: Any = None
     overlap: int = 0
+    groups: np.ndarray | None = None
 
     @classmethod
     def of(
         cls, name: str, x_train: Any, y_train: Any, x_test: Any = None, y_test: Any = None, client_train: Any = None,
         client_test: Any = None, num_classes: int = 0, class_names: tuple[str, ...] = (), vocabulary: int = 0,
         client_names: tuple[str, ...] = (), feature_names: tuple[str, ...] = (), remarks: tuple[str, ...] = (),
-        validation: Any = None, inputs: Any = None, overlap: int = 0,
+        validation: Any = None, inputs: Any = None, overlap: int = 0, groups: Any = None,
     ) -> Dataset:  # fmt: skip
         """Make a data set of arrays, or of what arrays can be made of, with what follows from them.
 
@@ -109,12 +113,15 @@ class Dataset:
         inputs = getattr(x_train, "inputs", None) or inputs
         arrays = {
             "x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, "client_train": client_train,
-            "client_test": client_test, "validation": validation,
+            "client_test": client_test, "validation": validation, "groups": groups,
         }  # fmt: skip
         arrays = {key: None if given is None else array(given, f"{name}: {key}") for key, given in arrays.items()}
         held, labels = arrays["validation"], [arrays[key] for key in ("y_train", "y_test") if arrays[key] is not None]
         if held is not None and (held.shape != (len(labels[0]),) or held.dtype != bool or len(labels) < 2):
             raise DataError(f"{name}: validation must be bool, one for each of x_train, next to a test set")
+        groups = arrays["groups"]
+        if groups is not None and (groups.dtype.kind not in "iu" or groups.shape != (sum(map(len, labels)),)):
+            raise DataError(f"{name}: groups must be whole numbers, one for each sample, of the training set first")
         if any(y.dtype.kind in "US" for y in labels):
             labels, class_names = _numbered_names(name, labels, class_names)
             arrays.update(zip(("y_train", "y_test"), labels))

@@ -71,7 +71,7 @@ class FederatedData:
         """Return one client's data as a federation of its own (number 0)."""
         n, of_cut = len(data.y_train), settings.partition_seed or seed
         if data.y_test is None:
-            share = cut_share(np.arange(n), settings, of_cut, client, data.y_train, data.overlap)
+            share = cut_share(np.arange(n), settings, of_cut, client, data.y_train, data.overlap, data.groups)
         else:
             share = Share(np.arange(n), np.arange(n, n + len(data.y_test)))
         if n < settings.min_samples:
@@ -135,7 +135,7 @@ class FederatedData:
             held = data.validation[mine]
             return mine[~held], mine[held]
         labels = _take(data.y_train, data.y_test, mine) if settings.split == "stratified" else None
-        return cut_validation(mine, settings, seed, client, labels, data.overlap)
+        return cut_validation(mine, settings, seed, client, labels, data.overlap, data.groups)
 
     @property
     def name(self) -> str:
@@ -445,7 +445,8 @@ def _without_tests(data: Dataset) -> Dataset:
     if data.y_test is None or data.validation is not None:
         has = "no test set" if data.y_test is None else "a validation part, which is divided with its test set"
         raise ConfigError("test-on", "server", f"{data.name} has {has}")
-    return replace(data, x_test=None, y_test=None, client_test=None)
+    groups = None if data.groups is None else data.groups[: len(data.y_train)]
+    return replace(data, x_test=None, y_test=None, client_test=None, groups=groups)
 
 
 def _samples(data: Dataset) -> int:

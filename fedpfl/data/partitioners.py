@@ -289,13 +289,19 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         shares = [Share(*(np.sort(part) for part in both)) for both in dealt]
     elif chosen.draws:
         cut = Share(learnt, everything[n_train:])
-        cut = cut if given else cut_share(everything, settings, seed, labels=labels, overlap=data.overlap)
+        cut = (
+            cut
+            if given
+            else cut_share(everything, settings, seed, labels=labels, overlap=data.overlap, groups=data.groups)
+        )
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
         shares = _given(data, settings, num_clients, seed, partial(deal, learnt, "train"))
     else:
         dealt = deal(everything, "all")
-        shares = [cut_share(mine, settings, seed, i, labels[mine], data.overlap) for i, mine in enumerate(dealt)]
+        shares = [
+            cut_share(mine, settings, seed, i, labels[mine], data.overlap, data.groups) for i, mine in enumerate(dealt)
+        ]
     if len(held):
         shares = _with_validation(shares, data, settings, seed)
     _check_shares(shares, settings, data)
@@ -382,24 +388,24 @@ def without_auto(settings: DataSettings, owned: bool, tested: bool) -> DataSetti
 
 def cut_share(
     positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0, labels: np.ndarray | None = None,
-    overlap: int = 0,
+    overlap: int = 0, groups: np.ndarray | None = None,
 ) -> Share:  # fmt: skip
     """Cut one client's samples into training and test samples by ``test_fraction``, at least one of each.
 
     ``split = "stratified"`` uses the samples' ``labels``, and ``split = "time"`` the data set's ``overlap``.
     """
-    return Share(*_cut(positions, "test", settings, seed, client, labels, overlap))
+    return Share(*_cut(positions, "test", settings, seed, client, labels, overlap, groups))
 
 
 def cut_validation(
     positions: np.ndarray, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None = None,
-    overlap: int = 0,
+    overlap: int = 0, groups: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Cut ``validation_fraction`` of a client's training samples off; return both parts, ascending.
 
     At least one sample stays on either side; of a single one none is taken. The rest is as for :func:`cut_share`.
     """
-    return _cut(positions, "validation", settings, seed, client, labels, overlap)
+    return _cut(positions, "validation", settings, seed, client, labels, overlap, groups)
 
 
 def held_out(n: int, share: float) -> int:
@@ -409,7 +415,7 @@ def held_out(n: int, share: float) -> int:
 
 def _cut(
     positions: np.ndarray, what: str, settings: DataSettings, seed: int, client: int, labels: np.ndarray | None,
-    overlap: int,
+    overlap: int, groups: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Cut a client's samples for tests or validation off, as ``split`` says: at random, by class, or the last ones."""
     n, share = len(positions), settings.test_fraction if what == "test" else settings.validation_fraction
@@ -420,12 +426,25 @@ def _cut(
         apart = first_apart(n, count, overlap, settings, client, what)
         return positions[:apart], positions[n - count :]
     rng = generator(seed, f"{what} split", client)
+    if groups is not None:
+        off = _whole_groups(groups[positions], count, rng, f"client {client}", what)
+        return positions[~off], positions[off]
     order = rng.permutation(n)
     if settings.split == "stratified" and labels is not None and labels.ndim == 1:
         order = order[np.argsort(labels[order], kind="stable")]
         taken = ((np.arange(count) + rng.random()) * n / count).astype(np.int64)  # evenly over the sorted classes
         order = np.concatenate([order[taken], np.delete(order, taken)])
     return positions[np.sort(order[count:])], positions[np.sort(order[:count])]
+
+
+def _whole_groups(groups: np.ndarray, count: int, rng: np.random.Generator, whose: str, what: str) -> np.ndarray:
+    """Choose whole groups of about so many samples, at least one group and not all."""
+    of = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    order = rng.permutation(int(of.max()) + 1)
+    if len(order) < 2:
+        raise DataError(f"{whose} has samples of one group alone (group-column): none can be cut off for {what}")
+    sizes = np.bincount(of)[order].cumsum()[:-1]
+    return np.isin(of, order[: int(np.abs(sizes - count).argmin()) + 1])
 
 
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
@@ -474,6 +493,14 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
     if settings.split != "given" and data.validation is not None:
         allowed = f'must be "given" for {data.name}, which has a validation part next to its test set'
         raise ConfigError("split", settings.split, allowed)
+    if data.groups is not None and (settings.partitioner != "natural" or settings.split in ("stratified", "time")):
+        if settings.partitioner != "natural":
+            allowed = "must be natural with group-column: others give samples of one group to several clients"
+            raise ConfigError("partitioner", settings.partitioner, allowed)
+        raise ConfigError("split", settings.split, 'must be "mixed" or "given" with group-column')
+    parts = [] if data.groups is None or settings.split != "given" else np.split(data.groups, [len(data.y_train)])
+    if parts and (twice := len(np.intersect1d(*parts))):
+        raise DataError(f"{data.name}: {twice} groups (group-column) are in the training and in the test set")
 
 
 def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:

@@ -52,6 +52,7 @@ _OF_DATASETS = {
     "split-column": _TABLES,
     "time-column": _TABLES,
     "category-columns": _TABLES,
+    "group-column": _TABLES,
     "ignore-columns": _TABLES,
     "class-names": _TABLES,
     "window-column": _SERIES,
@@ -125,6 +126,11 @@ class DataSettings:
         "",
         "Table column with the time of each row, as numbers or in ISO 8601. It orders each client's rows and is no "
         "feature.",
+    )
+    group_column: str = setting(
+        "",
+        "Table column such as the patient: a client's rows with one value are all in training, in validation or in "
+        "tests.",
     )
     ignore_columns: str = setting("", "Table columns that are not features.")
     category_columns: str = setting(

@@ -100,6 +100,7 @@ class FileSamples(NamedTuple):
     row: str  # what errors call a row: line or row
     features: tuple[str, ...] = ()  # their names
     overlap: int = 0  # the data set's: how many windows after one share rows with it
+    persons: tuple[str, ...] = ()  # columns that are left out, and seem to say whose rows these are
 
 
 def table_parts(path: Path) -> ChosenParts:
@@ -211,11 +212,12 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     wanted = {"label": settings.label_column, "client": settings.client_column, "split": settings.split_column}
     if len(several) > 1 and not windows:
         wanted.update(zip(label_roles(len(several)), several))
-    if settings.time_column:
-        wanted["time"] = settings.time_column
+    for role, column in (("time", settings.time_column), ("group", settings.group_column)):
+        if column:
+            wanted[role] = column
     if windows:
         wanted["window"] = settings.window_column
-    given = [name for role, name in wanted.items() if role in ("label", "time") or name != role]
+    given = [name for role, name in wanted.items() if role in ("label", "time", "group") or name != role]
     for name in given:
         if name and name not in place:
             key = next(f"{role.split()[0]}-column" for role in wanted if wanted[role] == name)
@@ -402,7 +404,8 @@ def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> F
                     raise DataError(f"{path}, {source.row} {label}, column {names[at]!r}: is empty")
                 coders[role].add("" if cell is None else cell_text(cell), label)
     words = {role: coder.words() for role, coder in coders.items()}
-    return FileSamples(path, np.concatenate(pieces), words, source.row, features)
+    persons = tuple(name for name in names if name in listed(settings.ignore_columns) and _PERSON.fullmatch(name))
+    return FileSamples(path, np.concatenate(pieces), words, source.row, features, persons=persons)
 
 
 def _complain_of_numbers(
@@ -679,18 +682,33 @@ def to_dataset(
     else:
         numbers, names = _classes(parts, settings, num_classes, alone, known)
     owners, client_names = _owners(parts)
-    xs = [part.x for part in parts]
+    xs, rows = [part.x for part in parts], [np.arange(len(part.x)) for part in parts]
     if len(parts) == 1 and "split" in parts[0].words:
         rows = _rows_of_parts(parts[0], settings)
         xs, numbers = [xs[0][mine] for mine in rows], [numbers[0][mine] for mine in rows]
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
+    groups = _groups(parts, rows)
+    if groups is None and owners[0] is not None and parts[0].persons:
+        shown = f"column {parts[0].persons[0]!r} is left out, so rows with one value may be in training and in tests"
+        remarks = (*remarks, f'{shown}: group-column = "{parts[0].persons[0]}" keeps them together')
     if counting := _counting(parts[0]):
         shown = f"column {counting[0]!r} counts the rows, and is a feature"
         remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")
     return of_parts(
         name, xs, numbers, owners, class_names=names, vocabulary=vocabulary, client_names=client_names,
         feature_names=parts[0].features, remarks=remarks, overlap=max(part.overlap for part in parts),
+        groups=groups,
     )  # fmt: skip
+
+
+def _groups(parts: Sequence[FileSamples], rows: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the number of each sample's group, of training, validation and tests; ``rows`` are each part's."""
+    if "group" not in parts[0].words:
+        return None
+    columns = [part.words["group"] for part in parts] * (len(rows) if len(parts) == 1 else 1)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(n for of in columns for n in of.names))}
+    codes = [np.array([numbers[name] for name in of.names])[of.codes[mine]] for of, mine in zip(columns, rows)]
+    return np.concatenate([codes[0], *codes[2:], *codes[1:2]])
 
 
 class _Texts(NamedTuple):

@@ -136,11 +136,16 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         counts = [len(getattr(data, part)) for data in found if getattr(data, part) is not None]
         return np.repeat(np.arange(len(found)), counts) if counts else None
 
+    groups = None
+    if first.groups is not None:
+        halves = [np.split(data.groups, [len(data.y_train)]) for data in found if data.groups is not None]
+        groups = np.concatenate([of for part in zip(*halves) for of in part])
+
     return Dataset.of(
         root.name, joined("x_train"), joined("y_train"), joined("x_test"), joined("y_test"), owners("y_train"),
         owners("y_test"), len(names), names, first.vocabulary, client_names=tuple(whose),
         feature_names=first.feature_names, validation=joined("validation"), inputs=first.inputs,
-        overlap=max(data.overlap for data in found),
+        overlap=max(data.overlap for data in found), groups=groups,
         remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
     )  # fmt: skip
 

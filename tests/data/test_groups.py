@@ -1,0 +1,100 @@
+"""Rows that belong together, such as a patient's, are on one side of every cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data import DataSettings, FederatedData, default_clients
+from fedpfl.data.datasets.own_data import own_data
+from fedpfl.setup.objects import as_setting
+
+PATIENTS, ROWS = 12, 4
+
+
+def table(hospitals=("a", "b"), split=""):
+    """Return lines whose first feature tells the patient."""
+    lines = [f"x,y,patient,label{',client' if hospitals else ''}{',split' if split else ''}"]
+    for number, hospital in enumerate(hospitals or [""]):
+        for patient in range(PATIENTS):
+            for row in range(ROWS):
+                who = 100 * number + patient
+                more = [hospital] * bool(hospitals) + [("test" if patient % 4 == 0 else "train")] * bool(split)
+                lines.append(",".join([str(who), str(row), f"p{who}", str(patient % 2), *more]))
+    return "\n".join(lines)
+
+
+def a_table(folder):
+    (folder / "all.csv").write_text(table())
+    return {"dataset": "table", "data": str(folder / "all.csv")}
+
+
+def a_folder(folder):
+    for name in ("a", "b"):
+        (folder / f"{name}.csv").write_text(table(()))
+    return {"dataset": "clients", "data": str(folder)}
+
+
+def a_series(folder):
+    return {**a_table(folder), "dataset": "series", "window_length": 2}
+
+
+def a_frame(folder):
+    pandas = pytest.importorskip("pandas")
+    return pandas.read_csv(a_table(folder)["data"])
+
+
+@pytest.mark.parametrize("form", [a_table, a_folder, a_series, a_frame])
+def test_a_cut_takes_whole_groups(tmp_path, form):
+    given = form(tmp_path)
+    if not isinstance(given, dict):
+        with as_setting("dataset", given) as name:
+            return check({"dataset": name})
+    return check(given)
+
+
+def check(given):
+    settings = DataSettings(**given, group_column="patient", validation_fraction=0.25)
+    data = FederatedData(settings, default_clients(settings), 1)
+    assert data.num_clients == 2 and "patient" not in data.feature_names
+    for client in range(2):
+        parts = [of(client).x.reshape(-1, *data.input_shape) for of in (data.train, data.validation, data.test)]
+        patients = [{*part.reshape(len(part), 2, -1)[:, 0].flatten().tolist()} for part in parts]
+        assert all(patients) and sum(map(len, patients)) == len(set.union(*patients)) == PATIENTS
+        assert len(patients[2]) == 3
+    other = FederatedData(settings, 2, 2)
+    assert any(not np.array_equal(other.share(i).test, data.share(i).test) for i in range(2))
+
+
+def test_a_device_cuts_whole_groups(tmp_path):
+    (tmp_path / "own.csv").write_text(table(()))
+    data = own_data(
+        DataSettings(dataset="table", group_column="patient", num_classes=2), str(tmp_path / "own.csv"), 0, 1
+    )
+    train, test = ({*of(0).x[:, 0].tolist()} for of in (data.train, data.test))
+    assert len(train) == 9 and len(test) == 3 and not train & test
+
+
+def test_what_would_tear_groups_apart_is_refused(tmp_path):
+    given = {**a_table(tmp_path), "group_column": "patient"}
+    for more, words in (
+        ({"partitioner": "iid"}, "partitioner = 'iid': must be natural with group-column"),
+        ({"split": "time"}, 'split = \'time\': must be "mixed" or "given" with group-column'),
+        ({"group_column": "ward"}, r"no column 'ward' \(group-column\); it has"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            FederatedData(DataSettings(**{**given, **more}), 2, 1)
+    (tmp_path / "all.csv").write_text(table(split="yes"))
+    assert FederatedData(DataSettings(**given), 2, 1).sizes(0) == (36, 12)
+    (tmp_path / "all.csv").write_text(table(split="yes").replace(",a,test", ",a,train", 1))
+    with pytest.raises(DataError, match=r"1 groups \(group-column\) are in the training and in the test set"):
+        FederatedData(DataSettings(**given), 2, 1)
+
+
+def test_a_person_that_is_left_out_is_told(tmp_path):
+    data = FederatedData(DataSettings(**a_table(tmp_path), ignore_columns="patient"), 2, 1)
+    assert any('group-column = "patient" keeps them together' in said for said in data.remarks)
+    (tmp_path / "b.csv").write_text("x,y,patient,label\n" + "1,2,p,0\n3,4,p,1\n" * 10)
+    with pytest.raises(DataError, match="client 0 has samples of one group alone"):
+        own_data(DataSettings(dataset="table", group_column="patient"), str(tmp_path / "b.csv"), 0, 1)

@@ -260,16 +260,21 @@ def timm_model(word: str, shape: Shape, num_classes: int, vocabulary: int, downl
 
 
 class Logits(nn.Module):
-    """A model of transformers as a module that maps inputs to logits; in ``texts``, tokens that are 0 are padding."""
+    """A model of transformers as a module that maps inputs to logits; in ``texts``, its padding tokens are masked.
+
+    A model that names no padding has 0.
+    """
 
     def __init__(self, module: nn.Module, texts: bool) -> None:
         super().__init__()
         self.module = module
         self.texts = texts
+        padding = getattr(getattr(module, "config", None), "pad_token_id", None)
+        self.padding_token = PADDING if padding is None else int(padding)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs to logits."""
-        out = self.module(x, attention_mask=(x != PADDING).long()) if self.texts else self.module(x)
+        out = self.module(x, attention_mask=(x != self.padding_token).long()) if self.texts else self.module(x)
         logits: Tensor = out.logits
         return logits
 

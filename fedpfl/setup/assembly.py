@@ -55,6 +55,10 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     if getattr(plain, "ends_in_sigmoid", False) and config.training.labels != TARGETS:
         allowed = "gives probabilities; leave out the sigmoid at its end, since losses need logits"
         raise ConfigError("model", config.run.model, allowed)
+    padding = getattr(getattr(plain, "base", plain), "padding_token", 0)
+    if padding and config.data.tokenizer:
+        allowed = f"fills texts up with 0, and {config.run.model} pads with {padding}: give the numbers themselves"
+        raise ConfigError("tokenizer", config.data.tokenizer, allowed)
     layers = _layers_of_tied(plain)
     if config.wants(InitialWeightsOption):
         from ..models.weight_files import initial

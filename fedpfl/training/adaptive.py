@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Sequence
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor
 
 from .optim import Optimizer
+
+# The default of the setting `momentum`.
+USUAL_MOMENTUM = 0.9
 
 
 class Adam:
@@ -62,14 +65,22 @@ class AdamW(Adam):
 
 
 class TorchOptimizer:
-    """An optimiser of ``torch.optim`` by its name; it gets momentum and weight decay if it has arguments for them."""
+    """An optimiser of ``torch.optim`` by its name; it gets momentum and weight decay if it has arguments for them.
+
+    Momentum is β₁ where it has betas. An optimiser other than SGD keeps its own default where the setting's is not
+    changed.
+    """
 
     def __init__(
         self, name: str, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
     ) -> None:
         made = getattr(torch.optim, name)
         known = inspect.signature(made).parameters
-        offered = {"momentum": momentum, "weight_decay": weight_decay}
+        offered: dict[str, Any] = {"momentum": momentum, "weight_decay": weight_decay}
+        if "betas" in known:
+            offered["betas"] = (momentum, *known["betas"].default[1:])
+        if name != "SGD" and momentum == USUAL_MOMENTUM:
+            del offered["momentum"]
         self.params = list(params)
         self._optimizer = made(
             self.params, lr=learning_rate, **{key: value for key, value in offered.items() if key in known}
@@ -92,6 +103,13 @@ class TorchOptimizer:
         self._optimizer.step()
         for param in self.params:
             param.grad = None
+
+
+def uses_momentum(name: str) -> bool:
+    """Return whether an optimiser has a momentum, or a β₁."""
+    if name == "sgd" or name in OPTIMIZERS:
+        return True
+    return bool({"momentum", "betas"} & inspect.signature(getattr(torch.optim, name)).parameters.keys())
 
 
 OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}

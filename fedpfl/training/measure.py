@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from logging import getLogger
 from typing import Any, Callable, Mapping, NamedTuple, Tuple
@@ -20,7 +21,7 @@ SumAndCount = Tuple[float, float]
 # (the model's numbers, labels or targets, the setting ``loss``) → sum and count.
 Measure = Callable[[Tensor, Tensor, str], SumAndCount]
 UNDEFINED: SumAndCount = (0.0, 0)
-TOP = 5
+TOP, TOP_5 = 5, "top-5-accuracy"
 AVERAGE_PRECISION = "average-precision"
 
 
@@ -54,6 +55,9 @@ def find_working(text: str, num_classes: int, loss: str, permuted: bool = False)
 
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
     """Try the metrics with two samples of different classes, so that a mistake of the user's shows before round 1."""
+    if TOP_5 in measures and num_classes <= TOP:
+        allowed = f"is 1 whatever a model says: of {num_classes} classes all are among the {TOP} most likely ones"
+        raise ConfigError("metrics", TOP_5, allowed)
     outputs, labels = torch.eye(2, num_classes), torch.arange(2) % num_classes
     y = labels if loss == CROSS_ENTROPY else outputs
     if loss == SEGMENTATION:
@@ -91,12 +95,22 @@ class _Own:
 
     def __init__(self, word: str) -> None:
         self._word, self.failed = word, False
-        self._function = own_code.guarded("metrics", word, own_code.find("metrics", word))
+        found = own_code.find("metrics", word)
+        self._function, self._truth_first = own_code.guarded("metrics", word, found), _takes_truth_first(found)
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         if loss == SEGMENTATION:
             outputs, y = outputs.long(), y.long()
-        return _pair(self._word, self._function(outputs, y))
+        return _pair(self._word, self._function(y, outputs) if self._truth_first else self._function(outputs, y))
+
+
+def _takes_truth_first(function: Any) -> bool:
+    """Return whether a function takes the truth before what a model gives, as those of scikit-learn do."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # one that is not written in Python
+        return False
+    return names[:1] == ["y_true"]
 
 
 def _pair(word: str, found: Any) -> SumAndCount:
@@ -223,7 +237,7 @@ def _of_pixels(outputs: Tensor, y: Tensor, twice: int) -> SumAndCount:
 
 _OURS: Mapping[str, Measure] = {
     "balanced-accuracy": _macro(lambda right, wrong, missed: _ratio(right, right + missed), only_true=True),
-    "top-5-accuracy": _top,
+    TOP_5: _top,
     "precision-macro": _macro(lambda right, wrong, missed: _ratio(right, right + wrong)),
     "recall-macro": _macro(lambda right, wrong, missed: _ratio(right, right + missed)),
     "f1-macro": _macro(_f1),
@@ -235,5 +249,6 @@ _OURS: Mapping[str, Measure] = {
     "rmse": _errors(torch.square),
     "iou": lambda outputs, y, loss: _of_pixels(outputs, y, 1),
     "dice": lambda outputs, y, loss: _of_pixels(outputs, y, 2),
-    "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1),
+    # Of one sample there is no variance to explain.
+    "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1) if len(y) > 1 else UNDEFINED,
 }

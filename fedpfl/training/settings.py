@@ -115,7 +115,12 @@ class TrainingSettings:
         "Maximum L2 norm of a step's gradient, penalties included. 0: no clipping.",
         minimum=0,
     )
-    momentum: float = setting(0.9, "Momentum of SGD; β₁ of Adam.", minimum=0, maximum=0.999999)
+    momentum: float = setting(
+        0.9,
+        "Momentum of SGD; β₁ of Adam and the like. RMSprop and others have their own default unless it is changed.",
+        minimum=0,
+        maximum=0.999999,
+    )
     weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
@@ -209,6 +214,11 @@ class TrainingSettings:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
+        if self.optimizer[:1].isupper():
+            from fedpfl.training.adaptive import USUAL_MOMENTUM, uses_momentum
+
+            if self.momentum != USUAL_MOMENTUM and not uses_momentum(self.optimizer):
+                raise ConfigError("momentum", self.momentum, f"is not used by {self.optimizer}")
 
 
 def batch_sizes(samples: int, size: int, last: str) -> list[int]:

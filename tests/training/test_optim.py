@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedpfl.training.adaptive import Adam
+from fedpfl.core.errors import ConfigError
+from fedpfl.training.adaptive import USUAL_MOMENTUM, Adam, make
 from fedpfl.training.optim import SGD
+from fedpfl.training.settings import TrainingSettings
 
 
 def run(ours, reference, steps=6):
@@ -41,3 +43,21 @@ def test_adam_is_torch_s_but_for_rounding(weight_decay):
     )
     for x, y in zip(a, b):
         torch.testing.assert_close(x, y.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_an_optimiser_by_torch_s_name_has_torch_s_defaults_and_uses_the_momentum_that_is_given():
+    default = TrainingSettings().momentum
+    assert default == USUAL_MOMENTUM
+    for name, momentum, expected in (
+        ("RMSprop", default, {}), ("RMSprop", 0.1, {"momentum": 0.1}), ("SGD", default, {"momentum": default}),
+        ("Adam", 0.5, {"betas": (0.5, 0.999)}), ("NAdam", 0.5, {"betas": (0.5, 0.999)}), ("Adadelta", default, {}),
+    ):  # fmt: skip
+        kind = getattr(torch.optim, name)
+        a, b = run(
+            lambda params, name=name, momentum=momentum: make(name, params, 0.1, momentum, 0.0),
+            lambda params, kind=kind, expected=expected: kind(params, lr=0.1, **expected),
+        )
+        assert all(torch.equal(p, q) for p, q in zip(a, b)), (name, momentum)
+    with pytest.raises(ConfigError, match=r"^momentum = 0.5: is not used by Adadelta$"):
+        TrainingSettings(optimizer="Adadelta", momentum=0.5).check(None)
+    TrainingSettings(optimizer="Adamax", momentum=0.5).check(None)

@@ -29,6 +29,30 @@ def test_every_metric_is_computed():
     assert _OURS.keys() == METRICS.keys()
 
 
+def test_functions_of_sklearn_get_the_truth_first():
+    rng = np.random.default_rng(1)
+    y = torch.from_numpy(rng.normal(size=(50, 1))).float()
+    outputs = y + torch.from_numpy(rng.normal(size=(50, 1))).float()
+    for name in ("r2_score", "explained_variance_score", "mean_absolute_percentage_error", "mean_pinball_loss"):
+        expected = getattr(sklearn, name)(y.numpy(), outputs.numpy())
+        assert of_own(f"sklearn.metrics:{name}", outputs, y, MSE) == pytest.approx(expected)
+
+
+def of_own(word, outputs, y, loss):
+    ((total, count),) = measured(find(word), outputs, y, loss).values()
+    return total / count
+
+
+def test_what_says_nothing_is_not_measured():
+    assert measured(find("r2"), torch.ones(1, 1), torch.zeros(1, 1), MSE)["r2"][1] == 0  # one sample has no variance
+    for classes_, refused in ((3, True), (5, True), (6, False)):
+        if refused:
+            with pytest.raises(ConfigError, match=r"^metrics = 'top-5-accuracy': is 1 whatever a model says: of \d"):
+                find_working("top-5-accuracy", classes_, CROSS_ENTROPY)
+        else:
+            assert find_working("top-5-accuracy", classes_, CROSS_ENTROPY)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_metrics_of_classes_are_sklearn_s(seed):
     outputs, y = classes(seed)

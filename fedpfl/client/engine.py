@@ -43,7 +43,7 @@ from .answers import answer_once
 from .guard import Owner, guard
 from .options import of_client, parts_of
 from .part import ClientPart, Later, Momentum, Taken, Training
-from .scores import are_finite, metrics_of, require_finite
+from .scores import are_finite, metrics_of, require_finite, train_loss
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
@@ -221,19 +221,24 @@ class Engine:
         training = Training(state, local, method, (), {}, None, started, given)
         for option in self.parts:
             training = option.begin(training)
-        return training._replace(phases=self.schedule(local))
+        return training._replace(phases=self.schedule(local, method))
 
-    def schedule(self, local: LocalRound) -> list[Phase]:
+    def schedule(self, local: LocalRound, method: Method) -> list[Phase]:
         """Return the phases of a client's round, which share ``local-steps``."""
-        method, training = self.config.method, self.config.training
+        training = self.config.training
         phases = method.schedule(local)
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
+        trained = [phase for phase in phases if phase.epochs]
+        if trained and not any(phase.train(name) for phase in trained for name, _ in self.model.named_parameters()):
+            names = [name for name, _ in self.model.named_parameters()]
+            allowed = f"no phase of its schedule trains a parameter of the model, which are {names[0]}, …, {names[-1]}"
+            raise ConfigError("method", method.name, allowed)
         return sharing_steps(phases, len(local.samples.y), training) if training.local_steps else phases
 
     def end_training(
-        self, training: Training, losses: Sequence[float], taken: Callable[[], Taken | None] = lambda: None
+        self, training: Training, losses: Sequence[float | None], taken: Callable[[], Taken | None] = lambda: None
     ) -> Payload:  # fmt: skip
         """Store what the client keeps of its trained model, and return its reply.
 
@@ -276,7 +281,7 @@ class Engine:
                 **extra.metrics,
                 **measured,
                 "train-samples": len(local.samples.y),
-                "train-loss": losses[-1] if losses else 0.0,
+                **train_loss(losses),
                 "train-seconds": seconds,
             },
             arrays={**self.extras.pack(extra.arrays, SERVER), **vector},
@@ -361,8 +366,8 @@ class Engine:
     def run_phases(
         self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None,
         momentum: Momentum | None = None,
-    ) -> list[float]:  # fmt: skip
-        """Run phases, with the momentum of each if it is kept; return the mean loss of each.
+    ) -> list[float | None]:  # fmt: skip
+        """Run phases, with the momentum of each if it is kept; return the mean loss of each in its last epoch.
 
         Learning rates are the round's unless a ``factor`` is given.
         """
@@ -376,7 +381,7 @@ class Engine:
 
     def run_phase(
         self, phase: Phase, local: LocalRound, purpose: str, place: int, factor: float, momentum: Momentum | None
-    ) -> float:
+    ) -> float | None:
         """Run the phase at a place in a schedule."""
         rng = generator(local.seed, purpose, local.client, local.round, place)
         velocity = None if momentum is None else momentum.setdefault(place, {})

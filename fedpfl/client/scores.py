@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Iterable
+from typing import Iterable, Sequence
 
 import numpy as np
 
+from ..core.claims import LARGEST
 from ..core.errors import TrainingDiverged
 from ..core.metrics import COUNT, SUM
 from ..methods.base import LocalRound
@@ -23,13 +24,18 @@ def are_finite(arrays: Iterable[np.ndarray]) -> bool:
     return all(np.isfinite(array).all() for array in arrays)
 
 
+def train_loss(losses: Sequence[float | None]) -> dict[str, float]:
+    """Return a client's training loss as it travels: that of the last epoch of the last phase that trained, if any."""
+    return next(({"train-loss": loss} for loss in reversed(losses) if loss is not None), {})
+
+
 def metrics_of(prefix: str, score: Score) -> dict[str, int | float]:
-    """Return the numbers of a test as they travel."""
+    """Return the numbers of a test as they travel; a loss that is not finite is the largest."""
     more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
     return {
         **more,
         **{f"{prefix}-{name}{COUNT}": count for name, (_, count) in score.metrics.items()},
         f"{prefix}-correct": score.correct,
-        f"{prefix}-loss-sum": score.loss_sum,
+        f"{prefix}-loss-sum": score.loss_sum if score.loss_sum < LARGEST else LARGEST,
         f"{prefix}-samples": score.samples,
     }

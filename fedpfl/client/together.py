@@ -333,7 +333,7 @@ class _Client:
 
     def __init__(self, training: Training, phases: list[Phase], member: Member) -> None:
         self.training, self.phases, self.member = training, phases, member
-        self.number, self.losses = training.local.client, cast("List[float]", [])
+        self.number, self.losses = training.local.client, cast("List[float | None]", [])
 
     @property
     def is_loaded(self) -> bool:

@@ -91,7 +91,8 @@ def problem(name: str, value: object, bounds: Bounds, highest: float | None = No
     if type(value) in kinds and bounds.lowest <= value <= most:  # type: ignore[operator]
         return ""
     what = "a whole number" if bounds.kind is int else "a number"
-    likely = "; a smaller learning-rate may help" if name.endswith(LOSSES) else ""
+    diverged = name.endswith(LOSSES) and isinstance(value, float) and not value < 0
+    likely = "; a smaller learning-rate may help" if diverged else ""
     return f"{name} = {shown(value)}: must be {what} from {bounds.lowest:g} to {most:g}{likely}"
 
 

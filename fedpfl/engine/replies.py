@@ -16,7 +16,7 @@ from .transport import EVALUATE, TRAIN
 
 # Numbers that a reply must have: what is computed with here.
 REQUIRED = {
-    TRAIN: ("train-samples", "train-loss"),
+    TRAIN: ("train-samples",),
     EVALUATE: ("personalised-correct", "personalised-loss-sum", "personalised-samples"),
 }
 # Models that a reply may have the scores of: all three numbers, or none.
@@ -24,7 +24,8 @@ SCORES = {
     name: frozenset(f"{name}-{part}" for part in ("correct", "samples", "loss-sum"))
     for name in ("trained", "personalised", "global", "validation")
 }
-# Where tests do not count what is right: below 0 where the mean of the targets predicts better than the model.
+# Where tests do not count what is right: below 0 where the mean of the targets predicts better than the model. Losses
+# of the user's own may be below 0, too.
 EXPLAINED = Bounds(float, -LARGEST, LARGEST)
 
 
@@ -33,35 +34,38 @@ class Expected:
     """What the replies of a run must be like.
 
     With ``counted`` tests count what is right (of ``several`` values of a sample, not of one class); otherwise they
-    score it with any number of at most 1 for a value. ``asked`` are the metrics that the run asks for besides.
+    score it with any number of at most 1 for a value. ``asked`` are the metrics that the run asks for besides. With
+    ``own_loss`` the training loss may be below 0.
     """
 
     counted: bool = True
     several: bool = False
     asked: tuple[str, ...] = ()
+    own_loss: bool = False
 
     def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Return why a reply to ``train`` or ``evaluate`` cannot count, if so, and which of its numbers are wrong."""
         required = REQUIRED[kind]
         try:
-            wrong = problems(metrics, required, client, self.counted, self.several, self.asked)
+            wrong = problems(metrics, required, client, self.counted, self.several, self.asked, self.own_loss)
         except LayoutError as error:
             return str(error), {}
         if not wrong:
             return "", wrong
-        fatal = next((text for key, text in wrong.items() if key in required), None)
+        # A client that trained has a training loss, and one that is no number tells that its training diverged.
+        fatal = next((text for key, text in wrong.items() if key in (*required, "train-loss")), None)
         return ("" if fatal is None else f"its reply says {fatal}"), wrong
 
 
 def problems(
     metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
-    asked: Collection[str] = (),
+    asked: Collection[str] = (), own_loss: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """Return what is wrong with the numbers of a reply, see :class:`Expected`: one line each, by their names.
 
     ``LayoutError`` if there are too many, or one has a name that would not fit into a record.
     """
-    form = _form(tuple(metrics), tuple(required), counted)
+    form = _form(tuple(metrics), tuple(required), counted, own_loss)
     values = client.test_samples * (MAX_CLASSES if several else 1)
     # A metric may count a correct label twice: among the true ones and among the predicted ones.
     limits = {None: None, "train": client.train_samples, "test": values, "count": 2 * values}
@@ -98,7 +102,7 @@ class _Form(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _form(given: tuple[str, ...], required: tuple[str, ...], counted: bool) -> _Form:
+def _form(given: tuple[str, ...], required: tuple[str, ...], counted: bool, own_loss: bool) -> _Form:
     """Return the form of replies with some numbers; raise ``LayoutError`` if they are too many, or badly named."""
     require_metrics(given)
     needed = {*given, *required}
@@ -107,6 +111,8 @@ def _form(given: tuple[str, ...], required: tuple[str, ...], counted: bool) -> _
     for key in given:
         needed |= _pair(key)
     bounds = {key: EXPLAINED if key.endswith("-correct") and not counted else bounds_of(key) for key in needed}
+    if own_loss and "train-loss" in bounds:
+        bounds["train-loss"] = EXPLAINED
     return _Form(
         [(key, bounds[key], _limit(key)) for key in sorted(needed)],
         [name for name in SCORES if f"{name}-correct" in given],

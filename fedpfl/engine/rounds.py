@@ -63,7 +63,7 @@ class RoundLoop:
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
     several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
     from a run that this one continues, and the places of its classes if they were fewer. ``attendance`` decides who is
-    asked.
+    asked. ``own_loss``: clients train with a loss of the user's.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class RoundLoop:
         several: bool = False,
         continued: Sequence[tuple[Any, ...]] = (),
         attendance: Attendance | None = None,
+        own_loss: bool = False,
     ) -> None:
         self.rule = rule
         ours = type(rule).__module__.startswith("fedpfl.")
@@ -87,7 +88,7 @@ class RoundLoop:
         self.state_key = state_key
         self.extras = extras or Extras()
         self.listeners = list(listeners)
-        self.expected = Expected(counted, several, tuple(names_of_metrics(settings.metrics)))
+        self.expected = Expected(counted, several, tuple(names_of_metrics(settings.metrics)), own_loss)
         self.continued = continued
         self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
@@ -292,6 +293,7 @@ class RoundLoop:
         """Return the requests to the participants that are there in a round with tests, else none."""
         due = self.settings.evaluates_in(number)
         clients = self.attendance.tested(self.rule, self.round) if due else []
+        self.round.asked_to_test = [client.id for client in clients if client.test_samples]
         return self.requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 
     def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:

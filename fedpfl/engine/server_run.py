@@ -145,6 +145,7 @@ def _run(
     loop = options.loop(config)(
         rule, config.run, task["state_key"], server.extras, listeners, counted=kind.counted,
         several=not kind.classes, continued=task.get("continued", {}).get("personal", ()), attendance=attendance,
+        own_loss=config.training.has_own_loss,
     )  # fmt: skip
     beginning.prepare(loop)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.

@@ -680,10 +680,10 @@ class _Kept(Listener):
         arrays = rule.layout.unflatten(rule.common)
         self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
         # The mean over samples, as in Flower's loop.
-        weights = [metrics["train-samples"] for metrics in done.trained.values()]
-        losses = [metrics["train-loss"] for metrics in done.trained.values()]
+        trained = [metrics for metrics in done.trained.values() if "train-loss" in metrics]
+        weights = [metrics["train-samples"] for metrics in trained]
         if sum(weights):
-            mean = float(np.average(losses, weights=weights))
+            mean = float(np.average([metrics["train-loss"] for metrics in trained], weights=weights))
             self.result.train_metrics_clientapp[done.number] = MetricRecord({"train-loss": mean})
         scores = {}
         for model in ("personalised", "global"):

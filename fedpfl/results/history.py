@@ -18,7 +18,8 @@ class History:
 
     A number is named by its place in a line: ``train_loss``, ``personalised.accuracy``, ``details.drift``. A part with
     the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count. ``by`` is what chooses
-    rounds, on the validation samples.
+    rounds, on the validation samples. A best round is one of those in which the fewest tests are missing: without its
+    worst client every round looks better.
     """
 
     def __init__(self, lines: Sequence[dict[str, Any]], by: str = metrics.ACCURACY) -> None:
@@ -40,7 +41,13 @@ class History:
 
     def best(self, number: str) -> float | None:
         """Return the largest value of a number."""
-        return max(self.curve(number).values(), default=None)
+        return max(History(self.most_tested()).curve(number).values(), default=None)
+
+    def most_tested(self) -> list[dict[str, Any]]:
+        """Return the lines of the rounds in which the fewest tests that were asked for are missing."""
+        tested = [line for line in self.lines if line.get("personalised")]
+        least = min(map(_missing, tested), default=0)
+        return [line for line in tested if _missing(line) == least]
 
     def chosen(self, number: str) -> float | None:
         """Return a number in the round that is best on the validation samples."""
@@ -49,12 +56,12 @@ class History:
 
     def best_validated(self) -> dict[str, Any] | None:
         """Return the line of the tested round that is best on the validation samples, the first of several."""
-        both = [line for line in self.lines if self._score(line) is not None and line.get("personalised")]
+        both = [line for line in self.most_tested() if self._score(line) is not None]
         return max(both, key=lambda line: float(self._score(line) or 0), default=None)
 
     def best_score(self) -> float | None:
         """Return what rounds are chosen by, in the best round; negative where lower is better."""
-        return max((score for line in self.lines if (score := self._score(line)) is not None), default=None)
+        return max((score for line in self.most_tested() if (score := self._score(line)) is not None), default=None)
 
     def _score(self, line: Mapping[str, Any]) -> float | None:
         return _score(line, self.by)
@@ -94,26 +101,33 @@ class History:
 class Patience:
     """Tells when what rounds are chosen by, ``by``, has not become better for so many rounds (0: never).
 
-    It reads each round once and keeps the best one.
+    It reads each round once and keeps the best one. A round in which more tests are missing than in another one does
+    not count: clients that fail make no round better, and end no run.
     """
 
     def __init__(self, rounds: int, by: str) -> None:
         self._rounds, self._by, self._best, self._since = rounds, by, -math.inf, 0
+        self._missing = math.inf
         self.over = False
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a round's line."""
         score = _score(line, self._by)
-        if score is None or not self._rounds:
+        if score is None or not self._rounds or _missing(line) > self._missing:
             return
-        if score > self._best or not self._since:
-            self._best, self._since = score, line["round"]
+        if score > self._best or not self._since or _missing(line) < self._missing:
+            self._best, self._since, self._missing = score, line["round"], _missing(line)
         self.over = line["round"] - self._since >= self._rounds
 
 
 def worst_tenth(accuracies: Collection[float]) -> float:
     """Return the mean of the worst tenth of the clients, at least one."""
     return statistics.fmean(sorted(accuracies)[: max(1, len(accuracies) // 10)])
+
+
+def _missing(line: Mapping[str, Any]) -> int:
+    """Return the number of clients that were asked for a test and gave none."""
+    return len(line.get("untested", ()))
 
 
 def _score(line: Mapping[str, Any], by: str) -> float | None:

@@ -15,6 +15,8 @@ EVERY_REPLY = frozenset({
 })  # fmt: skip
 
 
+# A client's mean loss counts as at most so many times the median of the clients' (at least 1).
+LOSSES_OVER_MEDIAN = 1000
 # What every test measures.
 ALWAYS = frozenset({"accuracy", "std", "weighted", "loss"})
 
@@ -22,6 +24,7 @@ ALWAYS = frozenset({"accuracy", "std", "weighted", "loss"})
 def summarise(done: Round) -> dict[str, Any]:
     """Turn a round into its line of ``metrics.jsonl``.
 
+    ``train_loss`` is the mean over clients of the loss of the last epoch that they trained; None if none trained.
     ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
     ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
     correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
@@ -29,6 +32,7 @@ def summarise(done: Round) -> dict[str, Any]:
     ``test-on = "server"``: on the server's). ``trained`` (with ``evaluate-trained``)
     is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
     ready for a test as the method does. Clients without test samples do not count.
+    ``untested`` are the clients that were asked for a test and gave none that counts.
     ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
     With ``metrics`` each of these has more: the mean over clients by the metric's name, each client's value as
     ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
@@ -38,6 +42,7 @@ def summarise(done: Round) -> dict[str, Any]:
     ``seconds_virtual`` and ``joules`` (with ``devices-model``) its numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
+    losses = [m["train-loss"] for m in done.trained.values() if "train-loss" in m]
     line: dict[str, Any] = {
         "round": done.number,
         "seconds": round(done.seconds_train + done.seconds_evaluate, 4),
@@ -46,19 +51,21 @@ def summarise(done: Round) -> dict[str, Any]:
         "bytes_up": done.bytes_up,
         "bytes_down": done.bytes_down,
         "clients": sorted(done.trained),
-        "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
+        "train_loss": statistics.fmean(losses) if losses else None,
     }
     parts = (("trained", done.trained), ("personalised", done.evaluated), ("validation", done.evaluated))
     for name, replies in parts:
         if scores := scores_of(name, replies):
             line[name] = scores
+    if untested := sorted(set(done.asked_to_test) - done.evaluated.keys()):
+        line["untested"] = untested
     if "personalised" in line:
         shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]
         if shared:
             samples = sum(m["global-samples"] for m in shared)
             line["global"] = {
                 "accuracy": sum(m["global-correct"] for m in shared) / samples,
-                "loss": sum(m["global-loss-sum"] for m in shared) / samples,
+                "loss": _loss("global", shared) / samples,
                 **{name: value for name, pairs in _pairs("global", done.evaluated).items()
                    if (value := metrics.combined(name, pairs.values())) is not None},
             }  # fmt: skip
@@ -88,12 +95,22 @@ def in_words(line: Mapping[str, Any], moved: int | None = None) -> str:
     for name in ("personalised", "global"):
         if line.get(name):
             parts.append(f"{name} {100 * line[name]['accuracy']:.1f} %")
+    if of := over_whom(line):
+        parts.append(of)
     moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved
     parts.append(f"{moved / 1e6:.1f} MB")
     if line.get("failed"):
         failed = len(line["failed"])
         parts.append(f"{failed} client{'s' * (failed > 1)} failed")
     return ", ".join(parts)
+
+
+def over_whom(line: Mapping[str, Any]) -> str:
+    """Return over how many clients the means of a test are, ``3 of 4 clients``; empty if no test is missing."""
+    if not line.get("untested"):
+        return ""
+    tested = len((line.get("personalised") or {}).get("each", {}))
+    return f"{tested} of {tested + len(line['untested'])} clients"
 
 
 def scores_of(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
@@ -108,11 +125,21 @@ def scores_of(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str
         "accuracy": statistics.fmean(each.values()),
         "std": statistics.pstdev(each.values()),
         "weighted": sum(m[f"{name}-correct"] for m in tested.values()) / samples,
-        "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
+        "loss": _loss(name, tested.values()) / samples,
         "each": {str(i): accuracy for i, accuracy in each.items()},
         "samples": {str(i): number for i, number in each_samples.items()},
         **_measured(name, replies),
     }
+
+
+def _loss(name: str, replies: Iterable[Mapping[str, float]]) -> float:
+    """Return the sum of the clients' losses; each one's mean counts as at most so many times that of the usual client.
+
+    One client whose model has diverged, or that says so, would otherwise be all that there is to see of the others.
+    """
+    rows = [(m[f"{name}-loss-sum"], m[f"{name}-samples"]) for m in replies]
+    most = LOSSES_OVER_MEDIAN * max(1.0, statistics.median_low(total / samples for total, samples in rows))
+    return sum(min(total, most * samples) for total, samples in rows)
 
 
 def _pairs(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, dict[int, tuple[float, float]]]:

@@ -24,6 +24,7 @@ class Round:
     late: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
     offline: list[int] = field(default_factory=list)
+    asked_to_test: list[int] = field(default_factory=list)  # of those that have test samples
     seconds_train: float = 0.0  # wall time of each half, messages included
     seconds_evaluate: float = 0.0
     seconds_virtual: float | None = None  # of the round on the devices of `devices-model`, and what they would take

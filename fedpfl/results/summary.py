@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from ..core.metrics import ACCURACY, TARGETS, labels_of
 from .history import History
-from .line import metric_names
+from .line import metric_names, over_whom
 from .run_folder import RunFolder
 
 
@@ -28,6 +28,8 @@ class Summary(TypedDict):
         model on its own test samples; the shared model's accuracy on the test samples of all.
     best_personalised_accuracy, best_global_accuracy : float or None
         The highest of any round.
+    untested : list of int
+        The clients that were asked for the last test and gave none that counts: the means are without them.
     metrics : dict of str to float or None
         The other ``metrics`` by name, in the last round with tests: means over the clients' own models.
     seconds_per_round : float or None
@@ -46,6 +48,7 @@ class Summary(TypedDict):
     global_accuracy: float | None
     best_personalised_accuracy: float | None
     best_global_accuracy: float | None
+    untested: list[int]
     metrics: dict[str, float | None]
     seconds_per_round: float | None
     seconds_virtual: float | None
@@ -62,6 +65,7 @@ OUTCOME_KEYS = tuple(Summary.__annotations__)
 def outcome(folder: RunFolder) -> Summary:
     """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
     history = folder.history()
+    tested = [line for line in history.lines if line.get("personalised")]
     seconds = history.curve("seconds").values()
     spent = _spent(history)
     return {
@@ -71,6 +75,7 @@ def outcome(folder: RunFolder) -> Summary:
         "global_accuracy": history.last("global.accuracy"),
         "best_personalised_accuracy": history.best("personalised.accuracy"),
         "best_global_accuracy": history.best("global.accuracy"),
+        "untested": tested[-1].get("untested", []) if tested else [],
         "metrics": {name: history.last(f"personalised.{name}") for name in _metrics(history)},
         "seconds_per_round": statistics.median(seconds) if seconds else None,
         "seconds_virtual": history.total("seconds_virtual") or None,
@@ -85,8 +90,10 @@ def outcome(folder: RunFolder) -> Summary:
 def summary(folder: RunFolder) -> str:
     """Return the outcome of a run as Markdown."""
     values, result, history = folder.config(), outcome(folder), folder.history()
+    tested = [line for line in history.lines if line.get("personalised")]
+    of = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
     rows = [
-        ("personalised accuracy, last round", _percent(result["personalised_accuracy"])),
+        (f"personalised accuracy, last round{of}", _percent(result["personalised_accuracy"])),
         ("personalised accuracy, best round", _percent(result["best_personalised_accuracy"])),
         ("global accuracy, last round", _percent(result["global_accuracy"])),
         ("global accuracy, best round", _percent(result["best_global_accuracy"])),
@@ -102,6 +109,11 @@ def summary(folder: RunFolder) -> str:
         validation = _percent(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
         rows.insert(2, (f"best on validation samples: round {chosen['round']}", validation))
         rows.insert(3, ("personalised accuracy in that round", accuracy))
+    if lacking := [line for line in tested if line.get("untested")]:
+        first = f"round {lacking[0]['round']}: {over_whom(lacking[0])} tested"
+        rows.append(
+            (f"rounds without some tests, none of them a best one if others are complete: {len(lacking)}", first)
+        )
     if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
     if (std := history.last("personalised.std")) is not None:

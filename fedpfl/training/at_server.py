@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
@@ -40,4 +41,5 @@ def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
     tensor([0, 1, 2])
     """
     with computing(1):
-        return run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
+        loss = run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
+    return math.nan if loss is None else loss

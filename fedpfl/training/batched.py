@@ -176,7 +176,7 @@ class TurnsByModel(Dict[nn.Module, Turns]):
 def run_phase_of_many(
     turns: Turns, phases: Sequence[Phase], members: Sequence[Member], settings: TrainingSettings, place: int,
     factor: float, normalize: str,
-) -> list[float]:  # fmt: skip
+) -> list[float | None]:  # fmt: skip
     """Train clients through the phase of each, all at once; return their mean losses, as :func:`run_phase` does.
 
     ``place`` is that of the phases in the clients' schedules.
@@ -245,18 +245,19 @@ class _Run:
                 raise CannotStack("samples are read when they are needed")
             epochs = epochs_of(len(y), phase, settings, turns.modules) if len(y) else []
             if steps := [size for of_epoch in epochs for size in of_epoch]:
-                chosen.append((steps, phase, member, Samples(x, y), len(epochs[0])))
+                chosen.append((steps, phase, member, Samples(x, y), len(epochs[0]), len(epochs[-1])))
         chosen.sort(key=lambda of_one: (len(of_one[0]), of_one[0]), reverse=True)
         self.sizes = [of_one[0] for of_one in chosen]
         self.phases = [of_one[1] for of_one in chosen]
         self.members = [of_one[2] for of_one in chosen]
         self.samples = [of_one[3] for of_one in chosen]
         self.epoch = [of_one[4] for of_one in chosen]
+        self.last = [of_one[5] for of_one in chosen]  # batches of the last epoch
 
-    def run(self) -> list[float]:
+    def run(self) -> list[float | None]:
         """Make all steps."""
         if not self.names or not self.members:
-            return [0.0] * len(self.all_members)
+            return [None] * len(self.all_members)
         turns, settings, phase, members = self.turns, self.settings, self.phase, self.members
         set_training(turns.model, turns.modules)
         self.stacked = turns.stacked(members)
@@ -456,7 +457,7 @@ class _Run:
             for name, zero in zeros.items()
         }
 
-    def _end(self, losses: Tensor) -> list[float]:
+    def _end(self, losses: Tensor) -> list[float | None]:
         """Give each client what has become of its arrays; return the mean losses of all."""
         found = losses.cpu()
         if self.merged.padded and not bool(torch.isfinite(found).all()):
@@ -470,8 +471,9 @@ class _Run:
             self.merged.write_back(at, self.changed)
             if moves and member.velocity is not None and self.velocity:
                 member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
-            means[id(member)] = summed(of_each[at][: len(sizes)], sizes) / sum(sizes)
-        return [means.get(id(member), 0.0) for member in self.all_members]
+            last = slice(len(sizes) - self.last[at], len(sizes))
+            means[id(member)] = summed(of_each[at][last], sizes[last]) / sum(sizes[last])
+        return [means.get(id(member)) for member in self.all_members]
 
 
 class Holder(nn.Module):

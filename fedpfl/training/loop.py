@@ -53,8 +53,8 @@ def run_phase(
     factor: float = 1.0,
     velocity: dict[str, Tensor] | None = None,
     normalize: str = HALF,
-) -> float:
-    """Train a model in place through one phase; return the mean loss over the samples that took part, or 0.
+) -> float | None:
+    """Train a model in place through one phase; return the mean loss of its last epoch, or None if nothing trains.
 
     The loss is without the penalty, and a mean whatever ``batch-loss`` is. ``rng`` decides the order of the samples,
     which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
@@ -67,7 +67,7 @@ def run_phase(
     parameters, modules = list(model.named_parameters()), list(model.modules())
     trained = [(name, p) for name, p in parameters if phase.train(name)]
     if not trained or phase.epochs == 0 or len(y) == 0:
-        return 0.0
+        return None
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
     set_training(model, modules)
@@ -112,8 +112,8 @@ def run_phase(
                 del loss, grads
                 if lone:
                     set_mode(norms, True)
-    trained_on = [size for of_epoch in epochs for size in of_epoch]
-    return summed(torch.stack(losses).tolist(), trained_on) / sum(trained_on)
+    last = epochs[-1]
+    return summed(torch.stack(losses[-len(last) :]).tolist(), last) / sum(last)
 
 
 def step_precision(settings: TrainingSettings) -> ContextManager[Any]:
@@ -205,7 +205,7 @@ def evaluate(
     for batch in test_batches(len(samples.y)):
         x, y = samples.x[batch], samples.y[batch]
         logits = forward(x)
-        correct.append((logits.argmax(1) == y).sum())
+        correct.append(((logits.argmax(1) == y) & logits.isfinite().all(1)).sum())
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
             parts.append(logits)

@@ -112,12 +112,12 @@ def test_the_loss_is_the_mean_over_all_samples(last, batch_loss):
     assert loss == pytest.approx(float(F.cross_entropy(model(samples.x), samples.y)), rel=1e-5)
 
 
-def test_the_loss_is_the_mean_over_the_samples_that_were_not_left_out():
+def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch_that_were_not_left_out():
     model, samples = convnet(), images()
     still = TrainingSettings(batch_size=4, learning_rate=1e-30, last_batch="drop")
     loss = run_phase(model, Phase(everything, epochs=2), samples, still, np.random.default_rng(0))
     rng = np.random.default_rng(0)
-    seen = torch.from_numpy(np.concatenate([rng.permutation(10)[:8] for _ in range(2)]))
+    seen = torch.from_numpy([rng.permutation(10)[:8] for _ in range(2)][1])
     assert loss == pytest.approx(float(F.cross_entropy(model(samples.x[seen]), samples.y[seen])), rel=1e-5)
 
 
@@ -185,7 +185,7 @@ def test_only_the_selected_parameters_move():
 def test_nothing_happens_without_epochs_or_parameters(phase):
     model = convnet()
     before = [p.clone() for p in model.parameters()]
-    assert run_phase(model, phase, images(), SETTINGS, np.random.default_rng(0)) == 0.0
+    assert run_phase(model, phase, images(), SETTINGS, np.random.default_rng(0)) is None
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
 
@@ -289,7 +289,7 @@ def test_batches_tell_which_samples_they_hold():
 def test_a_phase_s_own_data_and_learning_rate_take_precedence():
     model, samples = convnet(), images()
     nothing = Samples(samples.x[:0], samples.y[:0])
-    assert run_phase(model, Phase(everything, 1, data=nothing), samples, SETTINGS, np.random.default_rng(0)) == 0.0
+    assert run_phase(model, Phase(everything, 1, data=nothing), samples, SETTINGS, np.random.default_rng(0)) is None
     before = model[0].weight.clone()
     run_phase(model, Phase(everything, 1, learning_rate=1e-30), samples, SETTINGS, np.random.default_rng(0))
     assert torch.equal(model[0].weight, before)

@@ -17,7 +17,7 @@ from ...core.payload import Payload
 from ...core.sharing import Sharing
 from ...setup.options.after_the_end import PersonaliseSettings
 from ...training.phase import Penalty, Phase
-from ..scores import metrics_of, require_finite
+from ..scores import metrics_of, require_finite, train_loss
 
 LOCAL_TRAIN, FINE_TUNE = "local-train", "fine-tune"
 
@@ -37,7 +37,7 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
     state, local = engine.load(client, message)
     method, sharing = engine.config.method, engine.sharing
     method.prepare(local)
-    phases: Sequence[Phase] = engine.schedule(local)
+    phases: Sequence[Phase] = engine.schedule(local, method)
     if mode == LOCAL_TRAIN:
         phases = of_personal_part(phases, sharing, engine.model, engine.config.training.weight_decay)
     losses = engine.run_phases(phases, local, "batches", factor=1.0)
@@ -53,7 +53,7 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
     score = engine.score(personalised, local, engine.test_samples(client))
     for part in engine.parts:
         part.tested(state, local, personalised, score, None)
-    trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
+    trained_on = {"train-samples": len(local.samples.y), **train_loss(losses)}
     return Payload(metrics={**metrics_of("personalised", score), **trained_on, "train-seconds": seconds})
 
 

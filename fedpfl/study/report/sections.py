@@ -19,6 +19,7 @@ from ...data import FederatedData, federated_data, partition_counts
 from ...data.datasets.places import no_downloads
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import FREE_ON_RESUME, EarlierRun
+from ...results.line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
@@ -96,7 +97,7 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    warnings = [*_other_data(groups), *other_threads(runs)]
+    warnings = [*_other_data(groups), *_untested(runs), *other_threads(runs)]
     section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
@@ -131,6 +132,14 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
             for group, values in zip(groups, settings, strict=True)
         )
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
+
+
+def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield of which runs the last means are not over all clients that were asked for a test."""
+    for run in runs:
+        tested = [line for line in run.history().lines if line.get("personalised")]
+        if tested and (of := over_whom(tested[-1])):
+            yield f"{name_of(run)}: the accuracies of the last round are over {of}; no test of the others counts."
 
 
 def _row(group: RunGroup) -> list[Cell]:

@@ -107,7 +107,7 @@ class Bridge:
         try:
             _wait(lambda: _listens(port), "mosquitto")
             self.proxy = CountingProxy(port) if counted else None
-            upstream_options = ["--superlink", f"127.0.0.1:{upstream_port}", "--state-dir", str(folder / "state")]
+            upstream_options = ["--superlink", f"127.0.0.1:{upstream_port}"]
             self._start("server", files, port, *upstream_options)
             listen = _free_port()
             near = self.proxy.port if self.proxy else port

@@ -191,7 +191,7 @@ class Side(Process):
 
     @classmethod
     def server(cls, broker, folder, upstream, *more):
-        state = ["--state-dir", folder / "state", "--superlink", f"127.0.0.1:{upstream.port}"]
+        state = ["--superlink", f"127.0.0.1:{upstream.port}"]
         return cls(fedpfl_bridge("server", *broker.options("server"), *state, *more), folder / "server.log", "ready")
 
 

@@ -36,7 +36,7 @@ FEDPFL_SHORT_PAUSES=1 flower-superexec --runtime-api-address "$superlink" --root
 fedpfl register "$keys"/nodes/node-*.pub --prune --record "$state/nodes.json"
 # Last, because whoever asks for health asks this port.
 fedpfl-bridge direct --listen "$listen" --tls-cert "$keys/server.pem" --tls-key "$keys/server.key" \
-    --superlink "$superlink" --superlink-ca "$keys/ca.pem" --state-dir "$state/bridge" &
+    --superlink "$superlink" --superlink-ca "$keys/ca.pem" &
 wait -n || true
 echo "one of the processes ended" >&2
 exit 1

@@ -224,7 +224,6 @@ class Testbed(SuperLink):
         server = [
             *BRIDGE, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
             "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),
-            "--state-dir", str(self._bridge_state()),
             *(["--runs", str(runs)] if runs is not None else ()),
         ]  # fmt: skip
         self._spawn("bridge server", server, self._environment)
@@ -248,7 +247,6 @@ class Testbed(SuperLink):
             *BRIDGE, "direct", "--listen", f"127.0.0.1:{port}",
             "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
             "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),
-            "--state-dir", str(self._bridge_state()),
         ]  # fmt: skip
         self._spawn("bridge", command, self._environment)
         self._wait_for("bridge", partial(self._is_ready, "bridge"))
@@ -272,11 +270,6 @@ class Testbed(SuperLink):
 
     def _limited(self, device: str, command: Sequence[str]) -> list[str]:
         return [*join_command(self._limits.get(device, [])), *command]
-
-    def _bridge_state(self) -> Path:
-        folder = self.folder / "bridge"
-        folder.mkdir(mode=0o700)
-        return folder
 
     def _start_node(self, client: int, clients: int, superlink: str, device: str, worker: bool, own: str) -> None:
         place = device if worker else None

@@ -54,7 +54,6 @@ SuperLinkCa = Annotated[
     Path | None,
     typer.Option(help="CA certificate that signed the SuperLink's certificate; optional on loopback only."),
 ]
-StateDir = Annotated[Path, typer.Option(help="Folder for responses until they have reached their SuperNode.")]
 LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")]
 # <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -126,7 +125,6 @@ def server(
     username: Username = None,
     password_file: PasswordFile = None,
     ca: Ca = None,
-    state_dir: StateDir = Path("~/.fedpfl/bridge"),
     runs: Annotated[
         Path | None,
         typer.Option(help="Publish the newest run in this folder, and write what boards needed into it (boards.csv)."),
@@ -162,7 +160,7 @@ def server(
             max_chunk=max_chunk,
             stopping=stopping,
         )
-        bridge = ServerBridge(link, upstream, state_dir.expanduser())
+        bridge = ServerBridge(link, upstream)
         try:
             events = _serve(link, stopping, name, f"{upstream.host}:{upstream.port}")
             if events is not None:
@@ -186,7 +184,6 @@ def direct(
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     superlink: SuperLink = "127.0.0.1:8000",
     superlink_ca: SuperLinkCa = None,
-    state_dir: StateDir = Path("~/.fedpfl/bridge"),
     log_level: LogLevel = "info",
 ) -> None:
     """Forward SuperNodes' requests to the SuperLink without MQTT; polls stay open, so that messages arrive at once."""
@@ -198,7 +195,7 @@ def direct(
     address = _listen_address(listen, tls)
     upstream = _upstream(superlink, superlink_ca)
     with _ending() as stopping:
-        device_side, server_side = both_sides(upstream, state_dir.expanduser())
+        device_side, server_side = both_sides(upstream)
         http = _listening(address, listen, device_side, tls, MAX_CONNECTIONS, MAX_BODIES_BYTES)
         threading.Thread(target=http.serve_forever, daemon=True).start()
         try:

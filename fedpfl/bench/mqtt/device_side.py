@@ -9,9 +9,8 @@ import logging
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from . import frames, topics
 from .account import LinkError
@@ -36,7 +35,6 @@ SELF_TEST_SECONDS = 5.0
 INTERIM_SECONDS = 10.0
 # How long it takes to notice that a SuperNode has gone.
 POLL_SECONDS = 0.5
-MAX_RECEIPTS = 256
 
 
 @dataclass
@@ -74,7 +72,6 @@ class DeviceBridge:
         self._lock = threading.Lock()
         self._assembler = Assembler(max_bytes=max_bytes, clock=clock)
         self._waiting: dict[bytes, _Waiting] = {}
-        self._receipts: OrderedDict[bytes, str] = OrderedDict()
         self._session = b""
         self._heard = -1e9
         self._complain = Complaints(logger, clock)
@@ -179,18 +176,12 @@ class DeviceBridge:
             with self._lock:
                 del self._waiting[message_id]
                 self._assembler.drop(message_id)
-            if delivered and waiting.response is not None:
-                self._delivered(message_id, request, waiting.response)
-            elif waiting.sent:
-                self._send_control(Kind.CANCEL, message_id)
+            if delivered or waiting.sent:
+                self._send_control(Kind.DELIVERED if delivered else Kind.CANCEL, message_id)
 
     def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> HttpRequest:
-        """Return a request to send, with its time and the receipt of the last answer to the same request."""
-        request = HttpRequest(path, carried(headers), body, self._wall())
-        if not request.held:  # only those answers have receipts
-            return request
-        with self._lock:
-            return replace(request, delivered=self._receipts.get(request.key, ""))
+        """Return a request to send, with its time."""
+        return HttpRequest(path, carried(headers), body, self._wall())
 
     def _ask(
         self,
@@ -246,15 +237,6 @@ class DeviceBridge:
             return False
         return True
 
-    def _delivered(self, message_id: bytes, request: HttpRequest, response: Response) -> None:
-        if response.receipt:
-            with self._lock:
-                self._receipts[request.key] = response.receipt
-                self._receipts.move_to_end(request.key)
-                while len(self._receipts) > MAX_RECEIPTS:
-                    self._receipts.popitem(last=False)
-        self._send_control(Kind.DELIVERED, message_id, response.receipt.encode())
-
-    def _send_control(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
-        payload = frames.single(kind, content)
+    def _send_control(self, kind: Kind, message_id: bytes) -> None:
+        payload = frames.single(kind)
         self._link.publish(Message(topics.request(self._name), payload, message_id, expires=EXPIRY_SECONDS))

@@ -7,7 +7,6 @@ and SuperLink, passes on what SuperNodes say and nothing else, and holds a ``pul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from . import frames
 from .device_side import DeviceBridge
@@ -43,10 +42,10 @@ class DirectLink:
             self._deliver(message)
 
 
-def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBridge]:
+def direct(upstream: Upstream) -> tuple[DeviceBridge, ServerBridge]:
     """Return both sides, connected."""
     server = ServerBridge(
-        DirectLink(lambda message: device.arrived(message)), upstream, state_dir,
+        DirectLink(lambda message: device.arrived(message)), upstream,
         max_running=MAX_RUNNING, max_bytes=MAX_BYTES, max_responses_bytes=MAX_BYTES, by_node=True,
     )  # fmt: skip
     device = DeviceBridge(NAME, DirectLink(server.arrived), max_bytes=MAX_BYTES)

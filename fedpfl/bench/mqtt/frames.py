@@ -55,7 +55,7 @@ class Kind(IntEnum):
     RESPONSE = 2  #: server → device: part of the response
     PROBE = 3  #: device → server: what about this request? Also keeps a held request alive
     AGAIN = 4  #: server → device: that request is unknown here, send it again
-    DELIVERED = 5  #: device → server: the response was handed over; the piece is its receipt, if it had one
+    DELIVERED = 5  #: device → server: the response was handed over
     CANCEL = 6  #: device → server: nobody waits for this response any more
 
 

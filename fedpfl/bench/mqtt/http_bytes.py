@@ -24,7 +24,6 @@ MAX_BODY_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_HEAD_BYTES
 # A pull-messages names its node and little else, and is kept for minutes.
 MAX_HELD_BODY_BYTES = 65_536
 _LENGTH = struct.Struct("!I")
-_RECEIPT = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
 
@@ -48,7 +47,6 @@ class HttpRequest:
     headers: Headers  # those that are carried, in their order
     body: Body
     sent: float  # Unix time, by the device's clock, at which its bridge got it; Flower's signature is as old
-    delivered: str = ""  # receipt of the last response to the same path and body that reached the SuperNode
 
     @property
     def held(self) -> bool:
@@ -68,7 +66,7 @@ class HttpRequest:
     @property
     def head(self) -> bytes:
         """The bytes before the body."""
-        return _head({"path": self.path, "headers": self.headers, "sent": self.sent, "delivered": self.delivered})
+        return _head({"path": self.path, "headers": self.headers, "sent": self.sent})
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -86,7 +84,7 @@ class HttpRequest:
             raise FrameError("the time of the request is not a number")
         if len(body) > max_body(path):
             raise FrameError(f"a body of {len(body)} bytes; at most {max_body(path)} are carried to {path}")
-        return cls(path, _headers(head.get("headers")), body, float(sent), _receipt(head.get("delivered")))
+        return cls(path, _headers(head.get("headers")), body, float(sent))
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ class Response:
     status: int
     headers: Headers = ()  # those that are carried, in their order
     body: Body = b""
-    receipt: str = ""  # what the device returns when the SuperNode has it, if the server must know
 
     @property
     def is_empty(self) -> bool:
@@ -106,7 +103,7 @@ class Response:
     @property
     def head(self) -> bytes:
         """The bytes before the body."""
-        return _head({"status": self.status, "headers": self.headers, "receipt": self.receipt})
+        return _head({"status": self.status, "headers": self.headers})
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -119,7 +116,7 @@ class Response:
         status = head.get("status")
         if type(status) is not int or not 200 <= status <= 599:
             raise FrameError("the status is not that of a response")
-        return cls(status, _headers(head.get("headers")), body, _receipt(head.get("receipt")))
+        return cls(status, _headers(head.get("headers")), body)
 
 
 def may_pass(path: str) -> bool:
@@ -180,9 +177,3 @@ def _headers(value: object) -> Headers:
             raise FrameError("a header has characters that headers may not have")
         pairs.append((name, text))
     return carried(pairs)
-
-
-def _receipt(value: object) -> str:
-    if not isinstance(value, str) or (value and not _RECEIPT.fullmatch(value)):
-        raise FrameError("the receipt has the wrong form")
-    return value

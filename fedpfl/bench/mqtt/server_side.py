@@ -2,7 +2,8 @@
 
 What makes it safe to repeat everything: a request has an id, and while the id is known it is never executed again. A
 device that hears nothing asks (a *probe*); the answer is the stored response, or "send it again", or silence while the
-request is being worked on. A response is stored until the device confirms that it was handed over.
+request is being worked on. A response is in memory until the device confirms that it was handed over: one that is lost
+with a process is asked for again end to end, by the server of the run (``flower/half_round.py``), as over HTTP.
 
 A ``pull-messages`` is *held*: it is put to the SuperLink again and again until there is a message, so that a device has
 it at once. There is at most one for each SuperNode; a newer one takes the older one's place.
@@ -15,14 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from . import frames, topics
 from .account import LinkError
 from .frames import Assembler, Frame, FrameError, Kind
 from .http_bytes import HttpRequest, Response
 from .limits import MAX_SENDERS, Budget, Claim, Complaints
-from .parked import Parked
 from .publisher import Message, Publisher
 from .upstream import Connection, Upstream, UpstreamError
 
@@ -129,18 +128,16 @@ class _Device:
 class ServerBridge:
     """The server's side.
 
-    What ``link`` receives on the request topics goes to :meth:`arrived`. ``state_dir`` stores answers until they are
-    confirmed. ``clock`` gives seconds, ``wall`` Unix time. For each device, ``max_running`` requests are worked on or
-    answered at a time, ``max_bytes`` bounds the bytes of requests and ``max_responses_bytes`` those of responses. With
-    ``by_node`` each node has its own share of the latter, and none is forgotten to make room for another: where the
-    device's side is in the same process, it still holds them.
+    What ``link`` receives on the request topics goes to :meth:`arrived`. ``clock`` gives seconds, ``wall`` Unix time.
+    For each device, ``max_running`` requests are worked on or answered at a time, ``max_bytes`` bounds the bytes of
+    requests and ``max_responses_bytes`` those of responses. With ``by_node`` each node has its own share of the latter,
+    and none is forgotten to make room for another: where the device's side is in the same process, it still holds them.
     """
 
     def __init__(
         self,
         link: Publisher,
         upstream: Upstream,
-        state_dir: Path,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         max_running: int = MAX_RUNNING,
@@ -154,7 +151,6 @@ class ServerBridge:
         self._responses = Budget(MAX_BYTES, max_responses_bytes)
         self._by_node = by_node
         self._upstream = upstream
-        self._parked = Parked(state_dir / "answers")
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._devices: dict[str, _Device] = {}
@@ -221,7 +217,8 @@ class ServerBridge:
         if frame.kind is Kind.PROBE:
             self._answer_probe(device, frame, known)
         elif frame.kind is Kind.DELIVERED:
-            self._delivered(device, frame, known)
+            if known is not None:
+                device.forget_response(known)
         elif frame.kind is Kind.CANCEL:
             self._cancel(device, frame, known)
         else:
@@ -269,12 +266,6 @@ class ServerBridge:
             self._link.publish(Message(topics.response(device.name), again, frame.id, expires=EXPIRY_SECONDS))
         else:
             self._answer_again(device, known)
-
-    def _delivered(self, device: _Device, frame: Frame, known: _Exchange | None) -> None:
-        if known is not None:
-            device.forget_response(known)
-        if frame.piece and self._parked.drop(device.name, bytes(frame.piece).decode("ascii", "replace")):
-            self._announce()
 
     def _answer_again(self, device: _Device, exchange: _Exchange) -> None:
         if exchange.running or exchange.sending or device.sending >= MAX_REPEATED:
@@ -391,14 +382,9 @@ class ServerBridge:
             return self._next_turn - now
 
     def _ask(self, exchange: _Exchange, request: HttpRequest, connection: Connection) -> Response:
-        if request.delivered:
-            self._parked.drop(exchange.device, request.delivered)
-        answer = self._parked.get(exchange.device, request.key)
-        if answer is None:
-            answer = connection.call(request)
-            if answer.status == 200 and answer.body:
-                answer = self._parked.put(exchange.device, request.key, answer)
-                self._announce()
+        answer = connection.call(request)
+        if answer.status == 200 and answer.body:
+            self._announce()
         # The SuperLink has handed it out, so it is not refused for lack of room.
         exchange.claim.add(len(answer.body))
         return answer

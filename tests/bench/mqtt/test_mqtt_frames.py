@@ -102,8 +102,8 @@ def mutations(good, rng, count):
 def test_fuzzed_frames_and_messages_raise_nothing_but_their_own_error():
     """20,000 damaged inputs, always the same."""
     rng = random.Random(20)
-    request = HttpRequest("/v1/fleet/pull-messages", HEADERS, b"body" * 300, 1.5, "ab" * 16).encode()
-    response = Response(200, HEADERS, b"body", "cd" * 16).encode()
+    request = HttpRequest("/v1/fleet/pull-messages", HEADERS, b"body" * 300, 1.5).encode()
+    response = Response(200, HEADERS, b"body").encode()
     assembler, refused = Assembler(), 0
     parts = list(frames.split(Kind.REQUEST, request * 3, 1200))
     for data in [d for part in parts for d in mutations(part, rng, 8000 // len(parts))]:
@@ -131,9 +131,9 @@ def test_any_bytes_are_a_frame_or_refused(data):
 
 
 def test_requests_and_responses_survive():
-    request = HttpRequest("/v1/fleet/push-object", HEADERS, bytes(range(256)), 1234.5, "ab" * 16)
+    request = HttpRequest("/v1/fleet/push-object", HEADERS, bytes(range(256)), 1234.5)
     assert HttpRequest.decode(request.encode()) == request
-    response = Response(503, HEADERS, b"\0", "cd" * 16)
+    response = Response(503, HEADERS, b"\0")
     assert Response.decode(response.encode()) == response
 
 
@@ -167,7 +167,6 @@ GOOD = {"path": "/v1/fleet/pull-messages", "headers": [], "sent": 1.0, "delivere
         ({"headers": [["a"]]}, "name and a value"),
         ({"headers": [["a", "b"]] * 101}, "at most 100"),
         ({"headers": {}}, "at most 100"),
-        ({"delivered": "../x"}, "receipt"),
     ],
 )
 def test_requests_that_may_not_be_carried_are_refused(change, words):

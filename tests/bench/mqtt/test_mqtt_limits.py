@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.bench.mqtt import direct, frames, http_bytes, http_server, parked, server_side
+from fedpfl.bench.mqtt import direct, frames, http_bytes, http_server, server_side
 from fedpfl.bench.mqtt.limits import MAX_SENDERS, Budget, Complaints
 
 
@@ -136,13 +136,13 @@ def test_the_page_has_the_limits():
             assert total == f"{sum(rows[process]) // 2**20} MiB", process
     message, for_each = frames.MAX_MESSAGE_BYTES, http_server.STEP_BYTES + http_bytes.MAX_HEAD_BYTES
     assert rows == {
-        "server's side, for one device": [frames.MAX_SENDER_BYTES, server_side.MAX_RESPONSES_BYTES, parked.MAX_BYTES],
-        "server's side, for all devices": [server_side.MAX_BYTES, server_side.MAX_BYTES, parked.MAX_ALL_BYTES],
+        "server's side, for one device": [frames.MAX_SENDER_BYTES, server_side.MAX_RESPONSES_BYTES],
+        "server's side, for all devices": [server_side.MAX_BYTES, server_side.MAX_BYTES],
         "device's side": [
             http_server.MAX_BODIES_BYTES + message, frames.MAX_SENDER_BYTES, http_server.MAX_CONNECTIONS * for_each
         ],
         "`direct`": [
-            direct.MAX_BODIES_BYTES + message, direct.MAX_BYTES, 2 * direct.MAX_BYTES, parked.MAX_BYTES,
+            direct.MAX_BODIES_BYTES + message, direct.MAX_BYTES, 2 * direct.MAX_BYTES,
             direct.MAX_CONNECTIONS * for_each,
         ],
     }  # fmt: skip

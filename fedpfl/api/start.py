@@ -237,8 +237,8 @@ def compare(
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
     first = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
     methods = [custom.as_named(method) for method in [*(first if isinstance(first, Sequence) else [first]), *others]]
-    if len(methods) < 2 and all(isinstance(method, (str, type)) for method in methods):
-        raise ConfigError("methods", methods, "a comparison needs two methods or more")
+    if len(methods) < 2 and not vary and all(isinstance(method, (str, type)) for method in methods):
+        raise ConfigError("methods", methods, "a comparison needs two methods or more, or `vary`")
     if "method" in settings:
         raise ConfigError("method", settings["method"], "cannot be set here: `methods` lists what is compared")
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
@@ -264,8 +264,8 @@ def compare(
         base = runs.texts(settings)
         given = [runs.text_of("method", method) for method in methods]
         named = {find(text).name: text for text in given}
-        if len(named) < 2:
-            raise ConfigError("methods", given, "a comparison needs two methods or more")
+        if len(named) < 2 and not vary:
+            raise ConfigError("methods", given, "a comparison needs two methods or more, or `vary`")
         data_sets = {}
         for own in map(runs.texts, on or [{}]):
             data_sets[in_words(own)] = {**own, "num-clients": number_of_clients({**base, **own})}

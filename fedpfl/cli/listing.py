@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..core.errors import uncontrolled
 from .common import AsJson, load_app, print_json, stdout
 from .program import app
 
 
 @app.command("methods")
-def methods_command(as_json: AsJson = False) -> None:
-    """List the methods: paper, what travels, settings."""
+def methods_command(
+    name: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="One method, with its settings.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods: paper and what travels; of one also its settings.
+
+    Example: fedpfl methods fedrep
+    """
     from ..core import settings
-    from ..methods import known
+    from ..methods import find, known
 
     load_app()
+    chosen = [find(name)] if name else [*known().values()]
     rows = [
         {
             "name": method.name,
@@ -27,20 +37,24 @@ def methods_command(as_json: AsJson = False) -> None:
             "shares": method.shares,
             "settings": dict(settings.items(method.Settings(), method.name)),
         }
-        for method in known().values()
+        for method in chosen
     ]
     if as_json:
         print_json(rows)
         return
-    from rich.table import Table
-
-    table = Table("method", "paper", "what travels", "settings (default)", show_lines=True)
-    for method, row in zip(known().values(), rows, strict=True):
-        defaults = settings.items(method.Settings(), method.name)
-        own = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in defaults)
-        name = " ".join([method.name, *(f"({alias})" for alias in method.aliases)])
-        table.add_row(name, str(row["paper"]), str(row["shares"]), own)
-    stdout().print(table)
+    if name:
+        (row,) = rows
+        for key in ("name", "aliases", "paper", "shares"):
+            typer.echo(f"{key + ':':<9}{', '.join(row[key]) if key == 'aliases' else row[key]}")
+        for key, value in row["settings"].items():
+            typer.echo(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        return
+    width = max(len(method.name) for method in chosen)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for method in chosen:
+        line = uncontrolled(f"{method.name:<{width}}  {method.paper}")
+        typer.echo(line if room is None or len(line) <= room else f"{line[: room - 1]}…")
+    typer.echo("fedpfl methods METHOD shows what travels, and the settings.", err=True)
 
 
 @app.command("datasets")

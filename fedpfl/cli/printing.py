@@ -29,12 +29,17 @@ def print_tables(tables: Iterable[Table], form: str) -> None:
     if form or not sys.stdout.isatty():
         typer.echo("\n".join(table.write(form or "markdown") for table in tables), nl=False)
         return
-    console = stdout()
     for table in tables:
-        console.print(_drawn(table, console.width))
+        print_drawn(table)
 
 
-def _drawn(table: Table, width: int) -> Lines:
+def print_drawn(table: Table, all_of_it: str = "--format csv") -> None:
+    """Print a table as lines, also into a file; ``all_of_it`` is how columns are seen for which there is no room."""
+    console = stdout()
+    console.print(_drawn(table, console.width, all_of_it))
+
+
+def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     """Return a table as rich draws it; a narrow terminal breaks headings and texts, but neither names nor numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Lines
@@ -51,7 +56,7 @@ def _drawn(table: Table, width: int) -> Lines:
             shown.remove(table.columns.index(name))
             left_out.append(name)
     fits = sum(max(map(len, cells[at])) + 3 for at in shown) < width
-    note = f"{table.note} Not shown here: {', '.join(left_out)} (--format csv).".strip() if left_out else table.note
+    note = f"{table.note} Not shown here: {', '.join(left_out)} ({all_of_it}).".strip() if left_out else table.note
     lines = Lines(
         title=table.title, title_justify="left", caption=note or None, caption_justify="left", box=SIMPLE_HEAD
     )

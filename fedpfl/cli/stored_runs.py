@@ -256,29 +256,30 @@ def tell_personalised(result: Mapping[str, Any], as_json: bool = False) -> None:
 
 
 def _list_runs(root: Path) -> None:
-    from rich.table import Table
-
+    from ..bench.mqtt.events import state_of
     from ..results.latest import latest
     from ..results.run_folder import RunFolder
+    from ..results.tables import Cell, Table
+    from .printing import print_drawn
 
     found = sorted(path.parent for path in root.glob("*/config.toml"))
     if not found:
         typer.echo(f"no runs in {root}")
         return
-    table = Table("run", "method", "data", "rounds", "personalised", "global", "finished", title=str(root))
+    heads = ["run", "method", "data", "rounds", "personalised", "global", "state"]
+    rows: list[list[Cell]] = []
     for path in found:
-        folder = RunFolder(path)
         try:
-            values, (rounds, personalised, shared) = folder.config(), latest(path / "metrics.jsonl")
+            values, (done, personalised, shared) = RunFolder(path).config(), latest(path / "metrics.jsonl")
         except StateError as error:  # the others are shown
             typer.echo(f"note: {error}", err=True)
             continue
-        table.add_row(
+        rows.append([
             path.name, str(values.get("method")), str(values.get("dataset")),
-            f"{rounds}/{values.get('num-server-rounds')}", percent(personalised), percent(shared),
-            "yes" if folder.finished else "no",
-        )  # fmt: skip
-    stdout().print(table)
+            f"{done}/{values.get('num-server-rounds')}", percent(personalised), percent(shared),
+            state_of(path)["state"],
+        ])  # fmt: skip
+    print_drawn(Table(str(root), heads, rows, optional=("global", "data", "method", "rounds")), "a wider terminal")
 
 
 def _show_run(folder: RunFolder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,7 +111,10 @@ def compare_command(
     ] = None,
     on: Annotated[
         list[str] | None,
-        typer.Option(metavar="SETTINGS", help="Settings of one data set, as with -c; repeat it for several data sets."),
+        typer.Option(
+            metavar="[NAME:]SETTINGS",
+            help="Settings of one data set, as with -c, and its name in tables; repeat it for several data sets.",
+        ),
     ] = None,
     by: Annotated[
         str,
@@ -148,7 +152,8 @@ def compare_command(
         file = from_file(Path(names[0]).expanduser())
         names = [*file.get("methods", ()), *names[1:]]
     names = [name for text in names for name in text.split(",")]
-    require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=[*(tune or ()), *(vary or ())])
+    settings_of = [settings for _, settings in map(_named, on or ())]
+    require_allowed([*(run_config or ()), *settings_of], methods=names, tried=[*(tune or ()), *(vary or ())])
     from ..core.custom import as_named, is_custom, short_name
     from ..core.metrics import ACCURACY, words
     from ..data import DataSettings, with_partitioner
@@ -164,8 +169,8 @@ def compare_command(
     # By their own names; the settings of a user's own method name it as it was written.
     named = {find(name).name: name if is_custom("method", name) else find(name).name for name in written}
     methods = ", ".join(named)
-    if len(named) < 2:
-        raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
+    if len(named) < 2 and not (vary or file.get("vary")):
+        raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more, or --vary")
     base = {**file.get("settings", {}), **{k: v for k, v in overrides(run_config).items() if k != "method"}}
     tuned = {**file.get("tune", {}), **listed(tune or (), "tune")}
     varied = {**file.get("vary", {}), **listed(vary or (), "vary")}
@@ -176,9 +181,11 @@ def compare_command(
             {"choose-by": short_name(by), "metrics": ",".join(asked if by in (*asked, ACCURACY) else [*asked, by])}
         )
     data_sets = {}
-    for own in map(overrides, ([text] for text in on)) if on else file.get("on") or [{}]:
+    for own in map(_data_set, on) if on else file.get("on") or [{}]:
+        own = dict(own)
+        called = own.pop("name", "") or chosen_in_words(own)
         clients = _with_clients({**base, **own})["num-clients"]
-        data_sets[chosen_in_words(own)] = {**own, "num-clients": clients}
+        data_sets[called] = {**own, "num-clients": clients}
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     require_used(run_config, [*named])
     planned = comparison.comparison(named, base, tuned, seeds, data_sets, runner.store, varied)
@@ -191,7 +198,7 @@ def compare_command(
     first_runs = planned.wanted()
     write_run_names(folder, first_runs)  # so that the runs of a comparison that is interrupted are found by its name
     given = {"settings": base, "tune": tuned, "vary": varied}
-    comparison.write(folder, [*named.values()], seeds, [*data_sets.values()], target, given)
+    comparison.write(folder, [*named.values()], seeds, data_sets, target, given)
     states = runner.run(first_runs)
     planned.choose()
     if more := [run for run in planned.wanted() if run not in first_runs]:  # with the chosen settings
@@ -203,7 +210,19 @@ def compare_command(
         data = with_partitioner(DataSettings.of(values))
         title = f"{methods} on {data.dataset} ({in_words(data)}, {values['num-clients']} clients)"
     wanted = {run.name: states[run.name] for run in planned.wanted() if run.name in states}
-    _finish(comparison.tables(planned, title, True, target), name, runner, wanted, form)
+    appendix = [comparison.settings_used(planned)]
+    _finish(comparison.tables(planned, title, True, target), name, runner, wanted, form, appendix)
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name of a data set, if one stands before its settings and a colon, and these."""
+    name, colon, settings = text.partition(":")
+    return (name.strip(), settings.strip()) if colon and "=" not in name else ("", text)
+
+
+def _data_set(text: str) -> dict[str, Any]:
+    name, settings = _named(text)
+    return {**overrides([settings]), **({"name": name} if name else {})}
 
 
 def _check(form: str, name: str) -> None:
@@ -224,12 +243,18 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     return {"num-clients": default_clients(DataSettings.of(given)) or DEFAULT_CLIENTS, **given}
 
 
-def _finish(tables: list[Table], name: str, runner: grid_options.Runner, states: dict[str, State], form: str) -> None:
-    """Write tables, and print them, where they are and what makes the report of their runs."""
+def _finish(
+    tables: list[Table], name: str, runner: grid_options.Runner, states: dict[str, State], form: str,
+    appendix: Sequence[Table] = (),
+) -> None:  # fmt: skip
+    """Write tables, and print them, where they are and what makes the report of their runs.
+
+    An appendix is only written.
+    """
     from ..study.sweep import SWEEPS
 
     store = runner.store
-    grid_options.write_tables(tables, store.tables(SWEEPS, name))
+    grid_options.write_tables([*tables, *appendix], store.tables(SWEEPS, name))
     option = "" if store.is_default else f" --output-dir {shlex.quote(str(store.root))}"
     typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{option}", err=True)
     grid_options.finish(tables, states, form)

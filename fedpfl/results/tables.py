@@ -11,14 +11,15 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import uncontrolled
 
 FORMATS = ("markdown", "csv", "latex")
-# Columns that fit on a page of a paper.
+# A wider table goes over both columns of a paper, as wide as the page.
 MAX_LATEX = 6
+MAX_LABEL = 40
 
 # Where HTML, which Markdown may hold, would begin.
 _TAG = re.compile(r"<(?=[a-zA-Z/!?])")
@@ -57,7 +58,8 @@ class Table:
     """A table: a title, headings with units, rows with as many cells, and a note.
 
     ``digits`` are the decimal places of floats and spreads, of all columns or of each. ``optional`` are columns that a
-    narrow terminal leaves out, in this order, until the others fit.
+    narrow terminal leaves out, in this order, until the others fit. ``marked`` has 1 for a column in which the highest
+    number is the best one and -1 for the lowest: LaTeX has the best in bold and the second underlined.
     """
 
     title: str
@@ -66,6 +68,7 @@ class Table:
     digits: int | Sequence[int] = 2
     note: str = field(default="", kw_only=True)
     optional: Sequence[str] = field(default=(), kw_only=True)
+    marked: Mapping[int, int] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -117,23 +120,37 @@ class Table:
         return out.getvalue()
 
     def latex(self) -> str:
-        """Return the table as LaTeX, for the package booktabs; a wide one without its optional columns."""
-        left_out = set(self.optional[: max(0, len(self.columns) - MAX_LATEX)])
-        if left_out:
-            kept = [at for at, name in enumerate(self.columns) if name not in left_out]
-            digits = self.digits if isinstance(self.digits, int) else [self.digits[at] for at in kept]
-            fewer = [[row[at] for at in kept] for row in self.rows]
-            return Table(self.title, [self.columns[at] for at in kept], fewer, digits, note=self.note).latex()
+        """Return the table as LaTeX, for the packages booktabs and, if it is wide, graphicx."""
         label = "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
+        label = label if len(label) <= MAX_LABEL else label[:MAX_LABEL].rpartition("-")[0]
         kinds = "".join("r" if self.is_number(column) else "l" for column in range(len(self.columns)))
-        rows = [" & ".join(cell.translate(_LATEX) for cell in self.texts(row)) + r" \\" for row in self.rows]
-        head = " & ".join(column.translate(_LATEX) for column in self.columns) + r" \\"
+        body = [[cell.translate(_LATEX) for cell in self.texts(row)] for row in self.rows]
+        for column, sign in self.marked.items():
+            for rank, how in enumerate(("textbf", "underline")):
+                for row in self._places(column, sign, rank):
+                    body[row][column] = rf"\{how}{{{body[row][column]}}}"
+        head, *rows = (
+            " & ".join(cells) + r" \\" for cells in ([name.translate(_LATEX) for name in self.columns], *body)
+        )
+        caption = self.title.translate(_LATEX)
+        wide = len(self.columns) > MAX_LATEX
+        kind = "table*" if wide else "table"
         return "\n".join([
-            r"\begin{table}", r"\centering", rf"\caption{{{self.title.translate(_LATEX)}}}",
-            rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows,
-            r"\bottomrule", r"\end{tabular}",
-            *([rf"\par {self.note.translate(_LATEX)}"] if self.note else []), r"\end{table}",
+            rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{label}}}",
+            *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
+            rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows,
+            r"\bottomrule", r"\end{tabular}" + "}" * wide,
+            *([rf"\par {self.note.translate(_LATEX)}"] if self.note else []), rf"\end{{{kind}}}",
         ]) + "\n"  # fmt: skip
+
+    def _places(self, column: int, sign: int, rank: int) -> list[int]:
+        """Return the rows whose number in a column, as it is written, is the best (rank 0) or the next one."""
+        digits = self.digits if isinstance(self.digits, int) else self.digits[column]
+        cells = [row[column] for row in self.rows]
+        numbers = [cell.mean if isinstance(cell, Spread) else cell for cell in cells]
+        known = {at: sign * round(of, digits) for at, of in enumerate(numbers) if isinstance(of, (int, float))}
+        ranked = sorted(set(known.values()), reverse=True)
+        return [at for at, value in known.items() if rank < len(ranked) and value == ranked[rank]]
 
     def is_number(self, column: int) -> bool:
         """Return whether a column has numbers alone."""

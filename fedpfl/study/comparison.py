@@ -20,6 +20,7 @@ from ..launch.shipped import read_toml
 from ..results.same_clients import has_same_clients
 from ..results.tables import Cell, Spread, Table
 from ..setup.all_settings import absolute_places, owners, tagged
+from ..setup.config import Config
 from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
@@ -35,6 +36,10 @@ _TRIED = {"tune": "tuned", "vary": "varied"}
 SCALE = "paper"  # the name of an experiment's whole size, which a comparison always has
 NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
 NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
+# Columns of a paper's tables after the one that decides, which two bounds follow: itself and the worst tenth.
+_PIVOTED = (0, 3)
+# Settings that differ from run to run without being chosen.
+_OF_RUNS = ("method", "seed", "run-name", "output-dir", "state-dir", "data-dir")
 # What the file of a comparison has.
 _FILE: dict[str, Any] = {
     "methods": list, "seeds": int, "target": (int, float), "settings": dict, "tune": dict, "vary": dict, "on": list,
@@ -94,15 +99,16 @@ def comparison(
 
 
 def write(
-    folder: Path, methods: Sequence[str], seeds: int, on: Sequence[Mapping[str, Any]], target: float | None,
+    folder: Path, methods: Sequence[str], seeds: int, on: Mapping[str, Mapping[str, Any]], target: float | None,
     given: Mapping[str, Mapping[str, Any]],
 ) -> None:  # fmt: skip
     """Write a comparison as ``comparison.toml``; ``given`` are the settings that are given, tuned and varied."""
-    settings = given["settings"] if len(on) > 1 else {**given["settings"], **on[0]}
+    settings = given["settings"] if len(on) > 1 else {**given["settings"], **next(iter(on.values()))}
     parts = [to_toml({"methods": [*methods], "seeds": seeds, **({} if target is None else {"target": target})})]
     for name, values in {**given, "settings": absolute_places(settings)}.items():
         parts += [f"\n[{name}]\n{to_toml(values)}"] if values else []
-    parts += [f"\n[[on]]\n{to_toml(absolute_places(own))}" for own in on if len(on) > 1]
+    for name, own in on.items() if len(on) > 1 else ():
+        parts.append(f"\n[[on]]\n{to_toml({'name': name, **absolute_places(own)})}")
     text = f"# fedpfl {__version__}: `fedpfl compare FILE` runs this comparison again.\n{''.join(parts)}"
     write_atomically(folder / "comparison.toml", text.encode())
 
@@ -135,17 +141,49 @@ def first_runs(measured: Measured) -> list[PlannedRun]:
 def tables(measured: Measured, title: str, fitting: bool = False, target: float | None = None) -> list[Table]:
     """Return a table with a line for each method, that of what a target costs, and those of the differences.
 
+    Of several data sets there are tables of methods by data sets, as papers have them.
     Traffic is in MB and time in seconds, or both in units that fit.
     """
-    found = [_methods(measured, title, fitting), *([] if target is None else [_costs(measured, target)])]
+    whole, first = _methods(measured, title, fitting)
+    found = [whole, *([] if target is None else [_costs(measured, target)])]
+    places = [first + place for place in _PIVOTED] if "data" in whole.columns else []
+    last = [_by_data(measured, whole, place) for place in places]
     finished = measured.finished()
     try:
-        return found + significance(finished, NoOptions()).tables if finished else found
+        return [*found, *(significance(finished, NoOptions()).tables if finished else ()), *last]
     except NotRecorded:  # one method alone has finished
-        return found
+        return [*found, *last]
 
 
-def _methods(measured: Measured, title: str, fitting: bool) -> Table:
+def _by_data(measured: Measured, table: Table, column: int) -> Table:
+    """Return a column of a table of methods, with a column for each data set."""
+    digits = table.digits if isinstance(table.digits, int) else table.digits[column]
+    cells = {(row[0], row[1]): row[column] for row in table.rows}
+    rows = [[row, *(cells.get((row, data)) for data in measured.at.columns)] for row in measured.at.rows]
+    sign = -1 if lower_is_better(_metric(measured)) else 1
+    marked = dict.fromkeys(range(1, 1 + len(measured.at.columns)), sign)
+    title, note = f"{table.columns[column]}, by method and data", f"{table.note.partition('. ')[0]}."
+    return Table(title, ["method", *measured.at.columns], rows, digits, note=note, marked=marked)
+
+
+def settings_used(measured: Measured) -> Table:
+    """Return the settings that are no defaults, of all runs or of one row: for the appendix of a paper."""
+    rows = list[list[Cell]]()
+    of_row: dict[str, dict[str, list[str]]] = {}
+    for (row, *_), run in measured.runs.items():
+        defaults = Config.parse({"method": run.settings["method"]}).flat()
+        for key, value in run.settings.items():
+            if key not in _OF_RUNS and value != defaults.get(key):
+                of_row.setdefault(key, {}).setdefault(row, []).append(str(value))
+    for key, each in sorted(of_row.items()):
+        texts = {row: ", ".join(dict.fromkeys(values)) for row, values in each.items()}
+        same = len(texts) == len(measured.at.rows) and len({*texts.values()}) == 1
+        rows += [[key, "all", next(iter(texts.values()))]] if same else [[key, row, of] for row, of in texts.items()]
+    return Table("Settings that are not defaults", ["setting", "method", "value"], rows)
+
+
+def _methods(measured: Measured, title: str, fitting: bool) -> tuple[Table, int]:
+    """Return the table of methods, and which column has the number that decides."""
     kind, own = (run_numbers.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (run_numbers.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
     virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in measured.planned()) else []
@@ -187,7 +225,7 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     # The last to be left out is the one after the first, the accuracy of the worst tenth.
     optional = ["runs done", *reversed(rest)]
     rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
-    return Table(title, heads, rows, digits, note=note, optional=optional)
+    return Table(title, heads, rows, digits, note=note, optional=optional), heads.index(lead)
 
 
 def _costs(measured: Measured, target: float) -> Table:

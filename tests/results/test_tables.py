@@ -87,9 +87,20 @@ def test_latex_escapes_what_latex_reads() -> None:
     assert r"\begin{tabular}{lrr}" in text and r"\label{tab:accuracy-bytes-0-5}" in text
 
 
-def test_latex_leaves_optional_columns_of_a_wide_table_out() -> None:
-    wide = Table("Wide", list("abcdefgh"), [range(8)], [1] * 8, optional=("g", "b", "c"))
-    assert "a & c & d & e & f & h" in wide.latex() and "0 & 2 & 3 & 4 & 5 & 7" in wide.latex()
+def test_latex_has_all_columns_of_a_wide_table() -> None:
+    wide = Table("Wide", list("abcdefgh"), [range(8)], [1] * 8, optional=("g", "b", "c")).latex()
+    assert "a & b & c & d & e & f & g & h" in wide and "0 & 1 & 2 & 3 & 4 & 5 & 6 & 7" in wide
+    assert r"\begin{table*}" in wide and r"\resizebox{\textwidth}{!}{%" in wide and r"\end{tabular}}" in wide
+
+
+def test_latex_marks_the_best_and_the_second_of_a_column() -> None:
+    rows = [["a", Spread(2.04, 0.1, 2), 3.0], ["b", Spread(2.01, 0.1, 2), 1.0], ["c", Spread(1.0, None, 1), None]]
+    text = Table("t", ["method", "high", "low"], rows, 1, marked={1: 1, 2: -1}).latex()
+    assert (
+        r"a & \textbf{2.0 $\pm$ 0.1} & \underline{3.0} \\" in text
+        and r"b & \textbf{2.0 $\pm$ 0.1} & \textbf{1.0}" in text
+    )
+    assert r"c & \underline{1.0} & -- \\" in text
 
 
 def test_every_format_is_written() -> None:

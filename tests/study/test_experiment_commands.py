@@ -260,6 +260,18 @@ def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:
     assert "Failed: fedper, momentum 0.5: no memory. Failed: fedper, momentum 0.9: no memory." in done.stdout
 
 
+def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
+    data = ["--on", "Few: dirichlet-alpha=0.1", "--on", "Many: dirichlet-alpha=0.5"]
+    done = fedpfl("compare", "fedavg", "--vary", "momentum=0.5,0.9", *data, "--seeds", 1, "-q", "--name", "one")
+    assert done.exit_code == 0, done.output
+    assert "| method | Few | Many |" in done.stdout
+    folder = Path(re.search(r"wrote (\S+)/table.md", done.stderr)[1])
+    written = tomllib.loads((folder / "comparison.toml").read_text())["on"]
+    assert [own["name"] for own in written] == ["Few", "Many"]
+    latex = (folder / "table.tex").read_text()
+    assert r"\textbf{" in latex and "dirichlet-alpha & all & 0.1, 0.5" in latex
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -55,6 +56,8 @@ REQUEST_SECONDS = 10.0
 NICENESS = 10
 # The page asks every two seconds: so long a browser that looks on may take to see how a run has ended.
 LAST_LOOK_SECONDS = 3.0
+# On, without a second to linger.
+_RESET = struct.pack("ii", 1, 0)
 
 FOLDER = Path(__file__).parent
 FILES = {
@@ -156,17 +159,20 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
 
 
 class _Timely(H11Protocol):
-    """Closes connections that hold a place and send no request, which uvicorn would keep."""
+    """Closes connections that hold a place and send no request or take no answer, which uvicorn would keep."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle)
+        self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle, 0)
 
-    def _close_unless_after(self, last: Any) -> None:
-        if self.cycle is last and (last is None or last.response_complete):
-            self.transport.close()
+    def _close_unless_after(self, last: Any, untaken: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        silent = self.cycle is last and (last is None or last.response_complete or 0 < left == untaken)
+        if silent:  # close() would wait for the answer to be taken, and so would the system without a reset
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.abort()
         elif not self.transport.is_closing():
-            self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle)
+            self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle, left)
 
 
 @contextmanager

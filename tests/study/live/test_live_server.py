@@ -191,6 +191,19 @@ def test_connections_that_send_no_request_keep_nobody_out(tmp_path, monkeypatch)
         wait_until(lambda: httpx.get(page.address().partition("#")[0]).status_code == 200)
 
 
+def test_connections_that_take_no_answer_are_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_server, "REQUEST_SECONDS", 0.3)
+    with served(tmp_path) as page, socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        idle.settimeout(1)
+        host, port = page.listening.getsockname()
+        idle.connect((host, port))
+        with contextlib.suppress(OSError):
+            idle.sendall(f"GET /uPlot.min.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() * 400)
+        established = 1  # of Linux's TCP_INFO
+        wait_until(lambda: idle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != established)
+
+
 def connects(port):
     with socket.socket() as s:
         return s.connect_ex(("127.0.0.1", port)) == 0

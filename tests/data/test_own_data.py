@@ -774,3 +774,17 @@ def test_grey_and_colour_images_of_clients_become_colour(tmp_path: Path) -> None
     data = load(DataSettings(dataset="clients", data=str(tmp_path)))
     assert np.array_equal(data.x_train[:2], np.repeat(grey[..., None], 3, axis=3))
     assert np.array_equal(data.x_train[2:], colour)
+
+
+def test_a_window_has_the_target_of_its_last_row(tmp_path: Path) -> None:
+    lines = [f"{client},{row},{row + 0.5}" for client in "ab" for row in range(20)]
+    path = write(tmp_path / "s.csv", "\n".join(["client,v,label", *lines]))
+    given = {"dataset": "series", "data": str(path), "window-length": 4, "window-step": 2, "loss": "mse"}
+    data = load(DataSettings.of(given))
+    assert np.array_equal(data.y_train[:, 0], data.x_train[:, 0, -1] + 0.5) and len(data.y_train) == 18
+    with pytest.raises(ConfigError, match="targets for each row need a loss of numbers"):
+        load(DataSettings.of({**given, "loss": "cross-entropy"}))
+    path.write_text("\n".join(["client,v,label,window", *(f"{line},{n // 5}" for n, line in enumerate(lines))]))
+    assert load(DataSettings.of(given | {"window-length": 0})).y_train[:, 0].tolist() == [
+        4.5, 9.5, 14.5, 19.5, 4.5, 9.5, 14.5, 19.5,
+    ]  # fmt: skip

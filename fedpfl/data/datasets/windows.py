@@ -22,7 +22,7 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     Where the table has a column ``window-column``, rows with the same window (of the same client) are a sample, in
     their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
     every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
-    of a stretch belongs to no sample.
+    of a stretch belongs to no sample. With a loss of numbers targets may change, and a window has its last row's.
     """
     parts = [windows_of(table, settings) for table in read_files(path, settings, windows=True)]
     first, *others = parts
@@ -44,7 +44,10 @@ def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
         raise DataError(
             f"{table.path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer"
         )
-    words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
+    # A target may be another number in each row, such as the next value; the last one is the window's.
+    words: dict[str, Words] = {
+        role: of.of(windows[:, -1 if settings.targets else 0]) for role, of in table.words.items() if role != "window"
+    }
     x = np.ascontiguousarray(table.x[windows].transpose(0, 2, 1))
     return table._replace(x=x, words=words, overlap=0 if named else overlap_of(length, settings.window_step or length))
 
@@ -70,7 +73,7 @@ def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray
     # Windows in the order of their first rows.
     windows = windows[np.argsort(windows[:, 0], kind="stable")]
     labels = table.words["label"].codes[windows]
-    mixed = np.flatnonzero((labels != labels[:, :1]).any(axis=1))
+    mixed = np.flatnonzero((labels != labels[:, :1]).any(axis=1) & (not settings.targets))
     if len(mixed):
         name = window.names[window.codes[windows[mixed[0], 0]]]
         raise DataError(f"{path}, column {settings.label_column!r}: window {name[:40]!r} has more than one label")
@@ -84,14 +87,18 @@ def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
         allowed = f"must be above 0, or {path.name} must mark the windows in a column {settings.window_column!r}"
         raise ConfigError("window-length", 0, allowed)
     changes = np.zeros(len(table.x) - 1, bool)
-    for words in table.words.values():
-        changes |= np.diff(words.codes) != 0
+    for role, words in table.words.items():
+        if not (settings.targets and role.startswith("label")):
+            changes |= np.diff(words.codes) != 0
     bounds = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(table.x)]])
     starts = [np.arange(first, end - length + 1, step) for first, end in zip(bounds[:-1], bounds[1:])]
     first = np.concatenate(starts)
     if not len(first):
         longest = int(np.diff(bounds).max())
-        allowed = f"no stretch of {path.name} with one label is longer than {longest} rows"
+        allowed = (
+            f"no stretch of {path.name} with one label is longer than {longest} rows; targets for each row need a "
+        )
+        allowed += "loss of numbers"
         raise ConfigError("window-length", length, allowed)
     windows: np.ndarray = first[:, None] + np.arange(length)
     return windows

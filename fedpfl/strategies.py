@@ -21,10 +21,20 @@ from typing import Any
 _FUNCTIONS = {"MethodStrategy": "strategy", "of": "strategy", "client_app": "fit", "fit": "fit", "keep": "keep"}
 
 
-def _classes() -> dict[str, Any]:
-    from .methods import methods
+def _names() -> dict[str, str]:
+    """Return the names of methods by those of their classes, without case: no method is imported."""
+    from .methods import SETTINGS
 
-    return {method.__name__: method for method in methods().values()}
+    return {name.replace("-", ""): name for name in SETTINGS}
+
+
+def _class(name: str) -> Any:
+    """Return the class of a method by its name; ``None`` if there is none."""
+    from .methods import find
+
+    method = _names().get(name.lower())
+    found = None if method is None else find(method)
+    return found if getattr(found, "__name__", "") == name else None
 
 
 def __getattr__(name: str) -> Any:
@@ -35,8 +45,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _FUNCTIONS:
         found = getattr(import_module(f"{__package__}.flower.{_FUNCTIONS[name]}"), name)
-    elif name in (classes := _classes()):
-        found = import_module(f"{__package__}.flower.strategy").of(classes[name])
+    elif (method := _class(name)) is not None:
+        found = import_module(f"{__package__}.flower.strategy").of(method)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     globals()[name] = found
@@ -44,4 +54,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_FUNCTIONS, *_classes()])
+    from .methods import methods
+
+    return sorted([*_FUNCTIONS, *(method.__name__ for method in methods().values())])

@@ -55,6 +55,9 @@ class Split:
             and (not self.head or any(fits(p, n) for p in keep for n in found if fits(self.head, n)))
         )  # fmt: skip
         self._method, self._guessed = method, isinstance(method, HeadMethod) and not head and self._by_method
+        if isinstance(method, HeadMethod) and self._by_method and not self.head:
+            allowed = f"must name what stays, as {method.name} keeps a head and no layer of {', '.join(found)} is one"
+            raise ConfigError("keep", self.keep, printable(allowed, 500))
         self.sharing = Sharing(self.model, self.is_shared)
         names = {self.plain(name): name for name in self.model.state_dict()}
         if gone and self.is_shared(names[gone]):

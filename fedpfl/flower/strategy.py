@@ -28,15 +28,12 @@ from ..core.names import shape_of
 from ..core.server_view import Client
 from ..core.settings import Value, key_of
 from ..core.vectors import without_negative_variances
-from ..engine.agreement import agree
 from ..engine.listener import Listener
-from ..engine.log import Log
 from ..engine.options.norm_limit import limit_of
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
-from ..engine.server_run import run_federation
 from ..engine.transport import TRAIN
-from ..methods import Method, methods
+from ..methods import Method
 from ..methods.bases.adapted import AdapterMethod
 from ..models import user_model as own_models
 from ..models.adapters import matrix_of
@@ -382,6 +379,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         ``folder`` is then the run's folder, and ``evaluate_fn`` is called after each round. ``num_rounds`` and
         ``timeout`` are as in :meth:`start`.
         """
+        # What Flower's loop does not need.
+        from ..engine.log import Log
+        from ..engine.server_run import run_federation
+
         if not self.fraction_train:
             raise ConfigError("fraction_train", 0.0, "must be above 0 in fedpfl's own loop")
         made = type(self)
@@ -472,6 +473,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             clients, sharing, plain = way.place_all(), split.sharing, split.plain
             split.tell()
         else:
+            from ..engine.agreement import agree
+
             self._require_right_wrapper(arrays, None)
             run = replace(self.config.run, model=self._as_setting("model", self._built))
             self.config = replace(self.config, run=run)
@@ -731,7 +734,7 @@ def own_of(method: Method, hooks: Mapping[str, str]) -> list[str]:
 
 
 def _is_built_in(method: type[Method]) -> bool:
-    return methods().get(method.name) is method
+    return method.__module__.startswith(f"{Method.__module__.rpartition('.')[0]}.")
 
 
 _classes: dict[type[Method], type[MethodStrategy]] = {}

@@ -342,6 +342,10 @@ def test_flowers_settings_have_flowers_defaults():
             lambda: strategies.FedAvg().start(None, Net().state_dict()),
             "must be an ArrayRecord: ArrayRecord(mod",
         ),
+        (
+            lambda: strategies.FedPer()._split_of(ArrayRecord([np.ones((2, 3)), np.ones(2)])),
+            "keep = (): must name what",
+        ),
         (lambda: strategies.FedAvg(lr=0.1), "lr = 0.1: is no setting here: it is learning_rate"),
         (lambda: strategies.FedPer("fc2"), "fraction_train = 'fc2': must be at least 0"),
         (lambda: strategies.FedPer(head="fc9").start(AppGrid(plain_app()), initial()), "head = 'fc9': must be a layer"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..core import custom
+from torch import nn
+
+from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.inputs import Inputs
 from ..core.names import shown
-from .registry import MODELS, BaseHeadModel, Shape, source_of
+from .registry import MODELS, BaseHeadModel, Shape
+from .sources import SOURCES
 
 
 def build(
@@ -21,17 +24,17 @@ def build(
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
     otherwise; an ``Inputs`` of several. ``download``: a source may fetch pretrained weights from the internet.
     """
-    source = source_of(name)
-    if isinstance(input_shape, Inputs) and (source is not None or _is_registered(name)):
+    source = _source_of(name)
+    if isinstance(input_shape, Inputs) and (source or _is_registered(name)):
         raise ConfigError("model", name, f"takes one input, and the data have {input_shape}: give a model of your own")
-    if source is not None:
-        model = source(name.partition(":")[2], input_shape, num_classes, vocabulary, download)
+    if source:
+        from fedpfl.models.external import BUILDERS
+
+        model = BUILDERS[source](name.partition(":")[2], input_shape, num_classes, vocabulary, download)
     elif _is_registered(name):
         model = _registered(name, input_shape, num_classes, vocabulary)
     else:
-        from fedpfl.models.user_model import named
-
-        model = named(name, input_shape, num_classes, vocabulary)
+        model = _of_the_user(name, input_shape, num_classes, vocabulary)
     model.input_shape, model.vocabulary = input_shape, vocabulary
     model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
     return model
@@ -39,10 +42,14 @@ def build(
 
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
-    if source_of(name) is None and not _is_registered(name):
-        from fedpfl.core.own_code import find
+    if not _source_of(name) and not _is_registered(name):
+        own_code.find("model", name, MODELS)
 
-        find("model", name, MODELS)
+
+def _source_of(name: str) -> str:
+    """Return the prefix of a name that another library's models have; empty for other names."""
+    prefix, colon, _ = name.partition(":")
+    return prefix if colon and prefix in SOURCES else ""
 
 
 def _is_registered(name: str) -> bool:
@@ -58,3 +65,22 @@ def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int
         hint = f"; models that fit: {fitting}" if fitting else ""
         raise ConfigError("model", name, f"{complaint}, but the input is {given}{hint}")
     return known.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
+
+
+def _of_the_user(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
+    """Build what the function that a setting names makes; it gets those of :func:`build`'s arguments that it names."""
+    found = own_code.find("model", name, MODELS)
+    if isinstance(found, nn.Module):
+        raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
+    shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
+    offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
+    built = own_code.call("model", name, found, offered)
+    if not isinstance(built, nn.Module):
+        raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
+    from fedpfl.models.external import with_head
+
+    if isinstance(input_shape, Inputs):
+        from fedpfl.models.several_inputs import take_apart
+
+        take_apart(built, input_shape, name)
+    return with_head(built, input_shape, num_classes, vocabulary, name=name)

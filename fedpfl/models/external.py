@@ -13,7 +13,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, Sequence, cast
+from typing import Any, Callable, Iterator, Mapping, Sequence, cast
 
 import torch
 from torch import Tensor, nn
@@ -310,3 +310,9 @@ def _built(make: Callable[[], nn.Module], value: str) -> nn.Module:
     except _UNREADABLE as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ConfigError("model", value, f"cannot be made on this machine ({reason})") from error
+
+
+# (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
+BUILDERS: Mapping[str, Callable[[str, Shape, int, int, bool], BaseHeadModel]] = {
+    "torchvision": torchvision_model, "timm": timm_model, "hf": hf_model,
+}  # fmt: skip

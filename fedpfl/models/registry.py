@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from fedpfl.core import custom
 from fedpfl.core.registry import Registry
-from fedpfl.models.sources import SOURCES
 
 Shape = Tuple[int, ...]
 
@@ -163,21 +162,6 @@ def register(
 def names() -> list[str]:
     """Return the names that users may write: those of this package and of installed packages' models."""
     return [*MODELS, *(name for name in custom.entry_point_names("model") if name not in MODELS)]
-
-
-# (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
-Source = Callable[[str, Shape, int, int, bool], BaseHeadModel]
-
-
-def source_of(name: str) -> Source | None:
-    """Return the source that a name of the form ``PREFIX:WORD`` is for; None for other names."""
-    prefix, colon, _ = name.partition(":")
-    if not (colon and prefix in SOURCES):
-        return None
-    from . import external
-
-    source: Source = getattr(external, SOURCES[prefix][1])
-    return source
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Callable
 
-# What users write, and the function that builds it, by the prefix of the name.
+# What users write, by the prefix of the name; `external.py` builds it.
 SOURCES = {
-    "torchvision": (
-        "torchvision:NAME for a classification model of torchvision", "torchvision_model",
-    ),
-    "timm": ("timm:NAME for one of timm (extra timm)", "timm_model"),
-    "hf": ("hf:FOLDER for a folder of Hugging Face's transformers (extra hf)", "hf_model"),
-}  # fmt: skip
+    "torchvision": "torchvision:NAME for a classification model of torchvision",
+    "timm": "timm:NAME for one of timm (extra timm)",
+    "hf": "hf:FOLDER for a folder of Hugging Face's transformers (extra hf)",
+}
 
 
 def sources() -> dict[str, Callable[[str], bool]]:
@@ -20,7 +18,7 @@ def sources() -> dict[str, Callable[[str], bool]]:
     def has(prefix: str) -> Callable[[str], bool]:
         return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
 
-    return {about: has(prefix) for prefix, (about, _) in SOURCES.items()}
+    return {about: has(prefix) for prefix, about in SOURCES.items()}
 
 
 def names() -> list[str]:

@@ -16,7 +16,7 @@ from ..core.inputs import Inputs
 from ..core.names import shown
 from .builder import build
 from .external import made_up, with_head
-from .registry import MODELS, BaseHeadModel, NoHead, Shape
+from .registry import BaseHeadModel, NoHead, Shape
 
 OwnModel = Union[Callable[..., nn.Module], nn.Module, str]
 
@@ -43,23 +43,6 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
     if not all(isinstance(size, int) for size in input_shape):
         raise ConfigError("head", head, "must be empty where samples have several inputs: it is the last nn.Linear")
     return with_head(module, input_shape, num_classes, vocabulary, head, name_of(model))
-
-
-def named(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    """Build what the function that a setting names makes; it gets those of :func:`build`'s arguments that it names."""
-    found = own_code.find("model", name, MODELS)
-    if isinstance(found, nn.Module):
-        raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
-    shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
-    offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
-    built = own_code.call("model", name, found, offered)
-    if not isinstance(built, nn.Module):
-        raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
-    if isinstance(input_shape, Inputs):
-        from fedpfl.models.several_inputs import take_apart
-
-        take_apart(built, input_shape, name)
-    return with_head(built, input_shape, num_classes, vocabulary, name=name)
 
 
 def original_module(model: BaseHeadModel) -> nn.Module:

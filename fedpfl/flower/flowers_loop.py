@@ -55,7 +55,7 @@ def require_acting(values: Mapping[str, Any]) -> None:
     }
     for key in values:
         if key in of_nodes:
-            allowed = "needs model=, and fit or client_app on the nodes: without it they train in loops of their own"
+            allowed = "needs model=, and fit or client_app on the nodes: without it they train in their own loops"
             raise ConfigError(key, values[key], allowed)
 
 

@@ -357,7 +357,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if evaluate_fn is not None and self.model is None:
             split = self._split = self._split or self._split_of(initial_arrays)
             if split.initial:
-                words = "fedpfl: evaluate_fn gets the shared arrays beside the initial personal ones: no node's model"
+                words = "fedpfl: evaluate_fn gets the shared arrays and the initial personal ones: no node's model"
                 logger.log(WARNING, words)
             given = lambda number, arrays: evaluate_fn(number, split.whole(arrays))  # noqa: E731
         self._counted, self._failed = 0, None
@@ -632,7 +632,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             logger.log(WARNING, "fedpfl: round %d: %s: %s", done.number, way.shown(client), reason)
             if client in way.lost:
                 self._loop.rule.personal_round[client] = 0
-                words = "fedpfl: %s has lost its personal arrays, and begins anew with the initial ones"
+                words = "fedpfl: %s has lost its personal arrays, and begins again with the initial ones"
                 logger.log(WARNING, words, way.shown(client))
         done.failed = {}
 

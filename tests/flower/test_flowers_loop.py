@@ -336,7 +336,7 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
     assert "client 1 is back as node 801" in caplog.text
     # Who has no folder has lost its head, and one round with it.
     assert list(result.train_metrics_clientapp) == ([1, 2, 3, 4] if stored else [1, 3, 4])
-    assert ("has lost its personal arrays, and begins anew" in caplog.text) != stored
+    assert ("has lost its personal arrays, and begins again" in caplog.text) != stored
     if stored:
         stranger = MovingGrid(strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "other")))
         honest = stranger.app

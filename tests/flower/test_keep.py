@@ -130,7 +130,7 @@ def test_a_node_that_has_lost_its_arrays_says_so_and_begins_anew(caplog):
     strategy = between(strategies.FedPer, {2: forget})(head="fc2")
     with caplog.at_level(logging.WARNING, "flwr"):
         result = strategy.start(grid, initial(), num_rounds=3)
-    assert "client 1 (node 101) has lost its personal arrays, and begins anew" in caplog.text
+    assert "client 1 (node 101) has lost its personal arrays, and begins again" in caplog.text
     assert "give state_dir to keep them" in caplog.text and list(result.train_metrics_clientapp) == [1, 2, 3]
     trained = [node for kind, node, _ in grid.sent if kind == "train"]
     assert trained.count(101) == 3

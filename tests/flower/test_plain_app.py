@@ -155,7 +155,7 @@ def test_evaluate_fn_gets_whole_models_in_which_the_initial_head_stands(caplog):
         evaluate_fn=lambda number, arrays: seen.append((number, [*arrays])),
     )  # fmt: skip
     assert seen == [(number, [*initial()]) for number in (0, 1, 2)]
-    assert caplog.text.count("evaluate_fn gets the shared arrays beside the initial personal ones") == 1
+    assert caplog.text.count("evaluate_fn gets the shared arrays and the initial personal ones") == 1
 
 
 # -- what goes wrong on one client -------------------------------------------------------------------------------------

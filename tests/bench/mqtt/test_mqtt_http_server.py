@@ -324,3 +324,15 @@ def test_one_account_leaves_places_to_others(bridge, small_server, caplog):
         assert "too many of its requests are being answered" in caplog.text
         assert post(opened.enter_context(connect(small_server)), "honest") == b"HTTP/1.1 200 OK"
         leave.set()
+
+
+def test_it_listens_on_ipv6(bridge):
+    server = NodeServer(("::1", 0), bridge)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        answer = httpx.post(f"http://[::1]:{server.server_port}{PUSH}", content=b"x", timeout=HANG_SECONDS)
+        assert answer.content == b"x"
+    finally:
+        server.stop()
+        thread.join(HANG_SECONDS)

@@ -22,6 +22,8 @@ MAX_CLIENTS = 1_000_000
 FEW_CLASSES, CLASSES_OVER_MEDIAN = 1_000, 100
 # Enough for a thousand values of each of many parts, too few to fill a disk with the rounds' records.
 MAX_METRICS = 256
+# A test counts for at most so many times the median: how many samples it has is the node's own word.
+TESTS_OVER_MEDIAN = 100
 # Sums of as many values as there can be clients stay far below the largest float.
 LARGEST = 1e30
 

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from . import custom
-from .claims import LARGEST
+from .claims import LARGEST, shown
 from .errors import ConfigError, did_you_mean
 
 # The settings `loss` by what the targets are.
@@ -132,6 +132,16 @@ def lower_is_better(name: str) -> bool:
 def is_share(name: str) -> bool:
     """Return whether a number of a test lies between 0 and 1, so that people read it in percent."""
     return name == ACCURACY or (known(name).lowest, known(name).highest) == (0, 1)
+
+
+def unlikely(metric: str, values: Sequence[float]) -> str:
+    """Return what is wrong with a test's number as an app reports it, in one line; an empty string if nothing is.
+
+    A share may be in percent.
+    """
+    low, high = (0.0, 100.0) if is_share(metric.rpartition("-")[2]) else (-LARGEST, LARGEST)
+    wrong = [value for value in values if not low <= value <= high]
+    return f"{metric} = {shown(wrong[0])}: must be from {low:g} to {high:g}" if wrong else ""
 
 
 def each_of(name: str) -> str:

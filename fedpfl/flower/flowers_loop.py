@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from flwr.app import MetricRecord, RecordDict
 
 from ..core import custom
 from ..core import settings as s
+from ..core.claims import TESTS_OVER_MEDIAN
 from ..core.errors import ConfigError
+from ..core.metrics import unlikely
 from ..data.settings import DataSettings
 from ..engine.listener import Listener
 from ..setup.config import Config
@@ -89,7 +92,8 @@ def tell_unsent(values: Mapping[str, s.Value]) -> None:
 def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     """Return the mean of each metric over the replies that have it, weighted by the metric ``key``.
 
-    A metric PART-NAME is weighted by PART-``key`` in a reply that has it. Lists of several lengths have no mean.
+    A metric PART-NAME is weighted by PART-``key`` in a reply that has it. Lists of several lengths have no mean. A
+    weight is a node's own word: none counts for more than ``TESTS_OVER_MEDIAN`` times the median.
     """
     found: dict[str, list[tuple[np.ndarray, Any]]] = {}
     for content in contents:
@@ -98,13 +102,16 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
         for name in metrics.keys() - weights.keys():
             weight = weights.get(f"{name.partition('-')[0]}-{key}", weights.get(key, 0.0))
             value = np.asarray(metrics[name], np.float64)
-            if np.isfinite(value).all():
-                found.setdefault(name, []).append((value, weight))
+            if wrong := unlikely(name, value.reshape(-1).tolist()):
+                logger.log(WARNING, "fedpfl: one node: %s; left out", wrong)
             else:
-                logger.log(WARNING, "fedpfl: %s = %s of one node is not finite; left out", name, metrics[name])
+                found.setdefault(name, []).append((value, weight))
     means = {}
     for name, of_replies in sorted(found.items()):
         values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]
+        if any(shares):
+            most = TESTS_OVER_MEDIAN * median_low([share for share in shares if share])
+            shares = [min(share, most) for share in shares]
         if len({value.shape for value in values}) > 1:
             logger.log(WARNING, "fedpfl: %s has no mean: nodes sent lists of several lengths", name)
         elif sum(shares):

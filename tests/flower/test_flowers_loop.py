@@ -189,6 +189,10 @@ def test_a_mean_of_metrics_cannot_be_broken_by_one_node(caplog):
     assert "each" not in mean_of_metrics([*good, of(n=1, each=[1.0])], "n") and "several lengths" in caplog.text
     of_part = {"part-n": [1, 2], "part-acc": 1.0}
     assert mean_of_metrics([of(n=1, **{"part-n": 3, "part-acc": 0.0}), of(n=3, **of_part)], "n")["part-acc"] == 0.5
+    for wrong in ({"loss": 1e300}, {"loss": float("nan")}, {"val-accuracy": -5.0}, {"accuracy": 101.0}):
+        assert not mean_of_metrics([of(n=1, **wrong)], "n"), wrong
+    claimed = [of(n=1, accuracy=0.0), of(n=1, accuracy=0.0), of(n=1e6, accuracy=1.0)]
+    assert mean_of_metrics(claimed, "n")["accuracy"] == 100 / 102
     assert not mean_of_metrics([of(n=0, loss=1.0)], "n") and not mean_of_metrics([of(loss=1.0)], "n")
 
 

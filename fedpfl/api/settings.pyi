@@ -152,7 +152,7 @@ class CommonSettings(TypedDict, total=False):
     feddecomp_rank_conv: float
     feddecomp_rank_linear: float
     feddecomp_lora_epochs: int
-    feddecomp_init: Literal["paper", "even", "code"]
+    feddecomp_init: Literal["paper", "code"]
     feddecomp_scale: float
     feddecomp_variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"]
     feddecomp_absent_clients: Literal["skip", "last"]

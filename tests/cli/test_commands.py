@@ -164,7 +164,7 @@ def test_methods():
     assert feddecomp["settings"]["feddecomp-rank-conv"] == 0.6
     listed = fedpfl("methods").stdout
     assert "feddecomp-rank-conv = 0.6" in listed
-    assert 'feddecomp-init = "code"' in listed
+    assert 'feddecomp-init = "paper"' in listed
 
 
 def test_datasets():

@@ -134,8 +134,6 @@ def test_a_first_step_moves_tau_by_the_share_of_sigma_that_is_told(kind: str, in
     moved, step = layer.tau().detach(), layer.weight.detach() - before
     share = (moved * step).sum() / step.square().sum()
     assert float(share) == pytest.approx(layer.first_step, rel=0.15)
-    if init == "even":
-        assert layer.first_step == pytest.approx(scale**2 / 3)
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -295,7 +293,7 @@ def test_ratio_outside_its_range(ratio: float) -> None:
 
 
 def test_unknown_init() -> None:
-    with pytest.raises(ValueError, match=r"^init = 'zeros': must be one of paper, even, code$"):
+    with pytest.raises(ValueError, match=r"^init = 'zeros': must be one of paper, code$"):
         decompose(nn.Linear(2, 2), 0.5, 0.5, "zeros")
 
 

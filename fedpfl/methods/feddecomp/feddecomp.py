@@ -7,9 +7,11 @@ Convolutions and linear layers have a τ; with self-attention only its projectio
 ``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: frozen, a shared and
 a personal adapter.
 
-With ``feddecomp-init = "code"``, the default, A is Kaiming uniform, τ is divided by the rank, and the inner size of
-convolutions is larger than in Equation 4: half of ``resnet8``'s layers can have a τ of full rank. In linear
-layers it is Equation 3's. ``reverse`` and ``all-shared`` average B and A
+The paper says that A is Gaussian and B zero; A's deviation, ``feddecomp-scale`` of PyTorch's default for a layer,
+decides how far τ moves beside σ (``tau-per-sigma`` in the metrics). With ``feddecomp-init = "code"``, the authors'
+program, A is Kaiming uniform, τ is divided by the rank, and the inner size of convolutions is larger than in Equation
+4: half of ``resnet8``'s layers can have a τ of full rank. In linear layers it is Equation 3's. There τ sleeps for tens
+of rounds: the model is FedAvg's with a touch of fine-tuning. ``reverse`` and ``all-shared`` average B and A
 separately; ``reverse`` trains the shared τ first.
 """
 
@@ -27,7 +29,7 @@ from ...models.transformer import SelfAttention
 from ...rules.mean import Mean
 from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
-from ..settings.divided_layers import FedDecompSettings
+from ..settings.divided_layers import SCALE, FedDecompSettings
 from .low_rank import decompose, first_steps, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
 # The variants that train τ and σ in separate epochs, and those that train both at once.
@@ -62,8 +64,8 @@ class FedDecomp(Method):
     def check(self) -> None:
         """Refuse epochs that leave none for σ, or none for τ without saying so."""
         epochs, given = self.training.local_epochs, self.settings.lora_epochs
-        if self.settings.init == "code" and self.settings.scale != 1:
-            raise ConfigError("feddecomp-scale", self.settings.scale, 'must be 1 with feddecomp-init = "code"')
+        if self.settings.init == "code" and self.settings.scale != SCALE:
+            raise ConfigError("feddecomp-scale", self.settings.scale, 'must be left out with feddecomp-init = "code"')
         if self.settings.variant not in IN_TURN:
             return
         if given >= epochs:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from ...core.frozen import has_frozen
 from ...layers.replace import conv_arguments, forward_without, layers_of, replace_layers, require_plain, weight_name
 
-# What A's deviation rests on; see `_LowRank._make_factors`.
-INITS = ("paper", "even", "code")
+INITS = ("paper", "code")
 
 
 class _LowRank(nn.Module):
@@ -37,17 +36,18 @@ class _LowRank(nn.Module):
 
         With G the gradient by the weight, a step of size eta makes B = -eta G A' and tau = -eta G A' A, and A' A is
         ``inner`` times A's variance times the identity in the mean (times 1/r^2 where tau is divided by r). The paper
-        only states "Gaussian": with "paper" the deviation is PyTorch's default for a layer of A's shape, with "even"
-        that by which the first step is a third of sigma's in every layer.
+        only states "Gaussian": with "paper" the deviation is ``scale`` times PyTorch's default for a layer of A's
+        shape, so the first step is scale^2 * R / 3 * min(I, O) / O of sigma's, whatever the layer's size.
         """
         self.tau_b = nn.Parameter(self.weight.new_zeros(rows, inner))
         self.tau_a = nn.Parameter(self.weight.new_empty(inner, columns))
-        deviation = scale * (3 * (inner if init == "even" else columns)) ** -0.5
-        if init == "code":
-            nn.init.kaiming_uniform_(self.tau_a, a=math.sqrt(5))
+        default = (3 * columns) ** -0.5
+        if init == "paper":
+            nn.init.normal_(self.tau_a, std=scale * default)
+            self.first_step = inner * (scale * default) ** 2
         else:
-            nn.init.normal_(self.tau_a, std=deviation)
-        self.first_step = inner * deviation**2 * (self.scale**2 if init == "code" else 1)
+            nn.init.kaiming_uniform_(self.tau_a, a=math.sqrt(5))
+            self.first_step = inner * (self.scale * default) ** 2
 
     def tau(self) -> Tensor:
         """Return the personal part, of the weight's shape."""

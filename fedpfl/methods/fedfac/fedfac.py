@@ -4,10 +4,12 @@ Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization
 Section 4, Algorithms 1 (static) and 2 (dynamic).
 
 The paper analyses before round 1, after a local training that it discards; here round 1 trains everything, and its
-analysis makes the first split. The server's step size η_g is 1. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag,
-nothing would change. The authors' program and ``configs/`` have ``fedfac-factor = "eigenvector"``: squared entries of
-the first eigenvectors, unscaled and not iterated. Masked weights (``fedfac-mask``) are N(0, 1), drawn before each
-training, in which they train, and before each test, as in that program.
+analysis makes the first split. The server's step size η_g is 1. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag, nothing
+would change. The authors' program and ``configs/`` have ``fedfac-factor = "eigenvector"``: squared entries of the first
+eigenvectors, unscaled and not iterated, and ``fedfac-turned = "weights"``: a channel that turns shared takes the mean
+of weights that trained apart, where Algorithm 2 adds the mean change to its last shared value. Masked weights
+(``fedfac-mask``) are N(0, 1), drawn before each training, in which they train, and before each test, as in that
+program.
 """
 
 from __future__ import annotations

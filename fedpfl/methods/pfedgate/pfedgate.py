@@ -5,7 +5,9 @@ and Algorithm 1.
 
 As in the authors' code the gate has a separate learning rate, gradients of gate and model are clipped separately, the
 gate's input goes through switchable normalisation, blocks are chosen by gates in tenths, gates start at 0.5, and a
-block that is left out passes no gradient to its gate.
+block that is left out passes no gradient to its gate. Unlike there weights are multiplied by 2·g, so that they are
+whole at the start: with g (``pfedgate-factor = "gate"``) deep models learn very slowly in short runs. Not validated: no
+number that the authors published has been repeated with this code.
 """
 
 from __future__ import annotations

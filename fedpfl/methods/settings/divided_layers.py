@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...core.settings import setting
 from . import settings_of
 
+SCALE = 0.25  # of FedDecomp's A
 FACTORIZED = "factorized-fl"  # stands before the keys of both variants
 
 
@@ -24,12 +25,15 @@ class FedDecompSettings:
         minimum=-1,
     )
     init: str = setting(
-        "code",
-        "Shape and initialisation of τ, as in the paper or in the authors' code.",
-        choices=("paper", "even", "code"),
+        "paper",
+        "Shape and initialisation of τ, as in the paper or in the authors' code, whose τ hardly moves in short runs.",
+        choices=("paper", "code"),
     )
     scale: float = setting(
-        1.0, "Factor of the deviation of A's values, which the paper leaves open; not with init = code.", above=0
+        SCALE,
+        "Deviation of A's Gaussian values with init = paper, as a factor of PyTorch's default for a layer; the paper "
+        "leaves it open. The larger, the further τ moves beside σ.",
+        above=0,
     )
     variant: str = setting(
         "alternating",
@@ -155,7 +159,7 @@ class FedFacSettings(ChannelSettings):
         choices=("weights", "difference"),
     )
     turned: str = setting(
-        "weights",
+        "difference",
         "What a channel takes that turns shared. difference: its last shared value plus the clients' mean change, as "
         "in Algorithm 2. weights: the mean of the clients' weights, which trained apart, as in the authors' code.",
         choices=("difference", "weights"),
@@ -199,8 +203,8 @@ class PFedGateSettings:
 
     share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
     factor: str = setting(
-        "gate",
-        "What a block's weights are multiplied by: its gate g, as in the authors' code, or 2·g (double), which leaves "
-        "them as they are at the start, when g = 0.5.",
+        "double",
+        "What a block's weights are multiplied by: 2·g of its gate g (double), which leaves them as they are at the "
+        "start, when g = 0.5; or g (gate), as in the authors' code.",
         choices=("gate", "double"),
     )

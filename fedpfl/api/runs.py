@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError
+from ..core.metrics import ACCURACY, score_name
 from ..core.own_code import global_state_kept
 from ..engine.listener import Listener
 from ..launch.plan import Plan
@@ -161,10 +162,12 @@ class Run:
     def plot(self, title: str = "", style: Style | Sequence[Style] = ()) -> Plot:
         """Draw the accuracies over the rounds."""
         curves = {name: self._folder.history().curve(f"{name}.accuracy") for name in CURVES}
-        series = {name: ([*of], [100 * accuracy for accuracy in of.values()]) for name, of in curves.items() if of}
+        called = score_name(self._folder.config()["loss"])
+        factor, axis = (100, "accuracy in percent") if called == ACCURACY else (1, called)
+        series = {name: ([*of], [factor * score for score in of.values()]) for name, of in curves.items() if of}
         if not series:
             raise FedpflError(f"{self.path}: has no tested round yet")
-        return Plot(Lines(self.name, "round", "accuracy in percent", series), (), title, style)
+        return Plot(Lines(self.name, "round", axis, series), (), title, style)
 
     def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
         """Write a page about the run that needs no network; return where it is."""
@@ -182,7 +185,11 @@ class Run:
     def __repr__(self) -> str:
         config, result = self._folder.config(), self.summary
         accuracy = result["personalised_accuracy"]
-        words = f", personalised {100 * accuracy:.2f} %" if accuracy is not None else ""
+        called = score_name(config["loss"])
+        words = ""
+        if accuracy is not None:
+            score = f"{100 * accuracy:.2f} %" if called == ACCURACY else f"{called} {accuracy:.4f}"
+            words = f", personalised {score}"
         what = f"{custom.short_name(config['method'])} on {custom.short_name(config['dataset'])}"
         return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{words}>"
 

@@ -88,6 +88,11 @@ def labels_of(loss: str) -> str:
     return loss
 
 
+def score_name(loss: str) -> str:
+    """Return what the number is that a test always measures, by the setting ``loss``: of targets it is R²."""
+    return "R²" if labels_of(loss) == TARGETS else ACCURACY
+
+
 def words(text: str) -> list[str]:
     """Return the metrics that the setting ``metrics`` names, as they are written, without accuracy: it always is."""
     return [word for part in text.split(",") if (word := part.strip()) and word != ACCURACY]

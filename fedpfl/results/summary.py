@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TypedDict
 
-from ..core.metrics import ACCURACY, TARGETS, labels_of
+from ..core.metrics import ACCURACY, TARGETS, labels_of, score_name
 from .history import History
 from .line import metric_names, over_whom
 from .run_folder import RunFolder
@@ -24,8 +24,9 @@ class Summary(TypedDict):
     rounds : int
         Rounds that are finished.
     personalised_accuracy, global_accuracy : float or None
-        Of the last round with tests, between 0 and 1: the mean over clients of each client's accuracy with its own
+        Of the last round with tests, at most 1: the mean over clients of each client's accuracy with its own
         model on its own test samples; the shared model's accuracy on the test samples of all.
+        With ``loss = "mse"`` both are R², the shared model's the mean of the clients' weighted by their test samples.
     best_personalised_accuracy, best_global_accuracy : float or None
         The highest of any round.
     untested : list of int
@@ -90,13 +91,15 @@ def outcome(folder: RunFolder) -> Summary:
 def summary(folder: RunFolder) -> str:
     """Return the outcome of a run as Markdown."""
     values, result, history = folder.config(), outcome(folder), folder.history()
+    called = score_name(values["loss"])
+    shown = _percent if called == ACCURACY else _number
     tested = [line for line in history.lines if line.get("personalised")]
     of = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
     rows = [
-        (f"personalised accuracy, last round{of}", _percent(result["personalised_accuracy"])),
-        ("personalised accuracy, best round", _percent(result["best_personalised_accuracy"])),
-        ("global accuracy, last round", _percent(result["global_accuracy"])),
-        ("global accuracy, best round", _percent(result["best_global_accuracy"])),
+        (f"personalised {called}, last round{of}", shown(result["personalised_accuracy"])),
+        (f"personalised {called}, best round", shown(result["best_personalised_accuracy"])),
+        (f"global {called}, last round", shown(result["global_accuracy"])),
+        (f"global {called}, best round", shown(result["best_global_accuracy"])),
         ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
         ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
     ]
@@ -105,20 +108,18 @@ def summary(folder: RunFolder) -> str:
         rows.append(("on the devices of devices-model", f"{result['seconds_virtual']:,.1f} s{energy}"))
     rows += [(f"{name}, personalised, last round", f"{value:.4f}") for name, value in result["metrics"].items()]
     if chosen := history.best_validated():
-        accuracy, by = _percent(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]
-        validation = _percent(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
+        accuracy, by = shown(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]
+        validation = shown(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
         rows.insert(2, (f"best on validation samples: round {chosen['round']}", validation))
-        rows.insert(3, ("personalised accuracy in that round", accuracy))
+        rows.insert(3, (f"personalised {called} in that round", accuracy))
     if lacking := [line for line in tested if line.get("untested")]:
-        first = f"round {lacking[0]['round']}: {over_whom(lacking[0])} tested"
-        rows.append(
-            (f"rounds without some tests, none of them a best one if others are complete: {len(lacking)}", first)
-        )
+        least = f"{len(lacking)}, first round {lacking[0]['round']} with {over_whom(lacking[0])}"
+        rows.append(("rounds in which tests are missing", f"{least}; a best round is one of those that miss fewest"))
     if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
     if (std := history.last("personalised.std")) is not None:
-        rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(std)} / "
-                     f"{_percent(history.last('personalised.worst-tenth'))}"))  # fmt: skip
+        rows.append((f"clients' {called}: std / mean of the worst tenth", f"{shown(std)} / "
+                     f"{shown(history.last('personalised.worst-tenth'))}"))  # fmt: skip
     if spent := _spent(history):
         rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
                      f"the {values['dp-where']}; against other updates in their place "
@@ -136,7 +137,7 @@ def summary(folder: RunFolder) -> str:
         f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
         f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
         f"| | |\n|---|---|\n{table}\n\n"
-        f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested}{on}. "
+        f"Personalised: mean over clients of the {called} on their own test samples. Global: {tested}{on}. "
         "The test samples themselves choose a best round, so its accuracy is optimistic; validation-fraction keeps "
         "others for that. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
@@ -150,6 +151,10 @@ def _metrics(history: History) -> list[str]:
 def _spent(history: History) -> Mapping[str, float]:
     """Return what differential privacy has cost; empty without it."""
     return history.lines[-1].get("privacy", {}) if history.lines else {}
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
 
 
 def _percent(value: float | None) -> str:

@@ -109,3 +109,13 @@ def test_a_loss_of_one_s_own_may_be_negative():
 
     run = fedpfl.run("fedavg", **FEW, loss=gauss, num_server_rounds=2)
     assert (run.rounds.train_loss < 0).all() and np.isfinite(run.rounds.train_loss).all()
+
+
+def test_r2_goes_by_its_name():
+    y = [(3 * c + x[:, 0]).astype("float32") for c, x in enumerate(X)]
+    few = {**FEW, "data": list(zip(X, y, strict=True)), "update_norm_limit": 0.0}
+    run = fedpfl.run("fedavg", **few, loss="mse", learning_rate=0.001, num_server_rounds=1)
+    page = (run.path / "summary.md").read_text(encoding="utf-8")
+    score = f"{run.summary['personalised_accuracy']:.4f}"
+    assert f"| personalised R², last round | {score} |" in page and "| global R², last round | " in page
+    assert f"personalised R² {score}>" in repr(run)

@@ -44,6 +44,8 @@ ATTACKS = {
     "false counts": (1, 3),
     "one value of 3e38": (1,),
 }
+# The update with its sign flipped, whose norm is honest; not in the tables, see docs/how-to/robustness.md.
+REVERSED = "reversed update"
 ROBUST = {"robust_false_share": 0.3}
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {"update_norm_limit": 0.0},
@@ -132,16 +134,18 @@ def attacked(cell: Cell) -> type[fedpfl.Method]:
             if is_false(cell, local.client):
                 rng = local.generator("attack")
                 arrays = local.model.state_dict()
-                for array in (arrays[name] for name in local.start if name in arrays):
-                    falsify(cell.attack, array, rng)
+                for name in (name for name in local.start if name in arrays):
+                    falsify(cell.attack, arrays[name], torch.as_tensor(local.start[name]), rng)
             return reply
 
     return Attacked
 
 
-def falsify(attack: str, array: torch.Tensor, rng: np.random.Generator) -> None:
+def falsify(attack: str, array: torch.Tensor, start: torch.Tensor, rng: np.random.Generator) -> None:
     """Change a trained array as an attack does."""
-    if attack in ("sign flip", "false counts"):
+    if attack == REVERSED:
+        array.copy_(2 * start.to(array) - array)
+    elif attack in ("sign flip", "false counts"):
         array.neg_()
     elif attack == "scaled by −10":
         array.mul_(-10)

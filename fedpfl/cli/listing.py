@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ def methods_command(
 
     load_app()
     chosen = [find(name)] if name else [*known().values()]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": method.name,
             "aliases": list(method.aliases),

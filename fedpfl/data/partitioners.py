@@ -498,8 +498,12 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
             allowed = "must be natural with group-column: others give samples of one group to several clients"
             raise ConfigError("partitioner", settings.partitioner, allowed)
         raise ConfigError("split", settings.split, 'must be "mixed" or "given" with group-column')
-    parts = [] if data.groups is None or settings.split != "given" else np.split(data.groups, [len(data.y_train)])
-    if parts and (twice := len(np.intersect1d(*parts))):
+    if data.groups is not None and settings.split == "given":
+        training, test = np.split(data.groups, [len(data.y_train)])
+        twice = len(np.intersect1d(training, test))
+    else:
+        twice = 0
+    if twice:
         raise DataError(f"{data.name}: {twice} groups (group-column) are in the training and in the test set")
 
 

@@ -32,7 +32,7 @@ class FedDecompSettings:
     scale: float = setting(
         SCALE,
         "Deviation of A's Gaussian values with init = paper, as a factor of PyTorch's default for a layer; the paper "
-        "leaves it open. The larger, the further τ moves beside σ.",
+        "leaves it open. The larger, the further τ moves in comparison with σ.",
         above=0,
     )
     variant: str = setting(

@@ -9,10 +9,10 @@ a personal adapter.
 
 The paper says that A is Gaussian and B zero; A's deviation, ``feddecomp-scale`` of PyTorch's default for a layer,
 decides how far τ moves in comparison with σ (``tau-per-sigma`` in the metrics). With ``feddecomp-init = "code"``, the
-authors' program, A is Kaiming uniform, τ is divided by the rank, and the inner size of convolutions is larger than in Equation
-4: half of ``resnet8``'s layers can have a τ of full rank. In linear layers it is Equation 3's. There τ sleeps for tens
-of rounds: the model is FedAvg's with a touch of fine-tuning. ``reverse`` and ``all-shared`` average B and A
-separately; ``reverse`` trains the shared τ first.
+authors' program, A is Kaiming uniform, τ is divided by the rank, and the inner size of convolutions is larger than in
+Equation 4: half of ``resnet8``'s layers can have a τ of full rank. In linear layers it is Equation 3's. There τ
+sleeps for tens of rounds: the model is FedAvg's with a touch of fine-tuning. ``reverse`` and ``all-shared`` average B
+and A separately; ``reverse`` trains the shared τ first.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
             nodes, whose = clients_of(run_config), "num-clients"
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below {whose} = {nodes}")
-    model, begins = str(node_config.get("model", "")), kind == "query"
+    model = str(node_config.get("model", ""))
+    begins = str(message.config.get("state-key", "")) if kind == "query" else ""
     with bounded():
         engine = engine_for(parse_once(run_config), nodes, path, client, model, begins)
         with in_one_process():

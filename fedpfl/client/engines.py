@@ -20,17 +20,25 @@ _engines: OrderedDict[Key, Engine] = OrderedDict()
 MAX_ENGINES = 4
 
 
-def engine_for(config: Config, nodes: int, path: str, client: int, model: str = "", begins: bool = False) -> Engine:
+# The run, by the key of its clients' states, that has begun last.
+_begun: list[str] = [""]
+
+
+def engine_for(config: Config, nodes: int, path: str, client: int, model: str = "", begins: str = "") -> Engine:
     """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
 
-    ``path`` is the client's own data, or empty; ``model`` is its own model, or empty for the run's. As a run
-    ``begins``, data that have changed are read again; within a run they stay what they were.
+    ``path`` is the client's own data, or empty; ``model`` is its own model, or empty for the run's. As a run begins,
+    whose key ``begins`` is then, data that have changed are read again; within a run they stay what they were.
     """
     # The custom code as well: a later run may have the same settings and another file.
     run = tuple(sorted(config.flat().items())), nodes, own_code.version()
     key = (run, path, client if path else -1, model)
-    if begins and path and key in _engines and _own(config, path, client) is not _engines[key].data:
-        del _engines[key]
+    if begins:
+        if begins != _begun[0]:
+            own_code.begin_run()
+            _begun[0] = begins
+        if key in _engines and _data(config, nodes, path, client) is not _engines[key].data:
+            del _engines[key]
     if key in _engines:
         _engines.move_to_end(key)
         return _engines[key]
@@ -47,11 +55,13 @@ def _make_engine(config: Config, nodes: int, path: str, client: int, model: str)
     num_clients = config.data.num_clients or nodes
     if num_clients != nodes:
         raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")
-    data = _own(config, path, client) if path else federated_data(config.data, num_clients, config.run.seed)
+    data = _data(config, num_clients, path, client)
     return Engine(config, data, num_clients, own=bool(path), client=client, own_model=model)
 
 
-def _own(config: Config, path: str, client: int) -> FederatedData:
+def _data(config: Config, num_clients: int, path: str, client: int) -> FederatedData:
+    if not path:
+        return federated_data(config.data, num_clients, config.run.seed)
     from ..data.datasets.own_data import own_data
 
     return own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)

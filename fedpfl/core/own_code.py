@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
@@ -12,10 +13,13 @@ import importlib.util
 import inspect
 import random
 import sys
+import sysconfig
+import time
 from bdb import BdbQuit
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 
@@ -42,12 +46,27 @@ class _AppFolder:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.added = False
-        # The file of each module that was imported for a setting, with its time and size.
+        # Of each module that was imported for a setting: its file, with time and size.
         self.modules: dict[str, tuple[Path, tuple[int, int]]] = {}
         self.version = 0
+        self.runs = 0
+
+
+class _Source(NamedTuple):
+    """A file of Python: a hash of it, and the modules that it names in its imports, wherever these stand."""
+
+    digest: str
+    imports: tuple[str, ...]
 
 
 _app = _AppFolder()
+# Files as they were when they were read last, and modules with their files as these were when they were imported.
+_read: dict[Path, tuple[tuple[int, int], _Source]] = {}
+_imported: dict[str, tuple[ModuleType, _Source]] = {}
+# Nanoseconds within which a file may change twice and look the same.
+FRESH = 10**9
+# Settings that name code on which results depend.
+_COUNTED = (*GROUPS, *FUNCTIONS, "available-clients")
 
 
 def find(kind: str, text: str, known: Any = ()) -> Any:
@@ -161,6 +180,16 @@ def set_folder(folder: Path | None) -> None:
         sys.path.append(str(folder))
 
 
+def begin_run() -> None:
+    """Note that a run begins: what the user's functions of data give may have changed since the run before."""
+    _app.runs += 1
+
+
+def runs() -> int:
+    """Return a number that grows with :func:`begin_run`."""
+    return _app.runs
+
+
 def folder() -> Path | None:
     """Return the app's folder, as set by :func:`set_folder`."""
     return _app.folder
@@ -176,17 +205,97 @@ def version() -> int:
     return _app.version
 
 
-def fingerprint(values: Mapping[str, Any]) -> str:
-    """Return a hash of the files of the app's folder that settings depend on; empty if they name none."""
-    named = list(references(values))
-    for kind, text in named:
-        if not text.startswith(f"{PYTHON}:"):
-            module(kind, text)
-    if not named or not _app.modules:
-        return ""
+def sources(values: Mapping[str, Any], imported: bool = True) -> dict[str, str]:
+    """Return a hash of each file of the user's code on which settings depend, by the name of its module.
+
+    These are the modules that settings name and all that these import, also inside functions and outside of the app's
+    folder; of an installed package that a setting names, one hash. ``imported``: modules count as they were when they
+    were imported, else as their files are now.
+    """
+    named = [(kind, text) for kind, text in references(values, _COUNTED) if not text.startswith(f"{PYTHON}:")]
+    for kind, text in named if imported else ():
+        module(kind, text)
+    points = [custom.entry_points_of(kind).get(str(values.get(kind, ""))) for kind in GROUPS]
+    waiting = [text for _, text in named] + [point.value for point in points if point is not None]
+    waiting = [text.partition(":")[0] for text in waiting]
+    found = {top: _installed(top) for top in {name.partition(".")[0] for name in waiting} if _is_installed(top)}
+    done: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in done:
+            continue
+        done.add(name)
+        path = _file_of(name)
+        if path is None or not _is_users(path):
+            continue
+        source = _source_of(name, path, imported)
+        found[name] = source.digest
+        waiting += [name.rpartition(".")[0], *source.imports]
+    return dict(sorted(found.items()))
+
+
+def _source_of(name: str, path: Path, imported: bool = True) -> _Source:
+    """Return the file of a module: as it was when the module was imported, if that is wanted and known."""
+    loaded = sys.modules.get(name) if imported else None
+    if loaded is None:
+        return _source(name, path)
+    if name not in _imported or _imported[name][0] is not loaded:
+        _imported[name] = loaded, _source(name, path)
+    return _imported[name][1]
+
+
+def _source(name: str, path: Path) -> _Source:
+    stamp = _stamp(path)
+    if path not in _read or _read[path][0] != stamp or time.time_ns() - stamp[0] < FRESH:
+        text = path.read_bytes().replace(b"\r\n", b"\n")
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        _read[path] = stamp, _Source(hashlib.sha256(text).hexdigest()[:16], tuple(_imports(text, package)))
+    return _read[path][1]
+
+
+def _imports(text: bytes, package: str) -> Iterable[str]:
+    """Return the names of what a file imports that may be modules; a file with a mistake imports nothing."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*above, node.module or ""]))
+            found.update((f"{base}.{alias.name}", None) for alias in node.names)
+            found[base] = None
+    return [name for name in found if name]
+
+
+def _is_users(path: Path) -> bool:
+    """Return whether a file is the user's: no part of Python, of this package or of an installed one."""
+    resolved = path.resolve()
+    others = (Path(__file__).resolve().parents[1], Path(sysconfig.get_paths()["stdlib"]).resolve())
+    if any(other in resolved.parents for other in others):
+        return False
+    return resolved.suffix == ".py" and not {"site-packages", "dist-packages"} & {*resolved.parts}
+
+
+def _is_installed(top: str) -> bool:
+    path = _file_of(top)
+    return path is not None and bool({"site-packages", "dist-packages"} & {*path.resolve().parts})
+
+
+@lru_cache(maxsize=None)
+def _installed(top: str) -> str:
+    """Return a hash of the Python files of an installed package, by what was noted when it was installed."""
+    from importlib import metadata
+
     digest = hashlib.sha256()
-    for name, (path, _) in sorted(_app.modules.items()):
-        digest.update(f"{name} ".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
+    known: Callable[[], Mapping[str, list[str]]] = getattr(metadata, "packages_distributions", dict)
+    for name in known().get(top, ()):
+        for file in metadata.distribution(name).files or ():
+            if file.suffix == ".py" and file.hash:
+                digest.update(f"{file} {file.hash.value} ".encode())
     return digest.hexdigest()[:16]
 
 
@@ -233,6 +342,9 @@ def module(kind: str, text: str) -> ModuleType:
             raise ConfigError(kind, text, f"there is no module {name}{where}") from error
         raise ConfigError(kind, text, f"the module {name} cannot be imported: {in_one_line(error)}") from error
     for new in set(sys.modules) - before:
+        path = _loaded_from(new)
+        if path is not None and _is_users(path):
+            _source_of(new, path)  # as it is imported
         if _is_in_app(sys.modules[new]):
             path = Path(str(sys.modules[new].__file__))
             _app.modules[new] = (path, _stamp(path))
@@ -287,12 +399,32 @@ def _is_in_app(found: ModuleType) -> bool:
     return _app.folder in resolved.parents and "site-packages" not in resolved.parts
 
 
+def _loaded_from(name: str) -> Path | None:
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return Path(path) if isinstance(path, str) and Path(path).is_absolute() else None
+
+
 def _file_of(name: str) -> Path | None:
+    """Return the file from which a module was imported, or would be; nothing is imported."""
+    top, _, rest = name.partition(".")
+    if name in sys.modules:
+        return _loaded_from(name)
+    if top in getattr(sys, "stdlib_module_names", ()):
+        return None
     try:
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    return None if spec is None or not spec.origin else Path(spec.origin)
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin else None
+    for place in spec.submodule_search_locations or ():
+        inside = Path(place, *rest.split("."))
+        for path in (inside.with_name(f"{inside.name}.py"), inside / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -54,6 +54,8 @@ class Dataset:
     groups : ndarray of int64, optional
         For each sample of the training set, then of the test set, what it is of, such as a patient: tests and
         validation samples are cut off by whole groups.
+    drawn : bool
+        Whether samples were drawn from the seed of the run; set by who made it so.
 
     Raises
     ------
@@ -91,6 +93,7 @@ class Dataset:
     inputs: Any = None
     overlap: int = 0
     groups: np.ndarray | None = None
+    drawn: bool = False
 
     @classmethod
     def of(

@@ -25,7 +25,7 @@ from .partitioners import (
     task_of,
     without_auto,
 )
-from .reading import entry, load_once, owners, state_of_files
+from .reading import load_once, owners, state_of_files
 from .registry import AUTO
 from .settings import DataSettings
 
@@ -234,6 +234,18 @@ class FederatedData:
         for positions in (part for share in self._shares for part in share):
             crc = zlib.crc32(positions.astype("<i8").tobytes(), zlib.crc32(str(len(positions)).encode(), crc))
         return crc
+
+    @cached_property
+    def contents(self) -> str:
+        """Hash of all samples as they were read: with the division it says what each client was given."""
+        from fedpfl.data.contents import contents
+
+        return contents(self._data)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the samples themselves were drawn from the run's seed."""
+        return self._data.drawn
 
     def division(self) -> dict[str, np.ndarray]:
         """Return who has each sample, as a file of a division has it; ``DataError`` if a sample is in two shares."""
@@ -470,7 +482,7 @@ def federated_data(settings: DataSettings, num_clients: int, seed: int) -> Feder
 
     See :class:`FederatedData` for the parameters and errors.
     """
-    return _federated_data(settings, num_clients, seed, (source_of(settings), state_of_files(settings)))
+    return _federated_data(settings, num_clients, seed, (source_of(settings, seed), state_of_files(settings)))
 
 
 @lru_cache(maxsize=2)
@@ -478,6 +490,6 @@ def _federated_data(settings: DataSettings, num_clients: int, seed: int, source:
     return FederatedData(settings, num_clients, seed)
 
 
-def source_of(settings: DataSettings) -> Hashable:
-    """Return what differs between two data sets of users that have one name: the function, or the arrays."""
-    return entry(settings.dataset)[1] if custom.is_custom("dataset", settings.dataset) else None
+def source_of(settings: DataSettings, seed: int = 0) -> Hashable:
+    """Return what differs between two data sets of users that have one name: the data that are kept."""
+    return id(load_once(settings, seed)) if custom.is_custom("dataset", settings.dataset) else None

@@ -34,7 +34,8 @@ class Resumed(Beginning):
 
     def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
         """Refuse clients with another task than before."""
-        self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names)
+        data = str(transport.about_data().get("data", ""))
+        self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names, data=data)
         self.folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
         self.folder.add_identities(transport.identities())
 

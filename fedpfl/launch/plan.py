@@ -73,6 +73,7 @@ def prepare(
     if resume is not None and continued is not None:
         raise ConfigError("continue", continued, "starts a new run, and --resume continues one; use one of them")
     own_code.set_folder(app or Path())
+    own_code.begin_run()
     if app is not None:
         discover()
     know_method(defaults)  # the app's settings have those of its method, also where another one is run

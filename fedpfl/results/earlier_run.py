@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..client.state import ClientState
-from ..core import code_hash, own_code
+from ..core import code_hash
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError, printable
 from ..core.files import open_regular, private_folder, write_atomically
 from ..core.names import other_than
@@ -20,6 +19,7 @@ from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_
 from ..setup.all_settings import tagged
 from ..setup.config import Config
 from ..version import __version__
+from .identity import OF_DATA, changed, contents, identity
 from .run_folder import (
     GLOBAL,
     KEPT_CHECKPOINTS,
@@ -32,7 +32,6 @@ from .run_folder import (
 )
 
 BEST = "best"
-_NEWER = f"it was written by fedpfl {{}}, which is newer than this one ({__version__})"
 
 
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
@@ -46,11 +45,10 @@ class EarlierRun(RunFolder):
     def reopen(cls, config: Config, more_clients: bool = False) -> EarlierRun:
         """Open the folder of a run that is resumed; ``more_clients``: it may have more of them than it had."""
         folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
+        written_by = folder.task().get("written_by", {})
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
-        if is_newer(theirs := str(folder.task().get("written_by", {}).get("fedpfl", ""))):
-            raise StateError(f"{folder.path}: {_NEWER.format(theirs)}: resume it with that version")
         for key in sorted(stored.keys() - same.keys()):
             raise ConfigError(key, stored[key], f"{folder.path / 'config.toml'} has it, and there is no such setting")
         joined = more_clients and same["num-clients"] > stored["num-clients"]
@@ -59,6 +57,11 @@ class EarlierRun(RunFolder):
         for key, value in same.items():
             if key not in FREE_ON_RESUME and stored[key] != value:
                 raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
+        had, has = written_by.get("files", {}), contents(same)
+        # Clients' samples have a hash of their own (see require_task).
+        for key in sorted((had.keys() & has.keys()) - OF_DATA):
+            if had[key] != has[key]:
+                raise ConfigError(key, same.get(key, ""), "its content has changed since the run to resume began")
         if not folder.resumable:
             rounds = len(folder.metrics())
             what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
@@ -120,6 +123,7 @@ class EarlierRun(RunFolder):
         division: int | None = None,
         run: str = "the run to resume",
         names: Mapping[str, str] | None = None,
+        data: str = "",
     ) -> None:
         """Raise :class:`ConfigError` if a resumed run has another task, or other common data, than before."""
         before = self.task()
@@ -139,6 +143,9 @@ class EarlierRun(RunFolder):
         if None not in (division, known) and division != known:
             allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
             raise ConfigError("division", division, allowed)
+        if data and data != before.get("data", data):
+            allowed = "start a new run with them, or train on from this one's arrays with --continue"
+            raise DataError(f"the samples are not those of {run}, which has their hash: {allowed}")
 
     def _for_classes(self, key: str) -> str:
         """Return what to do where the data have another number of classes; empty for other keys."""
@@ -178,15 +185,17 @@ class EarlierRun(RunFolder):
 
     def changes(self) -> list[str]:
         """Tell in what this program differs from the one that wrote the run: settings, version, code."""
-        values, by = self.config(), self.task().get("written_by", {})
-        version, code, had = (str(by.get(key, "")) for key in ("fedpfl", "code", "own_code"))
-        found = [_NEWER.format(version)] if is_newer(version) else []
-        if not found and code not in ("", code_hash.of_package()):
+        try:
+            values, by = self.config(), self.task().get("written_by", {})
+        except StateError as error:
+            return [str(error)]
+        version, code = (str(by.get(key, "")) for key in ("fedpfl", "code"))
+        found = []
+        if code not in ("", code_hash.of_package()):
             found = [f"fedpfl's code has changed since (it was {version}, this is {__version__}): results may differ"]
         try:
             known = Config.parse(values).flat()
-            if had and own_code.fingerprint(known) not in ("", had):
-                found.append("the code of your own that it uses has changed since")
+            found += [f"{what} has changed since" for what in changed(by, identity(known))]
         except FedpflError as error:
             return [*found, f"its settings cannot be checked here: {error}"]
         for key in sorted(values.keys() - known.keys()):
@@ -252,9 +261,3 @@ def best_of(folder: RunFolder) -> RunFolder:
         allowed = "has no best round: validation-fraction above 0, with test-at = end, keeps the models of the best one"
         raise ConfigError("round", folder.path.name, allowed)
     return found
-
-
-def is_newer(version: str) -> bool:
-    """Return whether a version is newer than this one."""
-    theirs, ours = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, __version__))
-    return theirs > ours

@@ -234,11 +234,19 @@ class RunFolder:
         See :meth:`describe`. ``vocabulary`` is 0 unless the inputs are texts. If clients have different numbers of
         classes, these are ``classes_of_clients`` and the largest is ``num_classes``.
         """
+        from .latest import kept
+
         path = self.path / "task.json"
         try:
-            return from_json_line(read_regular(path, MAX_JSON), path, "state_key")
+            found = kept(path, lambda _: from_json_line(read_regular(path, MAX_JSON), path, "state_key"))
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
+        version = str(found.get("written_by", {}).get("fedpfl", ""))
+        if is_newer(version):
+            raise StateError(
+                f"{self.path}: it was written by fedpfl {version}, which is newer than this ({__version__})"
+            )
+        return Stored(path, found.items())
 
     def metrics(self) -> list[Stored]:
         """Return the recorded rounds; a last line that a crash cut short does not count."""
@@ -315,12 +323,17 @@ class RunFolder:
         return sorted((int(match.group(1)), path) for match, path in found if match)
 
 
-def writer(config: Config) -> dict[str, str]:
-    """Return which code writes a run."""
-    from fedpfl.core.own_code import fingerprint
+def writer(config: Config) -> dict[str, Any]:
+    """Return which code writes a run, and what the files and modules hold that its settings name."""
+    from .identity import identity
 
-    own = fingerprint(config.flat())
-    return {"fedpfl": __version__, "code": code_hash.of_package(), "own_code": own}
+    return {"fedpfl": __version__, "code": code_hash.of_package(), **identity(config.flat())}
+
+
+def is_newer(version: str) -> bool:
+    """Return whether a version is newer than this one."""
+    theirs, ours = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, __version__))
+    return theirs > ours
 
 
 def find_run(run: str, root: Path, key: str = "run") -> RunFolder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import Field
 from functools import lru_cache
 from pathlib import Path
@@ -144,15 +143,3 @@ def require_absolute(values: Mapping[str, Any]) -> None:
 def absolute_places(values: Mapping[str, s.Value]) -> dict[str, s.Value]:
     """Return settings whose places no longer depend on the working directory; a place that is not set stays so."""
     return {**values, **{key: str(Path(place).expanduser().absolute()) for key, place in places(values).items()}}
-
-
-def contents(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a hash of what lies in the files that settings name, by key."""
-    found = {}
-    for key, place in places(values, tagged("file")).items():
-        root, digest = Path(place).expanduser(), hashlib.sha256()
-        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
-            if path.is_file():
-                digest.update(f"{path.relative_to(root)} ".encode() + path.read_bytes())
-        found[key] = digest.hexdigest()[:16]
-    return found

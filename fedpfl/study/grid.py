@@ -91,7 +91,10 @@ class Grid:
             while waiting or active:
                 for place in sorted(set(range(jobs)) - set(active))[: len(waiting)]:
                     run = waiting.popleft()
-                    if one := self._start_run(run, shares[place], watcher):
+                    if reason := self._store.outdated(run):
+                        self._store.note(run, {"status": "failed", "error": reason, "trained": False})
+                        watcher.ended(run, reason)
+                    elif one := self._start_run(run, shares[place], watcher):
                         active[place] = one
                     elif self._store.state(run) is State.FINISHED:
                         watcher.ended(run, "")
@@ -140,6 +143,8 @@ class Grid:
             watcher.round(one.run, line)
         if outcome is None:
             return False
+        if reason := self._store.changed(one.run):
+            outcome = {"status": "failed", "error": reason, "trained": False}
         self._store.note(one.run, outcome)
         one.lock.close()
         finished = self._store.state(one.run) is State.FINISHED

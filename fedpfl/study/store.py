@@ -19,20 +19,23 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from ..client.state import run_state
-from ..core import custom, own_code
+from ..core import custom
 from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import read_json, to_toml
+from ..data.contents import contents
+from ..data.reading import load_once
+from ..results.identity import changed, identity
 from ..results.run_folder import RunFolder, find_run
-from ..setup.all_settings import absolute_places, check_keys, contents, tagged
+from ..setup.all_settings import absolute_places, check_keys, places, tagged
 from ..setup.config import Config
 from . import run_numbers
 
@@ -52,11 +55,13 @@ class State(Enum):
 class PlannedRun:
     """A run of a grid, not started yet."""
 
-    name: str  # method, data set and a hash of the settings
+    name: str  # method, data set and a hash of the settings, with what the files and modules hold that they name
     settings: Mapping[str, Any]  # all but the places, checked
     rounds: int
     modes: tuple[str, ...] = ()  # of fedpfl new-clients to measure after it
     generate: tuple[str, ...] = ()  # script and arguments that make its data first; empty: none
+    key: str = ""  # a hash of the settings alone, as they name files and modules
+    identity: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what these held when it was planned
 
 
 def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
@@ -84,21 +89,32 @@ def plan(
     flat = absolute_places(written)
     if not flat["num-clients"]:
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
-    # Nor on whose home folder it is: a place below `~` counts as it was written.
-    named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
     # What is at its default does not count: so a new setting changes no name.
     usual = Config.parse({"method": flat["method"]}).flat()
     counted: dict[str, Any] = {
-        key: value for key, value in sorted(named.items()) if key not in tagged("idle") and value != usual[key]
+        key: value for key, value in sorted(flat.items()) if key not in tagged("idle") and value != usual[key]
     }
-    if not generate and (files := contents(flat)):
-        counted["files"] = files  # other data make another run
-    if code := own_code.fingerprint(flat):
-        counted["parts"] = code  # other custom code makes another run
-    digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
+    counted["method"] = flat["method"]
+    key = _hash(counted)
+    known = identity(flat)
+    if generate:  # the script and its arguments make the data, which are not there yet
+        known["files"] = {}
+        counted.update({key: str(flat[key]).rpartition("/generated/")[2] for key in places(flat, tagged("file"))})
+    # A file is what it holds, wherever it lies; one that is not here is what it was called.
+    counted.update({key: written[key] for key in places(flat, tagged("file")).keys() - known["files"].keys() if not generate})
+    counted.update(known["files"])
+    if custom.is_custom("dataset", config.data.dataset):
+        known["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
+        counted["dataset"] = custom.short_name(config.data.dataset), known["files"]["dataset"]
+    name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}"
+    digest = _hash([counted, known["modules"]])
     modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})
-    name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}-{digest}"
-    return PlannedRun(name, flat, config.run.num_server_rounds, tuple(modes), generate)
+    rounds = config.run.num_server_rounds
+    return PlannedRun(f"{name}-{digest}", flat, rounds, tuple(modes), generate, key, known)
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
 class Store:
@@ -134,6 +150,8 @@ class Store:
         """Return the state of a run, from its files alone."""
         folder = self.folder(run)
         measured = all(self.measured(run, mode).is_file() for mode in run.modes)
+        if self.changed(run):
+            return State.FAILED if self.reason(run) else State.MISSING
         if self.trained(run) and measured:
             return State.FINISHED
         if self.reason(run):
@@ -145,6 +163,21 @@ class Store:
     def trained(self, run: PlannedRun) -> bool:
         """Return whether ``fedpfl run`` has succeeded: after the summary its export can still fail."""
         return self.folder(run).finished and bool(self.outcome(run).get("trained", True))
+
+    def changed(self, run: PlannedRun) -> str:
+        """Return in what a stored run is not of the files, modules and data of the plan; empty if in nothing."""
+        folder = self.folder(run)
+        if not folder.resumable:
+            return ""
+        task, files = folder.task(), run.identity.get("files", {})
+        found = changed(task.get("written_by", {}), run.identity)
+        found += ["what the dataset gives"] if task.get("data") != files.get("dataset", task.get("data")) else []
+        return f"{_all(found)} changed since the run was planned; start it again" if found else ""
+
+    def outdated(self, run: PlannedRun) -> str:
+        """Return why a run cannot start as it was planned: what it names has changed; empty if nothing has."""
+        now = changed(run.identity, identity(run.settings, imported=False))
+        return f"{_all(now)} changed since the run was planned; start it again" if now else ""
 
     def measure(self, run: PlannedRun, metric: str, clients: Collection[int] = ()) -> float | None:
         """Return a metric of a run; None where it is not finished or has no such number."""
@@ -185,7 +218,7 @@ class Store:
 
     def _make_ready(self, run: PlannedRun) -> None:
         folder = self.folder(run).path
-        if not self.folder(run).resumable and folder.is_dir():
+        if folder.is_dir() and (not self.folder(run).resumable or self.changed(run)):
             with suppress(FedpflError):  # the next try has clients' state of its own
                 self._remove_state(run)
             shutil.rmtree(folder)
@@ -210,6 +243,10 @@ class Store:
     def _remove_state(self, run: PlannedRun) -> None:
         key = str(self.folder(run).task()["state_key"])
         shutil.rmtree(run_state(self.root / "state", key), ignore_errors=True)
+
+
+def _all(changes: Sequence[str]) -> str:
+    return f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'}"
 
 
 def find_stored(run: str, root: Path) -> RunFolder:

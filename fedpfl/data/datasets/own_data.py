@@ -14,7 +14,7 @@ from ...core.errors import ConfigError, DataError
 from ...core.rng import generator
 from ...core.samples import IGNORED
 from ..dataset import Dataset, numbered
-from ..federation import FederatedData, source_of
+from ..federation import FederatedData
 from ..named_columns import common_order, places
 from ..reading import load_once, state_of_files
 from ..registry import dataset
@@ -257,7 +257,9 @@ def own_data(
     federation's: a device may lack the highest ones. ``DataError`` if the data do not fit, ``ConfigError`` for a
     ``normalize`` that does not, and for another ``test_on`` than ``own``.
     """
-    source = source_of(settings), state_of_files(replace(settings, data=path))
+    source: Hashable = state_of_files(replace(settings, data=path))
+    if custom.is_custom("dataset", settings.dataset):
+        source = id(_of_function(settings, path, client, seed))
     return _own_data(settings, path, client, seed, num_classes, source)
 
 
@@ -272,11 +274,16 @@ def _own_data(
         raise ConfigError("standardize", "all", allowed)
     place = Path(path).expanduser()
     if custom.is_custom("dataset", settings.dataset):
-        # Devices that draw their data must not all draw the same.
-        own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
-        data = load_once(replace(settings, data=str(place), partition_seed=0), own_seed)
+        data = _of_function(settings, path, client, seed)
     else:
         data = read_own(place, settings, num_classes)
     if num_classes is not None and data.num_classes != num_classes:
         raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
     return FederatedData.of_client(data, settings, client, seed, str(place))
+
+
+def _of_function(settings: DataSettings, path: str, client: int, seed: int) -> Dataset:
+    """Return what the user's function gives on this device; devices that draw their data do not all draw the same."""
+    own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
+    place = Path(path).expanduser()
+    return load_once(replace(settings, data=str(place), partition_seed=0), own_seed)

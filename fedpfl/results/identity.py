@@ -1,0 +1,89 @@
+"""What a run belongs to, known by content and not by path: its files, the user's code and its data."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import custom, own_code
+from ..core import settings as s
+from ..data.reading import shortcut
+from ..data.registry import DATASETS
+from ..data.settings import DataSettings
+from ..setup.all_settings import places, tagged
+
+# Files that have changed within so many nanoseconds may change again and look the same: their hashes are not kept.
+FRESH = 10**9
+# Files that clients read, whose samples have a hash of their own.
+OF_DATA = tagged("file") - tagged("server")
+_HF = "hf:"
+
+_hashes: dict[Path, tuple[tuple[int, int], str]] = {}
+
+
+def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
+    """Return hashes of what settings name: of files by the setting's key, of the user's code by the module's name.
+
+    What is not on this machine has none. ``imported``: see :func:`fedpfl.core.own_code.sources`.
+    """
+    return {"files": contents(values), "modules": own_code.sources(values, imported)}
+
+
+def contents(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return a hash of what lies in the files and folders that settings name, by key; hidden files do not count."""
+    return {key: _of_place(place) for key, place in _named(values) if place.exists()}
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return what is different in two identities, in words; what one of them does not have is not."""
+    found = []
+    for part, what in (("files", "the content of {}"), ("modules", "the module {}")):
+        pairs = {key: (had, now.get(part, {}).get(key)) for key, had in before.get(part, {}).items()}
+        found += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
+    return found
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Yield the files and folders that settings name, each with its key."""
+    for key, place in places(values, tagged("file")).items():
+        yield key, Path(place).expanduser()
+    data = s.parse(DataSettings, values)
+    if data.dataset in DATASETS and DATASETS[data.dataset][0].download:
+        yield "data-dir", shortcut(data)  # a file in the place of a published data set
+    models = [
+        custom.without_clients(text)
+        for key in ("model", "client-models")
+        for text in str(values.get(key, "")).split(",")
+    ]
+    for text in models:
+        if text.startswith(_HF):
+            yield text.rpartition("/")[2], Path(text[len(_HF) :]).expanduser()
+
+
+def _of_place(place: Path) -> str:
+    if not place.is_dir():
+        return _of_file(place)
+    digest = hashlib.sha256()
+    for path in sorted(place.rglob("*")):
+        inside = path.relative_to(place)
+        if path.is_file() and not any(part.startswith(".") for part in inside.parts):
+            digest.update(f"{inside.as_posix()} {_of_file(path)} ".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _of_file(path: Path) -> str:
+    about = path.stat()
+    stamp = about.st_mtime_ns, about.st_size
+    known = _hashes.get(path)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    if time.time_ns() - about.st_mtime_ns > FRESH:
+        _hashes[path] = stamp, digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]

@@ -9,14 +9,14 @@ import signal
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, one_of, uncontrolled
+from ..core.errors import ConfigError, FedpflError, one_of, uncontrolled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,8 +75,11 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     return None if flower is None else dict(flower.get("config", {}))
 
 
-def load_app() -> None:
-    """Load the custom code of the app in this folder, if there is one, with the settings of its methods."""
+def load_app(needed: bool = True) -> None:
+    """Load the custom code of the app in this folder, if there is one, with the settings of its methods.
+
+    Stored numbers are shown without it: the code is not ``needed``.
+    """
     from ..core import own_code
     from ..methods import discover
     from ..setup.all_settings import know_method
@@ -85,7 +88,8 @@ def load_app() -> None:
     settings = app_settings(Path())
     if settings is not None:
         discover()
-        know_method(settings)
+        with nullcontext() if needed else suppress(FedpflError):
+            know_method(settings)
 
 
 def require_allowed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +17,14 @@ from .program import app
 
 if TYPE_CHECKING:
     from ..results.tables import Table
-    from ..study.store import State
+    from ..study.store import PlannedRun, State, Store
 
 # The length of a name that is made of the methods' names.
 MAX_CHARACTERS = 60
+
+Name = Annotated[
+    str, typer.Option(help="Name of the folder for the tables; by default made from methods and settings.")
+]
 
 
 @app.command("sweep")
@@ -46,7 +50,7 @@ def sweep_command(
             help="Order rows by accuracy on test or validation samples (with validation-fraction).",
         ),
     ] = "test",
-    name: Annotated[str, typer.Option(help="Name of the folder for the tables; each sweep needs another.")] = "sweep",
+    name: Name = "",
     jobs: grid_options.Jobs = None,
     output_dir: grid_options.OutputDir = None,
     form: grid_options.Form = "",
@@ -65,7 +69,7 @@ def sweep_command(
     tried = [*(grid or ()), *(random or ())]
     swept = [text.removeprefix("method=") for text in tried if text.startswith("method=")]
     require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))], tried=tried)
-    from ..study.sweep import SELECT, SWEEPS, SweepPlan, require_same_sweep, write_run_names
+    from ..study.sweep import SELECT, SweepPlan
 
     _check(form, name)
     require_one_of("select", select, SELECT)
@@ -73,9 +77,8 @@ def sweep_command(
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
-    folder = runner.store.tables(SWEEPS, name)
-    require_same_sweep(folder, name, sweep.runs)  # before anything is run
-    write_run_names(folder, sweep.runs)  # so that the runs of a sweep that is interrupted are found by its name
+    name = name or _made_name(sweep.methods, [run for run in sweep.runs if run.settings["seed"] == 1])
+    _open(runner.store, name, sweep.runs)
     states = runner.run(sweep.runs)
     _finish(sweep.tables(runner.store, f"Sweep {name}: {what}"), name, runner, states, form)
 
@@ -126,9 +129,7 @@ def compare_command(
         float | None,
         typer.Option(metavar="VALUE", help="Also rounds, traffic and time until accuracy (or METRIC) is this: 0.9."),
     ] = None,
-    name: Annotated[
-        str, typer.Option(help="Name of the folder for the tables; by default made from methods and settings.")
-    ] = "",
+    name: Name = "",
     jobs: grid_options.Jobs = None,
     output_dir: grid_options.OutputDir = None,
     form: grid_options.Form = "",
@@ -161,7 +162,7 @@ def compare_command(
     from ..methods import find
     from ..study import comparison
     from ..study.measured import in_words as chosen_in_words
-    from ..study.sweep import SWEEPS, listed, require_same_sweep, write_run_names
+    from ..study.sweep import SWEEPS, listed, write_run_names
 
     _check(form, name)
     load_app()
@@ -189,14 +190,9 @@ def compare_command(
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     require_used(run_config, [*named])
     planned = comparison.comparison(named, base, tuned, seeds, data_sets, runner.store, varied)
-    if not name:
-        # More seeds of the same comparison keep its name.
-        first = "".join(sorted(run.name for run in comparison.first_runs(planned)))
-        name = f"{'-'.join(named)[:MAX_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
-    folder = runner.store.tables(SWEEPS, name)
-    require_same_sweep(folder, name, planned.planned())  # before anything is run
-    first_runs = planned.wanted()
-    write_run_names(folder, first_runs)  # so that the runs of a comparison that is interrupted are found by its name
+    name = name or _made_name(named, comparison.first_runs(planned))
+    folder, first_runs = runner.store.tables(SWEEPS, name), planned.wanted()
+    _open(runner.store, name, planned.planned(), first_runs)
     given = {"settings": base, "tune": tuned, "vary": varied}
     comparison.write(folder, [*named.values()], seeds, data_sets, target, given)
     states = runner.run(first_runs)
@@ -223,6 +219,23 @@ def _named(text: str) -> tuple[str, str]:
 def _data_set(text: str) -> dict[str, Any]:
     name, settings = _named(text)
     return {**overrides([settings]), **({"name": name} if name else {})}
+
+
+def _made_name(methods: Iterable[str], first: Iterable[PlannedRun]) -> str:
+    """Return a name that stays where there are more seeds, or where files or modules have changed."""
+    keys = "".join(sorted(run.key for run in first))
+    return f"{'-'.join(methods)[:MAX_CHARACTERS]}-{hashlib.sha256(keys.encode()).hexdigest()[:6]}"
+
+
+def _open(store: Store, name: str, planned: Sequence[PlannedRun], first: Sequence[PlannedRun] | None = None) -> None:
+    """Refuse a name that others have, say what is made again, and note the runs, so that they are found by the name."""
+    from ..study.sweep import SWEEPS, changes, require_same_sweep, write_run_names
+
+    folder = store.tables(SWEEPS, name)
+    require_same_sweep(folder, name, planned)
+    if told := changes(folder, store, planned):
+        typer.echo(f"note: {told}", err=True)
+    write_run_names(folder, planned if first is None else first)
 
 
 def _check(form: str, name: str) -> None:

@@ -17,7 +17,7 @@ def contents(data: Dataset) -> str:
 
     Of samples that are read when they are needed only the number and the labels count.
     """
-    about = (data.num_classes, data.class_names, data.client_names, data.feature_names, data.vocabulary, data.split)
+    about = (data.num_classes, data.class_names, data.client_names, data.feature_names, data.vocabulary)
     digest = hashlib.sha256(repr((about, data.overlap)).encode(errors="surrogatepass"))
     for name in ARRAYS:
         array: Any = getattr(data, name)

@@ -102,7 +102,8 @@ class RunFolder:
     def _begun(self, config: Config) -> RunFolder:
         self.path.chmod(0o700)  # it may have been there
         # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
-        self._write_task({"state_key": f"{self.path.name}-{secrets.token_hex(4)}", "written_by": writer(config)})
+        key = f"{self.path.name}-{secrets.token_hex(4)}"
+        self._write_task({"state_key": key, "method": config.method.name, "written_by": writer(config)})
         private_folder(self.path / "checkpoint")
         self._write_config(config)  # the last, because it makes this a run
         return self
@@ -263,6 +264,11 @@ class RunFolder:
     def stalled(self, patience: int) -> bool:
         """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""
         return patience > 0 and self.history().stalled(patience)
+
+    @property
+    def method(self) -> str:
+        """The method's own name, without its code; a run that has none stored is called as the setting is."""
+        return str(self.task().get("method") or self.config()["method"])
 
     @property
     def finished(self) -> bool:

@@ -24,7 +24,7 @@ from ..setup.config import Config
 from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
-from .analysis.repetitions import other_threads
+from .analysis.repetitions import other_code, other_threads
 from .analysis.significance import has_validation, interval, metric_of, significance
 from .description import Experiment
 from .measured import Measured, in_words
@@ -218,7 +218,9 @@ def _methods(measured: Measured, title: str, fitting: bool) -> tuple[Table, int]
     lead, *rest = headings.values()
     heads += [lead, "95 % interval from", "to", *rest, "runs done"]
     failed = [f"Failed: {failure.rstrip('.')}." for failure in failures]
-    note = " ".join([*_remarks(measured), *other_threads(measured.finished()), *failed])
+    note = " ".join(
+        [*_remarks(measured), *other_threads(measured.finished()), *other_code(measured.finished()), *failed]
+    )
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
     fine = {*asked, *([] if by == ACCURACY else ["95 % interval from", "to"])}
     digits = [4 if head in fine else 3 if head == "MB" and not fitting else 1 for head in heads]

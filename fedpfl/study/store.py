@@ -96,16 +96,15 @@ def plan(
     }
     counted["method"] = flat["method"]
     key = _hash(counted)
-    known = identity(flat)
+    known, files = identity(flat), places(flat, tagged("file"))
     if generate:  # the script and its arguments make the data, which are not there yet
         known["files"] = {}
-        counted.update({key: str(flat[key]).rpartition("/generated/")[2] for key in places(flat, tagged("file"))})
-    # A file is what it holds, wherever it lies; one that is not here is what it was called.
-    counted.update({key: written[key] for key in places(flat, tagged("file")).keys() - known["files"].keys() if not generate})
+        counted.update({key: place.rpartition("/generated/")[2] for key, place in files.items()})
+    else:  # a file is what it holds, wherever it lies; one that is not here is what it was called
+        counted.update({key: written[key] for key in files})
+        if custom.is_custom("dataset", config.data.dataset):
+            known["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
     counted.update(known["files"])
-    if custom.is_custom("dataset", config.data.dataset):
-        known["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
-        counted["dataset"] = custom.short_name(config.data.dataset), known["files"]["dataset"]
     name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}"
     digest = _hash([counted, known["modules"]])
     modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})
@@ -114,7 +113,7 @@ def plan(
 
 
 def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class Store:
@@ -130,7 +129,11 @@ class Store:
 
     def folder(self, run: PlannedRun) -> RunFolder:
         """Return the run's folder, which need not exist."""
-        return RunFolder(self.root / "runs" / run.name)
+        return self.of_name(run.name)
+
+    def of_name(self, name: str) -> RunFolder:
+        """Return the folder of a run of this name, which need not exist."""
+        return RunFolder(self.root / "runs" / name)
 
     def cell(self, run: PlannedRun) -> Path:
         """Return the folder with everything about a run but its results."""
@@ -172,12 +175,12 @@ class Store:
         task, files = folder.task(), run.identity.get("files", {})
         found = changed(task.get("written_by", {}), run.identity)
         found += ["what the dataset gives"] if task.get("data") != files.get("dataset", task.get("data")) else []
-        return f"{_all(found)} changed since the run was planned; start it again" if found else ""
+        return f"{have_changed(found)} since the run was planned; start it again" if found else ""
 
     def outdated(self, run: PlannedRun) -> str:
         """Return why a run cannot start as it was planned: what it names has changed; empty if nothing has."""
         now = changed(run.identity, identity(run.settings, imported=False))
-        return f"{_all(now)} changed since the run was planned; start it again" if now else ""
+        return f"{have_changed(now)} since the run was planned; start it again" if now else ""
 
     def measure(self, run: PlannedRun, metric: str, clients: Collection[int] = ()) -> float | None:
         """Return a metric of a run; None where it is not finished or has no such number."""
@@ -232,6 +235,7 @@ class Store:
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:
         """Store the outcome of an attempt."""
+        private_folder(self.cell(run))
         write_atomically(self.cell(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
 
     def discard_models(self, run: PlannedRun) -> None:
@@ -245,8 +249,9 @@ class Store:
         shutil.rmtree(run_state(self.root / "state", key), ignore_errors=True)
 
 
-def _all(changes: Sequence[str]) -> str:
-    return f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'}"
+def have_changed(changes: Sequence[str]) -> str:
+    """Return the beginning of a sentence about what has changed."""
+    return f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'} changed"
 
 
 def find_stored(run: str, root: Path) -> RunFolder:

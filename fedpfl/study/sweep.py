@@ -15,12 +15,13 @@ from ..core.files import private_folder, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.rng import generator
 from ..methods import find
+from ..results.identity import changed
 from ..results.run_folder import RunFolder
 from ..results.tables import Cell, Spread, Table
 from ..setup.all_settings import owners, tagged
 from ..setup.config import RunSettings
 from . import run_numbers
-from .store import PlannedRun, State, Store, plan
+from .store import PlannedRun, State, Store, have_changed, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 # The columns of the tables; the first one is the number by which the best point is chosen.
@@ -148,25 +149,51 @@ class SweepPlan:
 
 
 def require_same_sweep(folder: Path, name: str, runs: Iterable[PlannedRun]) -> None:
-    """Raise :class:`ConfigError` if the folder has tables of other runs than these."""
+    """Raise :class:`ConfigError` if the folder has tables of runs with other settings than these.
+
+    With the same settings, whose files or modules have changed, the tables are made again.
+    """
     if not (folder / "table.md").is_file():
         return
-    before = set(read_run_names(folder)) if (folder / RUNS).is_file() else None
-    if before is None:
+    if not (folder / RUNS).is_file():
         raise ConfigError("name", name, f"{folder} has tables, but not which runs they are of; give another name")
-    if before - {run.name for run in runs}:
+    if {key for _, key in _run_lines(folder)} - {run.key for run in runs}:
         raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
 
 
+def changes(folder: Path, store: Store, runs: Iterable[PlannedRun]) -> str:
+    """Return what has changed since the runs of an earlier time were made that have these settings; empty if nothing.
+
+    Such runs are made again, under other names.
+    """
+    if not (folder / RUNS).is_file():
+        return ""
+    before, found, again = {key: name for name, key in _run_lines(folder)}, dict[str, None](), 0
+    for run in runs:
+        earlier = store.of_name(before.get(run.key, run.name))
+        if earlier.path.name != run.name and earlier.resumable:
+            again += 1
+            task = earlier.task()
+            found.update(dict.fromkeys(changed(task.get("written_by", {}), run.identity)))
+            if task.get("data") != run.identity["files"].get("dataset", task.get("data")):
+                found["what the dataset gives"] = None
+    return f"{have_changed([*found])} since {again} of these runs were made: they are made again" if again else ""
+
+
 def write_run_names(folder: Path, runs: Iterable[PlannedRun]) -> None:
-    """Write the names of the runs into the folder of their tables."""
+    """Write the names of the runs into the folder of their tables, each with the hash of its settings alone."""
     private_folder(folder)
-    write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in runs).encode())
+    write_atomically(folder / RUNS, "".join(f"{run.name} {run.key}\n" for run in runs).encode())
 
 
 def read_run_names(folder: Path) -> list[str]:
     """Return the names of the runs whose tables lie in a folder, in the sweep's order."""
-    return (folder / RUNS).read_text(encoding="utf-8").split()
+    return [name for name, _ in _run_lines(folder)]
+
+
+def _run_lines(folder: Path) -> list[tuple[str, str]]:
+    lines = (folder / RUNS).read_text(encoding="utf-8").splitlines()
+    return [(name, key) for name, _, key in (line.partition(" ") for line in lines)]
 
 
 def sweep_names(store: Store) -> list[str]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...core import custom
 from ...core.errors import StateError
 from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
-from ...methods import find
 from ...results.earlier_run import FREE_ON_RESUME
 from ...results.history import History
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread
+from ...setup.all_settings import tagged
 from ...setup.config import Config
 from .figure import Bars
 from .registry import NotRecorded
@@ -74,13 +75,9 @@ class RunGroup:
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
     """Put repetitions together, in the order in which the first of each group is given."""
     settings: list[dict[str, Any]] = []
-    defaults = cache(lambda method: Config.parse({"method": method}).flat())
-    for run in runs:
-        task, stored = run.described(), run.config()
-        # A setting that was added after the run counts as its default.
-        values = {**defaults(stored["method"]), **stored}
-        identifying = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
-        settings.append({**identifying, "method": find(values["method"]).name, "clients": task["clients"]})
+    for run, files in zip(runs, named_files(runs), strict=True):
+        identifying = {key: value for key, value in {**run.config(), **files}.items() if key not in IGNORED_IN_GROUPS}
+        settings.append({**identifying, "method": run.method, "clients": run.described()["clients"]})
     if _is_named(runs, settings, axis):
         with_columns = not axis and len({run.column for run in runs}) > 1
         cells: dict[tuple[str, str], list[int]] = {}
@@ -106,6 +103,42 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
     ]
 
 
+def named_files(runs: Sequence[RunFolder]) -> list[dict[str, str]]:
+    """Return, for each run, the settings that name files, data or code, as what they held: equal where that is equal.
+
+    The words are names without folders, and where one name held several things with the beginning of a hash.
+    """
+    each = [{key: (words, held) for key, words, held in _held(run)} for run in runs]
+    all_held: dict[tuple[str, str], dict[str, None]] = {}
+    first: dict[tuple[str, str], str] = {}
+    for key, (words, held) in (item for of in each for item in of.items()):
+        words = first.setdefault((key, held), words) if held else words
+        all_held.setdefault((key, words), {})[held] = None
+    found: list[dict[str, str]] = []
+    for of in each:
+        found.append({})
+        for key, (words, held) in of.items():
+            words = first[key, held] if held else words
+            several = len(all_held[key, words]) > 1
+            found[-1][key] = f"{words} ({held[:6]})".strip() if several and held else words
+    return found
+
+
+def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings that name files, data or code, each with a name for it and a hash of what it held."""
+    config, task = run.config(), run.task()
+    by = task.get("written_by", {})
+    files, modules = by.get("files", {}), by.get("modules", {})
+    # Of samples that were drawn from the seed, those of another seed are others.
+    data = "" if task.get("data_drawn") else task.get("data", "")
+    for key in tagged("file"):
+        yield key, Path(str(config.get(key, ""))).name, files.get(key, "")
+    own = bool(config["data"])
+    yield "dataset", custom.short_name(str(config["dataset"])), "" if own else data
+    yield "data", Path(str(config["data"])).name, data if own else ""
+    yield "own code", "", "".join(f"{name} {held}" for name, held in modules.items())
+
+
 def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
     return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
 
@@ -124,10 +157,24 @@ def other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
         yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
 
 
+def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield a note if runs were made by several versions of fedpfl's code."""
+    by: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        written = run.task().get("written_by", {})
+        by.setdefault((written.get("fedpfl", ""), written.get("code", "")), []).append(name_of(run))
+    if len(by) > 1:
+        of = "; ".join(f"{version} ({code[:6]}): {', '.join(names)}" for (version, code), names in by.items())
+        yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {of}."
+
+
 def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
     """Return the settings of a run and its clients' data, which must be on this machine."""
-    config = run.parsed()
-    return config, federated_data(config.data, int(run.described()["clients"]), config.run.seed)
+    config, task = run.parsed(), run.described()
+    data = federated_data(config.data, int(task["clients"]), config.run.seed)
+    if data.contents != task.get("data", data.contents):
+        raise StateError(f"{run.path}: its data have changed since the run: they can be read no more")
+    return config, data
 
 
 def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:

@@ -26,7 +26,7 @@ from ...results.tables import Cell, Spread, Table
 from ...results.views import elapsed, traffic
 from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
-from ..analysis.repetitions import RunGroup, grouped, name_of, other_threads
+from ..analysis.repetitions import RunGroup, grouped, name_of, named_files, other_code, other_threads
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0
@@ -97,7 +97,7 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    warnings = [*_other_data(groups), *_untested(runs), *other_threads(runs)]
+    warnings = [*_other_data(groups), *_untested(runs), *other_threads(runs), *other_code(runs)]
     section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
@@ -121,9 +121,11 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
 
 def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
     """Yield in which settings of the data runs differ: a warning above everything that compares them."""
-    settings = [
-        {**parse(DataSettings, group.runs[0].config()).division(), "clients": group.clients} for group in groups
-    ]
+    files = named_files([group.runs[0] for group in groups])
+    settings: list[dict[str, Any]] = []
+    for group, held in zip(groups, files, strict=True):
+        divided = parse(DataSettings, group.runs[0].config()).division()
+        settings.append({**divided, **{key: held[key] for key in ("dataset", "data")}, "clients": group.clients})
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
     if differing:

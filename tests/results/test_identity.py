@@ -1,0 +1,206 @@
+"""What a run belongs to is known by content: files, the user's modules and the samples themselves."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import fedpfl
+from fedpfl.core import own_code
+from fedpfl.core.errors import ConfigError, DataError, StateError
+from fedpfl.results.identity import changed, contents, identity
+from fedpfl.setup.all_settings import tagged
+from fedpfl.study.analysis.repetitions import data_of, grouped
+from fedpfl.study.grid import Grid, Process
+from fedpfl.study.store import State, Store, plan
+
+SMALL = {"model": "mlp", "num_server_rounds": 1, "quiet": True, "workers": 0}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Work in a folder of one's own, with another one on Python's path."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path / "app")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    before = set(sys.modules)
+    own_code.set_folder(tmp_path / "app")
+    yield tmp_path / "app"
+    own_code.set_folder(None)
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def table(path, factor=1.0, flip=False):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(120, 3)).round(3)
+    lines = [f"{a * factor:.3f},{b},{c},{int((a > 0) ^ flip)},{n % 3}" for n, (a, b, c) in enumerate(rows)]
+    path.write_text("\n".join(["a,b,c,label,client", *lines]) + "\n")
+
+
+@pytest.mark.parametrize("key", sorted(tagged("file")))
+def test_a_file_of_every_setting_counts_by_its_content_and_not_by_its_path(folder, key):
+    for name in ("one", "two"):
+        (folder / name).write_text("the same")
+    first, second = (contents({key: str(folder / name)}) for name in ("one", "two"))
+    assert first == second and first.keys() == {key}
+    (folder / "two").write_text("another")
+    assert contents({key: str(folder / "two")}) != first
+    assert changed({"files": first}, {"files": contents({key: str(folder / "two")})}) == [f"the content of {key}"]
+    assert contents({key: str(folder / "none")}) == {}
+
+
+def test_a_folder_counts_with_the_names_in_it_and_a_file_in_place_of_a_published_data_set_does(folder):
+    (folder / "data").mkdir()
+    (folder / "data" / "a").write_text("1")
+    first = contents({"data": str(folder / "data")})
+    (folder / "data" / ".hidden").write_text("2")
+    assert contents({"data": str(folder / "data")}) == first
+    (folder / "data" / "a").rename(folder / "data" / "b")
+    assert contents({"data": str(folder / "data")}) != first
+    published = {"dataset": "cifar10", "data-dir": str(folder)}
+    assert contents(published) == {}
+    (folder / "cifar10.npz").write_text("lossy")
+    assert contents(published).keys() == {"data-dir"}
+
+
+def test_modules_count_wherever_they_are_imported_and_only_those_of_the_settings(folder):
+    (folder / "mine.py").write_text(
+        "def net():\n    from late import WIDTH\n    import outside.inner\n    return WIDTH\n"
+    )
+    (folder / "late.py").write_text("WIDTH = 1\n")
+    (folder / "other.py").write_text("def method():\n    import mine\n")
+    package = folder.parent / "lib" / "outside"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "inner.py").write_text("from . import deeper\n")
+    (package / "deeper.py").write_text("X = 1\n")
+    values = {"model": "mine:net"}
+    first = own_code.sources(values)
+    assert first.keys() == {"mine", "late", "outside", "outside.inner", "outside.deeper"}
+    (folder / "other.py").write_text("# a comment in what another method uses\n")
+    assert own_code.sources(values) == first
+    for path in (folder / "late.py", package / "deeper.py"):
+        path.write_text("WIDTH = X = 2\n")
+        now = own_code.sources(values)
+        assert [name for name in first if now[name] != first[name]] == [path.stem if path.stem == "late" else
+                                                                        "outside.deeper"]  # fmt: skip
+        first = now
+    # What was imported counts as it was then, until it is imported anew.
+    text = (folder / "mine.py").read_text()
+    (folder / "mine.py").write_text(text + "# edited\n")
+    assert own_code.sources(values) == first
+    assert changed({"modules": first}, identity(values, imported=False)) == ["the module mine"]
+    own_code.set_folder(folder)
+    assert own_code.sources(values) != first
+
+
+@pytest.mark.parametrize("how", [{"factor": 10.0}, {"flip": True}])
+def test_other_samples_are_not_resumed_nor_analysed_nor_averaged(folder, how):
+    own = {**SMALL, "dataset": "table", "data": "people.csv", "output_dir": "runs"}
+    table(folder / "people.csv")
+    first = fedpfl.run("fedper", run_name="first", **own)
+    table(folder / "people.csv", **how)
+    with pytest.raises(DataError, match="the samples are not those of the run to resume"):
+        fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
+    with pytest.raises(StateError, match="its data have changed since the run"):
+        data_of(first._folder)
+    second, third = (fedpfl.run("fedper", seed=seed, **own) for seed in (2, 3))
+    groups = grouped([run._folder for run in (first, second, third)])
+    assert [len(group.runs) for group in groups] == [1, 2]
+    assert all(group.label.startswith("fedper, data people.csv (") for group in groups)
+    found = fedpfl.compare([first, second])
+    assert any("These runs are not of the same data" in note for note in found.notes)
+    table(folder / "people.csv")
+    assert fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0).summary["rounds"] == 2
+
+
+def test_equal_data_are_one_data_set_wherever_they_lie(folder):
+    own = {**SMALL, "dataset": "table", "output_dir": "runs"}
+    for name in ("people.csv", "moved.csv"):
+        table(folder / name)
+    runs = [fedpfl.run("fedavg", seed=seed, data=name, **own) for seed, name in ((1, "people.csv"), (2, "moved.csv"))]
+    assert len(grouped([run._folder for run in runs])) == 1
+
+
+def test_a_file_that_only_the_server_reads_does_not_change_under_a_run(folder):
+    (folder / "who.csv").write_text("client,first,last\n0,1,9\n1,1,9\n")
+    own = {**SMALL, "dataset": "digits", "num_clients": 2, "output_dir": "runs", "available_clients": "who.csv"}
+    first = fedpfl.run("fedavg", run_name="first", **own)
+    (folder / "who.csv").write_text((folder / "who.csv").read_text().replace("1,1,9", "1,1,8"))
+    with pytest.raises(ConfigError, match=r"available-clients = .*: its content has changed since the run to resume"):
+        fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
+
+
+def test_functions_of_data_are_called_again_by_each_run(folder):
+    (folder / "own.py").write_text("import numpy as np\n\n\ndef data():\n"
+                                   "    found = np.load('mine.npz')\n    return found['x'], found['y']\n")  # fmt: skip
+    rng, x = np.random.default_rng(0), None
+    seen = []
+    for _ in range(2):
+        x = rng.normal(size=(60, 4)).astype(np.float32)
+        np.savez(folder / "mine.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+        run = fedpfl.run("local", dataset="own:data", num_clients=2, output_dir="runs", **SMALL)
+        seen.append(run._folder.task()["data"])
+    assert len({*seen}) == 2
+
+
+def settings(**more):
+    return {"method": "fedavg", "dataset": "npz", "data": "x.npz", "num-clients": 2, "model": "mlp",
+            "partitioner": "iid", "num-server-rounds": 1, **more}  # fmt: skip
+
+
+def test_a_planned_run_is_another_one_with_other_content_and_the_same_in_another_folder(folder, monkeypatch):
+    def write(place, seed):
+        x = np.random.default_rng(seed).normal(size=(40, 3)).astype(np.float32)
+        np.savez(place / "x.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+
+    write(folder, 0)
+    first = plan(settings(), 1)
+    (folder.parent / "elsewhere").mkdir()
+    write(folder.parent / "elsewhere", 0)
+    monkeypatch.chdir(folder.parent / "elsewhere")
+    assert plan(settings(), 1).name == first.name and plan(settings(), 1).key != first.key
+    monkeypatch.chdir(folder)
+    write(folder, 1)
+    second = plan(settings(), 1)
+    assert second.name != first.name and second.key == first.key
+
+
+class Watcher:
+    def begin(self, runs, done, rounds):
+        self.reasons = []
+
+    def started(self, run):
+        pass
+
+    def round(self, run, line):
+        pass
+
+    def ended(self, run, reason):
+        self.reasons.append(reason)
+
+
+def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_old(folder, tmp_path):
+    (folder / "mm.py").write_text(
+        "import fedpfl\nfrom review import V\n\n\nclass M(fedpfl.Method):\n    name = 'mine'\n"
+    )
+    (folder / "review.py").write_text("V = 1\n")
+    own_code.set_folder(folder)
+    values = {"method": "mm:M", "dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1}
+    runs, store, watcher = [plan(values, seed) for seed in (1, 2)], Store(tmp_path / "store"), Watcher()
+
+    def start(run, store, share):
+        job = Process(run, store, share)
+        if run.name == runs[0].name:
+            while not (store.folder(run).path / "config.toml").is_file():  # it has imported its code
+                assert job.outcome() is None
+            (folder / "review.py").write_text("V = 2\n")
+        return job
+
+    states = Grid(runs, store, start).run(watcher)
+    assert [states[run.name] for run in runs] == [State.FINISHED, State.FAILED]
+    assert watcher.reasons[1] == "the module review has changed since the run was planned; start it again"
+    assert store.folder(runs[0]).task()["written_by"]["modules"] == runs[0].identity["modules"]

@@ -7,6 +7,7 @@ from contextlib import ExitStack, redirect_stderr
 from functools import partial, wraps
 from io import StringIO
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from ..core import custom
@@ -98,7 +99,8 @@ def run(
 
     Notes
     -----
-    The settings start from the package's defaults, and not from those of an app in this folder.
+    As with ``fedpfl run``, what is not given is as the app in this folder has it (``[tool.flwr.app.config]`` in its
+    ``pyproject.toml``), or else at its default; the same holds for :func:`compare` and :func:`sweep`.
 
     Examples
     --------
@@ -121,6 +123,7 @@ def run(
     from ..launch import simulation
     from ..launch.plan import prepare
     from ..launch.progress import display
+    from ..launch.shipped import app_settings
     from .runs import (  # fmt: skip
         Run,
         functions_as_text,
@@ -153,7 +156,7 @@ def run(
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
         again, earlier = (place_of(stack, run) for run in (resume, continue_from))
-        plan = prepare(None, {}, values, num_clients, again, continued=earlier)
+        plan = prepare(None, app_settings(Path()) or {}, values, num_clients, again, continued=earlier)
         shown = display(plan.config.run.num_server_rounds, quiet)
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
@@ -245,6 +248,7 @@ def compare(
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
     chosen_from = [{"method": method} for method in methods]
     _require_allowed(methods, settings, *on, *chosen_from, *_each("tune", tune or {}), *_each("vary", vary or {}))
+    from ..launch.plan import project_settings
     from ..methods import find
     from ..study.comparison import comparison, tables
     from ..study.measured import in_words
@@ -261,7 +265,7 @@ def compare(
         return Comparison(made)
     with ExitStack() as stack:
         runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet)
-        base = runs.texts(settings)
+        base = {**project_settings(Path(), "method"), **runs.texts(settings)}
         given = [runs.text_of("method", method) for method in methods]
         named = {find(text).name: text for text in given}
         if len(named) < 2 and not vary:
@@ -274,9 +278,9 @@ def compare(
             for of in (tune, vary)
         )
         planned = comparison(named, base, tried, seeds, data_sets, runs.store, varied)
-        runs.run(planned.wanted())
-        planned.choose()
         states = runs.run(planned.wanted())
+        planned.choose(final=True)
+        states |= runs.run([run for run in planned.wanted() if run.name not in states])
         failed = [f"{run.name}: {runs.store.reason(run)}" for run in planned.wanted()
                   if states[run.name] is not State.FINISHED]  # fmt: skip
         if failed:
@@ -366,6 +370,7 @@ def sweep(
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     if "method" not in (random or {}):
         _require_allowed(methods, settings, *tried, named=random or {})
+    from ..launch.plan import project_settings
     from ..study.store import State
     from ..study.sweep import SELECT, SweepPlan
     from .comparisons import Runs, Sweep, key_of, number_of_clients
@@ -374,7 +379,7 @@ def sweep(
         raise ConfigError("select", select, "must be one of " + ", ".join(SELECT))
     with ExitStack() as stack:
         runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet)
-        base = runs.texts(settings)
+        base = {**project_settings(Path()), **runs.texts(settings)}
         base.setdefault("num-clients", number_of_clients(base))
         drawn = [f"{key_of(key)}={text}" for key, text in (random or {}).items()]
         planned = SweepPlan(base, runs.listed(grid or {}), drawn, samples, seeds, select)

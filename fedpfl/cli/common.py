@@ -9,7 +9,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,20 +65,17 @@ _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
 def app_settings(app: Path) -> dict[str, Any] | None:
     """Return ``[tool.flwr.app.config]`` of the Flower app in a folder; None if the folder holds no Flower app."""
-    path = app / "pyproject.toml"
-    if not path.is_file():
-        return None
-    from ..launch.shipped import read_toml
+    if not (app / "pyproject.toml").is_file():
+        return None  # without what takes longer to import
+    from ..launch import shipped
 
-    tool = read_toml(path, "run-config").get("tool", {})
-    flower = tool.get("flwr", {}).get("app")
-    return None if flower is None else dict(flower.get("config", {}))
+    return shipped.app_settings(app)
 
 
-def load_app(needed: bool = True) -> None:
+def load_app() -> None:
     """Load the custom code of the app in this folder, if there is one, with the settings of its methods.
 
-    Stored numbers are shown without it: the code is not ``needed``.
+    Stored numbers are shown, and other methods run, where its own method cannot be loaded.
     """
     from ..core import own_code
     from ..methods import discover
@@ -88,7 +85,7 @@ def load_app(needed: bool = True) -> None:
     settings = app_settings(Path())
     if settings is not None:
         discover()
-        with nullcontext() if needed else suppress(FedpflError):
+        with suppress(FedpflError):
             know_method(settings)
 
 

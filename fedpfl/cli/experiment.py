@@ -75,7 +75,7 @@ def run_command(
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     states = runner.run(measured.planned())
-    measured.choose()
+    measured.choose(final=True)
     if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings
         states |= runner.run(more)
     tables, figures = tables_and_figures(measured)
@@ -126,6 +126,7 @@ def table_command(
 
     require_one_of("format", form or FORMATS[0], FORMATS)
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
+    measured.choose(final=True)
     print_tables(tables_and_figures(measured)[0], form)
 
 
@@ -151,6 +152,7 @@ def page_command(
     from ..study.paper_tables import rankings
 
     measured = plan(name, scale, seeds, output_dir, run_config)
+    measured.choose(final=True)
     ranked = rankings(measured)
     pictures = draw_columns([(of.column, of.figure) for of in ranked if of.figure], measured, output)
     try:

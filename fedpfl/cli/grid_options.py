@@ -84,7 +84,7 @@ def finished_of(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     """Return the runs of a sweep that have finished, and say so where some have not."""
     from ..study.sweep import sweep_runs
 
-    load_app(needed=False)  # runs may be of a method or model of this folder
+    load_app()  # runs may be of a method or model of this folder
     found = sweep_runs(store(output_dir), sweep)
     done = [folder for folder in found if folder.finished]
     if not done:

@@ -47,7 +47,7 @@ def partition_command(
     from ..data import default_clients, federated_data, partition_counts, with_partitioner
     from ..data.plot import as_text, bubble_chart
     from ..data.settings import in_words
-    from ..launch.plan import DEFAULT_CLIENTS
+    from ..launch.plan import DEFAULT_CLIENTS, given_clients
     from ..setup.all_settings import check_keys
     from ..setup.config import Config
 
@@ -59,7 +59,8 @@ def partition_command(
     check_keys(values)
     config = Config.parse(values)
     seed = config.run.seed
-    clients = config.data.num_clients or num_clients or default_clients(config.data, seed) or DEFAULT_CLIENTS
+    given = given_clients(config.data.num_clients, num_clients)
+    clients = given or default_clients(config.data, seed) or DEFAULT_CLIENTS
     data = federated_data(config.data, clients, seed)
     for remark in data.remarks:
         typer.echo(f"note: {remark}", err=True)

@@ -73,7 +73,9 @@ def sweep_command(
 
     _check(form, name)
     require_one_of("select", select, SELECT)
-    sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
+    sweep = SweepPlan(
+        _with_clients({**_of_project(), **overrides(run_config)}), grid or (), random or (), samples, seeds, select
+    )
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
     runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
@@ -172,7 +174,9 @@ def compare_command(
     methods = ", ".join(named)
     if len(named) < 2 and not (vary or file.get("vary")):
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more, or --vary")
-    base = {**file.get("settings", {}), **{k: v for k, v in overrides(run_config).items() if k != "method"}}
+    project = {} if file else _of_project("method")
+    own = {key: value for key, value in overrides(run_config).items() if key != "method"}
+    base = {**project, **file.get("settings", {}), **own}
     tuned = {**file.get("tune", {}), **listed(tune or (), "tune")}
     varied = {**file.get("vary", {}), **listed(vary or (), "vary")}
     seeds, target = seeds or file.get("seeds", 3), file.get("target") if target is None else target
@@ -196,7 +200,7 @@ def compare_command(
     given = {"settings": base, "tune": tuned, "vary": varied}
     comparison.write(folder, [*named.values()], seeds, data_sets, target, given)
     states = runner.run(first_runs)
-    planned.choose()
+    planned.choose(final=True)
     if more := [run for run in planned.wanted() if run not in first_runs]:  # with the chosen settings
         write_run_names(folder, planned.wanted())
         states |= runner.run(more)
@@ -245,6 +249,19 @@ def _check(form: str, name: str) -> None:
     require_one_of("format", form or FORMATS[0], FORMATS)
     if "/" in name or name in (".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
+
+
+def _of_project(*without: str) -> dict[str, Any]:
+    """Return the settings of the project in this folder, and say which count."""
+    from ..launch.plan import project_settings
+
+    load_app()
+    found = project_settings(Path(), *without)
+    if found:
+        typer.echo(
+            f"note: of pyproject.toml: {', '.join(f'{key} = {value}' for key, value in found.items())}", err=True
+        )
+    return found
 
 
 def _with_clients(given: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import custom, own_code
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FedpflError
 from ..core.files import private_folder
 from ..core.settings import Value
 from ..data import default_clients as natural_clients
@@ -20,12 +20,13 @@ from ..data.partitioners import without_auto
 from ..methods import discover
 from ..models import require_known
 from ..results.run_folder import RunFolder
-from ..setup.all_settings import absolute_places, check_keys, know_method
+from ..setup.all_settings import absolute_places, all_settings, check_keys, know_method
 from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseSettings
 from ..setup.options.participation import ParticipationOption
 from ..setup.options.virtual_time import VirtualTimeOption
 from ..training.device import require_device
+from .shipped import app_settings
 
 # Where neither the settings nor the data say how many there are.
 DEFAULT_CLIENTS = 10
@@ -76,7 +77,14 @@ def prepare(
     own_code.begin_run()
     if app is not None:
         discover()
-    know_method(defaults)  # the app's settings have those of its method, also where another one is run
+    try:
+        know_method(defaults)  # the app's settings have those of its method, also where another one is run
+    except FedpflError as error:
+        if "method" not in given and resume is None and continued is None:
+            words = f"the default of pyproject.toml: {str(error).partition(': ')[2]}"
+            raise ConfigError("method", defaults["method"], words) from error
+        known = all_settings()
+        defaults = {key: value for key, value in defaults.items() if key in known and key != "method"}
     values = {**defaults, **given}
     if resume is None and continued is None:
         check_keys(values)
@@ -105,7 +113,7 @@ def prepare(
     if not config.run.resume:
         chosen = without_auto(config.data, False, False) if own_data else with_partitioner(config.data, config.run.seed)
         decided["partitioner"] = chosen.partitioner
-    given_number = _clients(config.data.num_clients, num_clients)
+    given_number = given_clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
     if config.run.continue_from and not config.run.resume:
         from ..results.earlier_run import EarlierRun
@@ -130,9 +138,23 @@ def prepare(
     return Plan(None if app is None else app.resolve(), config, run)
 
 
-def _clients(num_clients: int, num_supernodes: int | None) -> int | None:
+def project_settings(folder: Path, *without: str) -> dict[str, Value]:
+    """Return what the Flower app in a folder, if there is one, sets for the runs of a grid: what is not at its default.
+
+    Each run of a grid has its own seed, name and places; ``without`` are further settings that do not count.
+    """
+    app, known = app_settings(folder) or {}, all_settings()
+    ours = {"seed", "run-name", "resume", "continue-from", "output-dir", "state-dir", *without}
+    return {
+        key: value for key, value in app.items() if key in known and value != known[key].default and key not in ours
+    }
+
+
+def given_clients(num_clients: int, num_supernodes: int | None) -> int | None:
+    """Return the number of clients that the setting, or the command's option, gives; refuse two."""
     if num_clients and num_supernodes and num_clients != num_supernodes:
-        raise ConfigError("num-supernodes", num_supernodes, f"must be num-clients = {num_clients}, or be left out")
+        allowed = f"the setting num-clients is {num_clients}; give one of the two"
+        raise ConfigError("--num-clients", num_supernodes, allowed)
     return num_clients or num_supernodes
 
 

@@ -44,6 +44,16 @@ def experiments(place: Path) -> dict[str, Path]:
     return found
 
 
+def app_settings(app: Path) -> dict[str, Any] | None:
+    """Return ``[tool.flwr.app.config]`` of the Flower app in a folder; None if the folder holds no Flower app."""
+    path = app / "pyproject.toml"
+    if not path.is_file():
+        return None
+    tool = read_toml(path, "run-config").get("tool", {})
+    flower = tool.get("flwr", {}).get("app")
+    return None if flower is None else dict(flower.get("config", {}))
+
+
 def read_toml(path: Path, option: str) -> dict[str, Any]:
     """Read a TOML file that an option or a key names."""
     try:

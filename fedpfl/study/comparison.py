@@ -27,7 +27,7 @@ from .analysis.registry import NoOptions, NotRecorded
 from .analysis.repetitions import other_code, other_threads
 from .analysis.significance import has_validation, interval, metric_of, significance
 from .description import Experiment
-from .measured import Measured, in_words
+from .measured import Measured, chosen_in_words, in_words
 from .store import PlannedRun, Store
 
 # Of each client's training samples, where settings are chosen and the user has not said how many.
@@ -206,11 +206,10 @@ def _methods(measured: Measured, title: str, fitting: bool) -> tuple[Table, int]
     unit, sign = 100 if numbers[first].share else 1, 1 if lower_is_better(by) else -1
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
-        chosen = measured.chosen.get((row, column))
         low, high = (unit * bound for bound in bounds)
         between = interval([unit * value for value in values[first]], low, high) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
-        cells += [in_words(chosen) if chosen else None] if measured.trials else []
+        cells += [chosen_in_words(measured, (row, column))] if measured.trials else []
         cells += [accuracy, *between, *others, f"{len(values[first])}/{len(measured.seeds)}"]
         order = sign * accuracy.mean if accuracy else math.inf
         lines.append((measured.at.columns.index(column), order, cells))

@@ -58,10 +58,13 @@ class Measured:
                 raise ConfigError("choose", [*choice], f"{self.experiment.name}: needs validation-fraction above 0")
         return found
 
-    def choose(self) -> None:
-        """Choose the settings of each cell whose trials have ended, and plan its runs."""
+    def choose(self, final: bool = False) -> None:
+        """Choose the settings of each cell whose trials have ended, and plan its runs.
+
+        A trial that failed is tried again; only where the choice is ``final`` it counts as worse than all others.
+        """
         for place, tried in self.trials.items():
-            if (choice := self._best(tried)) is not None:
+            if (choice := self._best(tried, final)) is not None:
                 self.chosen[place] = choice
                 self.cells[place] = _with(self.cells[place], choice)
         self.runs = {
@@ -71,9 +74,10 @@ class Measured:
             if place not in self.trials or place in self.chosen
         }
 
-    def _best(self, tried: Sequence[tuple[dict[str, Any], PlannedRun]]) -> dict[str, Any] | None:
+    def _best(self, tried: Sequence[tuple[dict[str, Any], PlannedRun]], final: bool) -> dict[str, Any] | None:
         """Return what is best on the validation samples; None while a trial is open, or where all have failed."""
-        if any(self.store.state(run) in (State.MISSING, State.INTERRUPTED) for _, run in tried):
+        is_open = (State.MISSING, State.INTERRUPTED, *(() if final else (State.FAILED,)))
+        if any(self.store.state(run) in is_open for _, run in tried):
             return None
         values = [(self.store.measure(run, "validation-score"), choice) for choice, run in tried]
         known = [(value, choice) for value, choice in values if value is not None]
@@ -95,8 +99,16 @@ class Measured:
         return self._once(self.trials)
 
     def wanted(self) -> list[PlannedRun]:
-        """Return the runs without which numbers are missing: trials only of cells for which nothing is chosen."""
-        return self._once(self.trials.keys() - self.chosen.keys())
+        """Return the runs without which numbers are missing: trials of cells for which nothing is chosen, or failed."""
+        return self._once({*self.trials.keys() - self.chosen.keys(), *self.failed_trials()})
+
+    def failed_trials(self) -> dict[Place, list[dict[str, Any]]]:
+        """Return the settings whose trials failed, by the cells for which others were chosen."""
+        found = {
+            place: [choice for choice, run in self.trials[place] if self.store.state(run) is State.FAILED]
+            for place in self.chosen.keys() & self.trials.keys()
+        }
+        return {place: choices for place, choices in found.items() if choices}
 
     def _once(self, tried: Collection[Place]) -> list[PlannedRun]:
         trials = [run for place, of in self.trials.items() if place in tried for _, run in of]
@@ -186,6 +198,14 @@ class Measured:
     def options(self, analysis: str) -> dict[str, Any]:
         """Return what the experiment and this scale give an analysis: its options, and ``of``."""
         return {**self.experiment.analyses.get(analysis, {}), **self.at.analyses.get(analysis, {})}
+
+
+def chosen_in_words(measured: Measured, place: Place) -> str | None:
+    """Return what is chosen for a cell, and which trials failed; None where nothing is chosen."""
+    if place not in measured.chosen:
+        return None
+    failed = "; ".join(in_words(choice) for choice in measured.failed_trials().get(place, ()))
+    return in_words(measured.chosen[place]) + (f" (failed: {failed})" if failed else "")
 
 
 def in_words(choice: Mapping[str, Any]) -> str:

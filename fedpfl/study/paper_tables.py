@@ -19,7 +19,7 @@ from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
 from .description import BY_COLUMN, Experiment, Ranking
-from .measured import Measured, in_words
+from .measured import Measured, chosen_in_words, in_words
 from .store import State
 
 CURVE_ROUNDS = 20
@@ -97,8 +97,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
     below: list[str] = []
     for row in at.rows:
         numbers = [_cell(measured, metric, row, column) for metric in experiment.metrics]
-        chosen = measured.chosen.get((row, column))
-        cells = [row, *numbers, *([in_words(chosen) if chosen else None] if measured.trials else [])]
+        cells = [row, *numbers, *([chosen_in_words(measured, (row, column))] if measured.trials else [])]
         if compared:
             over = None if row == ranking.baseline else _difference(measured, first, row, ranking.baseline, column)
             cells.insert(2, over)

@@ -101,7 +101,7 @@ def plan(
         known["files"] = {}
         counted.update({key: place.rpartition("/generated/")[2] for key, place in files.items()})
     else:  # a file is what it holds, wherever it lies; one that is not here is what it was called
-        counted.update({key: written[key] for key in files})
+        counted.update({key: str(written[key]) for key in files if str(written[key]).startswith("~")})
         if custom.is_custom("dataset", config.data.dataset):
             known["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
     counted.update(known["files"])
@@ -170,7 +170,7 @@ class Store:
     def changed(self, run: PlannedRun) -> str:
         """Return in what a stored run is not of the files, modules and data of the plan; empty if in nothing."""
         folder = self.folder(run)
-        if not folder.resumable:
+        if not folder.resumable or not (folder.path / "task.json").is_file():
             return ""
         task, files = folder.task(), run.identity.get("files", {})
         found = changed(task.get("written_by", {}), run.identity)

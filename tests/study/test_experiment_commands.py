@@ -153,7 +153,7 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert "No difference is statistically significant" in done.stdout
     name = re.search(r"report: fedpfl report --sweep (fedavg-fedper-[0-9a-f]{6})\n", done.stderr)[1]
     left = tmp_path / ".fedpfl/experiments/tables/sweeps" / name
-    assert f"wrote {left}/table.md" in done.stderr and len((left / "runs.txt").read_text().split()) == 4
+    assert f"wrote {left}/table.md" in done.stderr and len((left / "runs.txt").read_text().splitlines()) == 4
     assert f"--sweep {name}" in fedpfl(*command, "--seeds", 3).stderr, "more seeds keep the name"
     assert len(fake.started) == 6
     other = fedpfl(*command, "-c", "batch-size=7", "--output-dir", tmp_path / "my runs")
@@ -249,7 +249,7 @@ def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake,
     again = fedpfl(*command, "--on", 'num-clients=4 dataset="mnist"', "--seeds", 3)
     assert again.stdout == done.stdout and len(fake.started) == 36, "nothing is run again"
     left = tmp_path / ".fedpfl/experiments/tables/sweeps/tuned"
-    assert len((left / "runs.txt").read_text().split()) == 18, "trials have no part in the report"
+    assert len((left / "runs.txt").read_text().splitlines()) == 18, "trials have no part in the report"
 
 
 def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:

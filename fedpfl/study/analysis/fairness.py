@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from ...results.history import History, worst_tenth
+from ...results.history import worst_tenth
 from ...results.run_folder import RunFolder
-from ...results.tables import Cell, Table
+from ...results.tables import Cell, Spread, Table
 from .registry import NoOptions, Result, analysis
-from .repetitions import bars, grouped, require
+from .repetitions import bars, counted, grouped, require
 
 
 def best_tenth(accuracies: Sequence[float]) -> float:
@@ -25,19 +25,15 @@ COLUMNS: dict[str, Callable[[Sequence[float]], float]] = {
 
 @analysis("fairness", "Spread of the clients' accuracies and the worst 10 % (Li et al., Ditto, ICML 2021, section 4)")
 def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Summarise the clients' accuracies at the last test of each run, in percent."""
-    rows: list[list[Cell]] = [
-        [group.label, *(group.percent(_of_clients(number)) for number in COLUMNS.values())] for group in grouped(runs)
-    ]
+    """Summarise the clients' accuracies in each run, in percent: of the round that counts in a comparison."""
+    each, when = counted(runs)
+    rows: list[list[Cell]] = []
+    for group in grouped(runs):
+        accuracies = [list(found.values()) for run in group.runs if (found := each(run))]
+        percent = [[100 * number(of) for of in accuracies] for number in COLUMNS.values()]
+        rows.append([group.label, *(Spread.of(values) if values else None for values in percent)])
     rows = [row for row in rows if row[1] is not None]
     require(rows, "a test of its clients", "every run tests all clients after its last round; wait for its end")
-    table = Table("Fairness: the clients' accuracies in percent", ["run", *COLUMNS], rows)
+    note = f"On test samples, {when}."
+    table = Table("Fairness: the clients' accuracies in percent", ["run", *COLUMNS], rows, note=note)
     return Result([table], [bars("Fairness", "percent", list(COLUMNS)[:4], rows)])
-
-
-def _of_clients(number: Callable[[Sequence[float]], float]) -> Callable[[History], float | None]:
-    def of_run(history: History) -> float | None:
-        accuracies = list(history.last_test().values())
-        return number(accuracies) if accuracies else None
-
-    return of_run

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import StateError
+from ...core.metrics import ACCURACY, each_of
 from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
 from ...results.earlier_run import FREE_ON_RESUME
@@ -166,6 +167,23 @@ def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
     if len(by) > 1:
         of = "; ".join(f"{version} ({code[:6]}): {', '.join(names)}" for (version, code), names in by.items())
         yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {of}."
+
+
+def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[RunFolder], dict[str, float]], str]:
+    """Return what gives each client's accuracy, or another metric, in the round that counts, and which round that is.
+
+    It is the round with the best validation score, or the last test unless all runs have such scores: in an analysis
+    as in the table of the same runs.
+    """
+    if not all(run.history().best_validated() for run in runs):
+        return lambda run: run.history().last_test(by), "at the last test"
+
+    def chosen(run: RunFolder) -> dict[str, float]:
+        line = run.history().best_validated() or {}
+        found: dict[str, float] = line["personalised"].get(each_of(by), {})
+        return found
+
+    return chosen, "in the round with the best validation score"
 
 
 def data_of(run: RunFolder) -> tuple[Config, FederatedData]:

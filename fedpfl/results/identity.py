@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import custom, own_code
 from ..core import settings as s
-from ..data.reading import shortcut
+from ..data.datasets.places import shortcut
 from ..data.registry import DATASETS
 from ..data.settings import DataSettings
 from ..setup.all_settings import places, tagged

@@ -125,7 +125,7 @@ def summary(folder: RunFolder) -> str:
                      f"the {values['dp-where']}; against other updates in their place "
                      f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
     mean_model = bool(history.curve("bytes_evaluation_only"))
-    tested = "the mean of the clients' whole models" if mean_model else "the shared model"
+    model = "the mean of the clients' whole models" if mean_model else "the shared model"
     on = " on the\nunion of all test samples"
     if values.get("test-on") == "server":
         on = " on the\nserver's test set"
@@ -137,7 +137,7 @@ def summary(folder: RunFolder) -> str:
         f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
         f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
         f"| | |\n|---|---|\n{table}\n\n"
-        f"Personalised: mean over clients of the {called} on their own test samples. Global: {tested}{on}. "
+        f"Personalised: mean over clients of the {called} on their own test samples. Global: {model}{on}. "
         "The test samples themselves choose a best round, so its accuracy is optimistic; validation-fraction keeps "
         "others for that. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )

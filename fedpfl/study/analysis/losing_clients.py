@@ -21,7 +21,8 @@ BASELINES = ("local", "fedavg")
 def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Show every client's accuracy, and compare it with the same client's under a baseline.
 
-    The accuracies are of the round that counts in a comparison. Runs whose clients are not the same have tables of their own. A group is compared with a baseline over the seeds
+    The accuracies are of the round that counts in a comparison. Runs whose clients are not the same have tables of
+    their own. A group is compared with a baseline over the seeds
     that both have.
     """
     groups, (each_of, when) = grouped(runs), counted(runs)

@@ -65,11 +65,11 @@ def test_versions_are_compared_by_their_numbers(theirs, newer):
 
 def test_files_of_a_newer_version_are_one_line_wherever_they_are_read(folder, values):
     written_by(folder, fedpfl="99.1.0", code="other")
-    words = f"{folder.path}: it was written by fedpfl 99.1.0, newer than this one ({__version__})"
+    words = f"{folder.path}: it was written by fedpfl 99.1.0, which is newer than this ({__version__})"
     assert changes(folder) == [words]
     done = CliRunner().invoke(load("export"), ["export", str(folder.path)])
     assert done.exit_code and str(done.exception) == words
-    with pytest.raises(StateError, match="newer than this one"):
+    with pytest.raises(StateError, match="newer than this"):
         resume(values)
 
 

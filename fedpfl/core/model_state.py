@@ -49,7 +49,8 @@ class ModelState:
             if owned.name not in persistent and id(owned.tensor) not in still
         ]
         self._attributes = [
-            {name: value for name, value in vars(module).items() if name not in PYTORCHS} for _, module in self._modules
+            {name: _without_graph(value) for name, value in vars(module).items() if name not in PYTORCHS}
+            for _, module in self._modules
         ]
         # What can be changed in place: by module and attribute.
         self._contents = {
@@ -213,6 +214,11 @@ def _buffers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[_Owned]:
 
 def _kind(tensor: Tensor) -> str:
     return str(tensor.dtype).partition(".")[2]
+
+
+def _without_graph(value: Any) -> Any:
+    """Return a tensor that was computed from parameters (torch's old weight norm) as one that can be copied."""
+    return value.detach() if isinstance(value, Tensor) and value.grad_fn is not None else value
 
 
 def copied(value: Any) -> Any:

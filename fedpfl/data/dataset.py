@@ -100,7 +100,7 @@ class Dataset:
         cls, name: str, x_train: Any, y_train: Any, x_test: Any = None, y_test: Any = None, client_train: Any = None,
         client_test: Any = None, num_classes: int = 0, class_names: tuple[str, ...] = (), vocabulary: int = 0,
         client_names: tuple[str, ...] = (), feature_names: tuple[str, ...] = (), remarks: tuple[str, ...] = (),
-        validation: Any = None, inputs: Any = None, overlap: int = 0, groups: Any = None,
+        validation: Any = None, inputs: Any = None, overlap: int = 0, groups: Any = None, drawn: bool = False,
     ) -> Dataset:  # fmt: skip
         """Make a data set of arrays, or of what arrays can be made of, with what follows from them.
 
@@ -130,7 +130,7 @@ class Dataset:
             arrays.update(zip(("y_train", "y_test"), labels))
         more = {
             "vocabulary": vocabulary, "client_names": client_names, "feature_names": feature_names, "remarks": remarks,
-            "inputs": inputs, "overlap": overlap,
+            "inputs": inputs, "overlap": overlap, "drawn": drawn,
         }  # fmt: skip
         made = cls(name, **arrays, **more)
         num_classes, class_names = made._classes(num_classes, class_names)

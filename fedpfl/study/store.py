@@ -89,12 +89,9 @@ def plan(
     flat = absolute_places(written)
     if not flat["num-clients"]:
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
-    # What is at its default does not count: so a new setting changes no name.
-    usual = Config.parse({"method": flat["method"]}).flat()
-    counted: dict[str, Any] = {
-        key: value for key, value in sorted(flat.items()) if key not in tagged("idle") and value != usual[key]
-    }
-    counted["method"] = flat["method"]
+    # Defaults count: runs with the old one are other runs than those with a new one. Folders of this machine do not.
+    aside = tagged("idle") | (tagged("place") - tagged("file"))
+    counted: dict[str, Any] = {key: value for key, value in sorted(flat.items()) if key not in aside}
     key = _hash(counted)
     known, files = identity(flat), places(flat, tagged("file"))
     if generate:  # the script and its arguments make the data, which are not there yet

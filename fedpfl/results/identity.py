@@ -10,7 +10,9 @@ from typing import Any
 
 from ..core import custom, own_code
 from ..core import settings as s
+from ..core.errors import DataError
 from ..data.datasets.places import shortcut
+from ..data.federation import FederatedData
 from ..data.registry import DATASETS
 from ..data.settings import DataSettings
 from ..setup.all_settings import places, tagged
@@ -44,6 +46,15 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> 
         pairs = {key: (had, now.get(part, {}).get(key)) for key, had in before.get(part, {}).items()}
         found += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
     return found
+
+
+def require_data(task: Mapping[str, Any], data: FederatedData, run: str) -> None:
+    """Raise :class:`DataError` if the data that are read again are not those of a run, or are divided otherwise."""
+    if data.contents != task.get("data", data.contents):
+        raise DataError(f"{run}: the data have changed since the run")
+    if data.checksum != (task.get("division") or data.checksum):
+        why = "this machine's partition differs from the run's (check the versions of NumPy and of the data set)"
+        raise DataError(f"{run}: {why}")
 
 
 def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:

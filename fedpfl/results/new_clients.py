@@ -17,7 +17,7 @@ import torch
 
 from ..client.engine import Engine
 from ..client.options.after_the_end import FINE_TUNE, LOCAL_TRAIN, personalise
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError
 from ..core.extras import CLIENT
 from ..core.payload import Payload
 from ..core.server_view import Client, new_clients
@@ -26,6 +26,7 @@ from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
+from .identity import require_data
 from .run_folder import RunFolder, personal_place
 
 ENSEMBLE = "ensemble"
@@ -74,9 +75,7 @@ class Simulation:
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
-        if task.get("division", engine.data.checksum) != engine.data.checksum:
-            why = "this machine's partition differs from the run's (check the versions of NumPy and of the data set)"
-            raise DataError(f"{folder.path.name}: {why}")
+        require_data(task, engine.data, folder.path.name)
         return cls(engine, task, last, stored)
 
     @property

@@ -267,8 +267,9 @@ class RunFolder:
 
     @property
     def method(self) -> str:
-        """The method's own name, without its code; a run that has none stored is called as the setting is."""
-        return str(self.task().get("method") or self.config()["method"])
+        """The method's own name, without its code."""
+        named = str(self.config()["method"])
+        return str(self.task().get("method", named)) if custom.is_custom("method", named) else named
 
     @property
     def finished(self) -> bool:

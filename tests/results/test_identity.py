@@ -7,7 +7,7 @@ import pytest
 
 import fedpfl
 from fedpfl.core import own_code
-from fedpfl.core.errors import ConfigError, DataError, StateError
+from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.results.identity import changed, contents, identity
 from fedpfl.setup.all_settings import tagged
 from fedpfl.study.analysis.repetitions import data_of, grouped
@@ -105,7 +105,7 @@ def test_other_samples_are_not_resumed_nor_analysed_nor_averaged(folder, how):
     table(folder / "people.csv", **how)
     with pytest.raises(DataError, match="the samples are not those of the run to resume"):
         fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
-    with pytest.raises(StateError, match="its data have changed since the run"):
+    with pytest.raises(DataError, match="first: the data have changed since the run"):
         data_of(first._folder)
     second, third = (fedpfl.run("fedper", seed=seed, **own) for seed in (2, 3))
     groups = grouped([run._folder for run in (first, second, third)])

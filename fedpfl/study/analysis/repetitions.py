@@ -17,6 +17,7 @@ from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
 from ...results.earlier_run import FREE_ON_RESUME
 from ...results.history import History
+from ...results.identity import require_data
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread
 from ...setup.all_settings import tagged
@@ -190,8 +191,7 @@ def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
     """Return the settings of a run and its clients' data, which must be on this machine."""
     config, task = run.parsed(), run.described()
     data = federated_data(config.data, int(task["clients"]), config.run.seed)
-    if data.contents != task.get("data", data.contents):
-        raise StateError(f"{run.path}: its data have changed since the run: they can be read no more")
+    require_data(task, data, run.path.name)
     return config, data
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from ...core.errors import FedpflError, StateError
 from ...core.settings import parse
-from ...data import FederatedData, federated_data, partition_counts
+from ...data import federated_data, partition_counts
 from ...data.datasets.places import no_downloads
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import FREE_ON_RESUME, EarlierRun
+from ...results.identity import require_data
 from ...results.line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.summary import outcome
@@ -314,7 +315,7 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
             seen.add(key)
             with no_downloads():
                 data = federated_data(*key)
-            _require_division(data, task)
+            require_data(task, data, run.path.name)
         except FedpflError as error:
             section.notes.append(f"{name_of(run)}: its division cannot be shown on this machine: {error}")
             continue
@@ -328,13 +329,6 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
         section.notes.insert(0, "Training samples by client and class; the area of a bubble is their number.")
     if section.figures or section.notes:
         yield section
-
-
-def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
-    if "division" in task and data.checksum != task["division"]:
-        raise FedpflError(
-            "this machine's partition differs from the run's (check the versions of NumPy and of the data set)"
-        )
 
 
 # -- analyses and settings -------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ class Resumed(Beginning):
 
     def open(self) -> None:
         """Find the round."""
-        _warn_of_old(self.folder)
         self.finished, self._state, remarks = self.folder.last_intact(self.config.run.state_dir)
         _tell(self.folder, remarks)
 
@@ -60,7 +59,6 @@ class Continued(Beginning):
 
     def open(self) -> None:
         """Read the other run."""
-        _warn_of_old(self._earlier)
         with self._earlier.exclusive():
             self._state, self._about, remarks = self._earlier.to_continue(self.config.run.state_dir)
         _tell(self._earlier, remarks)
@@ -83,11 +81,6 @@ def beginning(config: Config) -> Beginning:
     if config.run.resume:
         return Resumed(config)
     return Continued(config, EarlierRun.continued(config))
-
-
-def _warn_of_old(folder: EarlierRun) -> None:
-    if not folder.has_checksums:
-        logger.log(WARNING, "fedpfl: %s was started without checksums: its files are not checked", folder.path)
 
 
 def _tell(folder: EarlierRun, remarks: Iterable[str]) -> None:

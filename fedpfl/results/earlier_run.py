@@ -178,11 +178,6 @@ class EarlierRun(RunFolder):
         before = path.read_bytes() if path.is_file() else b""
         write_atomically(path, before + json_line({"round": self.history().last_round, **about}).encode())
 
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the run was started or resumed by a version that notices damaged files."""
-        return (self.path / "config.toml").read_bytes().startswith(b"#")
-
     def changes(self) -> list[str]:
         """Tell in what this program differs from the one that wrote the run: settings, version, code."""
         try:

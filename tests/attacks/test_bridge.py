@@ -41,7 +41,7 @@ MIB = 2**20
 @pytest.fixture
 def direct(tmp_path):
     superlink, address = SuperLink(), f"127.0.0.1:{free_port()}"
-    places = ("--superlink", f"127.0.0.1:{superlink.port}", "--state-dir", tmp_path / "state")
+    places = ("--superlink", f"127.0.0.1:{superlink.port}")
     bridge = Process(fedpfl_bridge("direct", "--listen", address, *places), tmp_path / "log", "ready")
     yield address
     assert bridge.end() == 0
@@ -101,9 +101,9 @@ class BusySuperLink:
 
 
 @pytest.fixture
-def server(tmp_path):
+def server():
     superlink = BusySuperLink()
-    server = ServerBridge(Link(), superlink, tmp_path)
+    server = ServerBridge(Link(), superlink)
     yield server
     superlink.over.set()
     server.stop()

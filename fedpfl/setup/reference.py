@@ -48,7 +48,7 @@ FORMS = {
     "run-name": "a new folder's name", "continue-from": "a run: its name in output-dir, or its folder",
     "tokenizer": "a tokenizer.json of Hugging Face, or MODULE:NAME",
     "label-column": "a column", "client-column": "a column", "split-column": "a column", "time-column": "a column",
-    "window-column": "a column", "ignore-columns": "a list of columns",
+    "window-column": "a column", "group-column": "a column", "ignore-columns": "a list of columns",
     "category-columns": "a list of columns, such as mode,colour=red|blue", "class-names": "a list of names",
     "trainable": "all; head; lora: adapters and the head; or a list of patterns, such as base.blocks.block6.*: the "
     "head, and base arrays whose names match one",

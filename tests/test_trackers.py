@@ -10,10 +10,9 @@ from support import LocalGrid, federation, run_federation, simulate
 from waiting import wait_until
 
 from fedpfl import trackers
-from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.core.errors import FedpflError
 from fedpfl.engine.rounds import RoundFailed
 from fedpfl.results.curves import curves
-from fedpfl.setup.all_settings import check_keys
 
 NO_KEY = "WeightsAndBiases: no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
 WANDB, MLFLOW, FAILS = "fedpfl.trackers:WeightsAndBiases", "fedpfl.trackers:MLflow", "fedpfl.trackers:Fails"
@@ -85,11 +84,6 @@ def test_what_is_not_installed_is_one_line_before_round_1_and_is_imported_by_no_
     with pytest.raises(FedpflError, match=rf"needs the package {package}: pip install 'fedpfl\[{package}\]'"):
         simulate(tmp_path / "tracked", 2, listeners=listeners, **RUN)
     assert len(simulate(tmp_path, 2, **RUN).metrics()) == 2
-
-
-def test_the_settings_of_the_version_before_tell_what_to_use():
-    with pytest.raises(ConfigError, match=r"fedpfl\.trackers:MLflow"):
-        check_keys({"tracker": "mlflow"})
 
 
 class Lost(Exception):

@@ -20,7 +20,7 @@ def methods_command(
     name: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="One method, with its settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods: paper and what travels; of one also its settings.
+    """List the methods, or show one with its settings.
 
     Example: fedpfl methods fedrep
     """

@@ -379,7 +379,7 @@ def number(key, value):
 NOT_AN_ARRAY = b"\x93NUMPY\x01\x00"
 ODD_NUMBERS = {
     "train": [
-        ("train-loss", None), ("train-loss", [1.0, 2.0]), ("train-samples", 3.5),
+        ("train-loss", [1.0, 2.0]), ("train-samples", 3.5),
     ],
     "evaluate": [
         ("personalised-correct", 10**6), ("personalised-samples", -1), ("personalised-loss-sum", float("nan")),

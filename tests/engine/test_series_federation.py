@@ -62,7 +62,8 @@ def test_feddecomp_leaves_a_gru_to_sigma(tmp_path, movements):
         "cnn-1d": [], "gru": ["feddecomp: no low-rank part in base.gru: these weights are σ alone"],
     }.items():  # fmt: skip
         run = simulate(tmp_path / model, PEOPLE, **movements, method="feddecomp", model=model)
-        assert run.task()["remarks"] == expected
+        # At so short a training some layers' τ moves little, which another remark tells.
+        assert [remark for remark in run.task()["remarks"] if "τ sleeps" not in remark] == expected
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,10 @@ def test_a_personal_head_predicts_what_one_model_cannot():
     [
         ("Scaffold", "changes the model and sends control, change besides the shared arrays"),
         ("FedReG", "changes the model and weighs by effective-samples"),
-        ("FedFac", "changes the model and shares parts of arrays and sends split besides the shared arrays"),
+        (
+            "FedFac",
+            "changes the model and shares parts of arrays and sends split, difference besides the shared arrays",
+        ),
         ("FedProto", "prototypes"),
         ("FedDecomp", "changes the model"),
         ("FedProx", "trains in phases of its own; give model="),

@@ -54,7 +54,7 @@ def test_plan_takes_the_apps_settings(elsewhere):
 def test_plan_counts_clients():
     assert prepare(None, None, 4, None).run_config()["num-clients"] == 4
     assert prepare(None, ["num-clients=4"], 4, None).run_config()["num-clients"] == 4
-    with pytest.raises(ConfigError, match="num-supernodes"):
+    with pytest.raises(ConfigError, match="--num-clients = 4: the setting num-clients is"):
         prepare(None, ["num-clients=5"], 4, None)
 
 
@@ -143,7 +143,7 @@ def test_resume_of_a_run_with_as_many_clients_as_nodes(unfinished):
     edit_settings(unfinished.path, lambda text: text.replace("num-clients = 2", "num-clients = 0"))
     unfinished.describe((1, 8, 8), [10, 10, 10])
     assert prepare(None, None, None, str(unfinished.path)).config.data.num_clients == 3
-    with pytest.raises(ConfigError, match="num-supernodes"):
+    with pytest.raises(ConfigError, match="--num-clients = 4: the setting num-clients is"):
         prepare(None, None, 4, str(unfinished.path))
 
 

@@ -75,7 +75,7 @@ def sgd(rate):
     ("name", "make"),
     [
         ("adamw", lambda p: torch.optim.AdamW(p, 0.05, (0.9, 0.999), weight_decay=0.1)),
-        ("RMSprop", lambda p: torch.optim.RMSprop(p, 0.05, momentum=0.9, weight_decay=0.1)),
+        ("RMSprop", lambda p: torch.optim.RMSprop(p, 0.05, weight_decay=0.1)),
         ("Adagrad", lambda p: torch.optim.Adagrad(p, 0.05, weight_decay=0.1)),
     ],
 )

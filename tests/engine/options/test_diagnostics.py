@@ -72,7 +72,7 @@ def taus(path):
 
 
 def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
-    values = federation(tmp_path, 3, method="feddecomp", num_server_rounds=2, diagnostics=True)
+    values = federation(tmp_path, 3, method="feddecomp", feddecomp_init="code", num_server_rounds=2, diagnostics=True)
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
     lines = folder.metrics()

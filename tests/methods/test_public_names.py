@@ -33,7 +33,11 @@ def as_a_user_s(method, monkeypatch):
     text = file.read_text(encoding="utf-8").replace(FUTURE, "")
     names = {name for found in RELATIVE.findall(text) for name in re.findall(r"\w+", " ".join(found))}
     public = {name: getattr(fedpfl, name) for name in names & set(fedpfl.__all__)}
-    words = {name: getattr(extras, name) for name in names & {"SERVER", "CLIENT", "BOTH", "RECEIVED"}}  # Extra has them
+    directions, kinds = (
+        {"SERVER", "CLIENT", "BOTH", "RECEIVED"},
+        {"COUNTS", "SHARES", "COVARIANCE", "POSITIVE", "MEANS"},
+    )
+    words = {name: getattr(extras, name) for name in names & (directions | kinds)}  # texts that Extra takes
     module = types.ModuleType(f"own_{method.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(**public, **words)

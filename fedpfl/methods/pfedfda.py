@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError
 from ..core.extras import BOTH, COVARIANCE, MEANS, RECEIVED, Extra
 from ..core.payload import Payload
-from ..core.rng import generator
 from ..core.server_view import Client
 from ..models.parts import cut
 from ..rules.averages import RunningMean
@@ -145,7 +144,7 @@ def common(local: LocalRound) -> tuple[Tensor, Tensor]:
     """Return all clients' means (classes, width) and covariance (width, width), or what they are at first."""
     head: Any = cut(local.model).head
     if not local.has_received("means"):
-        drawn = generator(local.seed, "first means").random(head.weight.shape)  # the same for all clients
+        drawn = np.random.default_rng([local.seed, 1]).random(head.weight.shape)  # the same for all clients
         weight = torch.from_numpy(drawn).to(head.weight.device)
         return weight, torch.eye(weight.shape[1]).to(weight)
     means, covariance = (torch.tensor(local.received(name)).to(head.weight) for name in ("means", "covariance"))

@@ -832,7 +832,7 @@ def test_pfedfda(play, monkeypatch):
     monkeypatch.setattr(pfedfda, "best_shares", lambda z, *_: torch.full((2,), beta).to(z))
     task = play("pfedfda")
     base, covariance = {k: task.start[k] for k in BASE}, np.eye(5)
-    means = generator(3, "first means").random(task.start[HEAD[0]].shape)
+    means = np.random.default_rng([3, 1]).random(task.start[HEAD[0]].shape)
     for at, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:

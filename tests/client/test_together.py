@@ -145,7 +145,7 @@ def test_every_method_trains_together_as_alone(tmp_path, method):
         {"method": "ditto", "ditto_pull": 1.0, "ditto_p_epochs": 1},
         {"method": "scaffold"},
         {"method": "fedala", "num_server_rounds": 3},
-        {"method": "feddecomp", "model": "resnet8", "local_epochs": 2, "train_samples": 32, "learning_rate": 0.002,
+        {"method": "feddecomp", "feddecomp_init": "code", "model": "resnet8", "local_epochs": 2, "train_samples": 32, "learning_rate": 0.002,
          "partitioner": "dirichlet-client", "test_samples": 16},
         {"client_models": "1:smooth-wide,3:smooth-wide", "method": "local"},
         {"tune_epochs": 1, "evaluate_trained": True, "diagnostics": True, "method": "fedper"},

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apps import AppGrid, Net, initial, samples
+from flower_apps import AppGrid, Net, initial, samples
 from flwr.app import Context, Message, RecordDict
 from old_python import old_python
 from support import LocalGrid, arrays, federation, run_federation, simulate

@@ -17,7 +17,7 @@ from flwr.simulation import run_simulation
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from apps import CLIENTS, Net, samples  # noqa: E402
+from flower_apps import CLIENTS, Net, samples  # noqa: E402
 from test_fedpfl_clients import of_method  # noqa: E402
 
 from fedpfl import strategies  # noqa: E402

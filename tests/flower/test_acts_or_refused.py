@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from apps import AppGrid, Net, flowers_app, initial, samples
+from flower_apps import AppGrid, Net, flowers_app, initial, samples
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as ServerSide
 

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from apps import CLIENTS, AppGrid, Net, initial, loader
+from flower_apps import CLIENTS, AppGrid, Net, initial, loader
 from flwr.app import ArrayRecord, RecordDict
 from support import QUICK_OF_METHOD, each_method
 

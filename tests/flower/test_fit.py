@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from apps import FEATURES, AppGrid, Net, accuracy, loader, samples
+from flower_apps import FEATURES, AppGrid, Net, accuracy, loader, samples
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 

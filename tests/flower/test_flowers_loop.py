@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from apps import AppGrid, MovingGrid, Net, between, initial, moved, plain_app, samples
+from flower_apps import AppGrid, MovingGrid, Net, between, initial, moved, plain_app, samples
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping

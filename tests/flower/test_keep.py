@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from apps import AppGrid, MovingGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
+from flower_apps import AppGrid, MovingGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod

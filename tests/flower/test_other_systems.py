@@ -16,7 +16,7 @@ for name in ("fork", "sched_getaffinity", "sched_setaffinity", "memfd_create", "
         delattr(os, name)
 sys.path[:0] = [{tests!r}, {flower!r}]
 import fedpfl
-from apps import AppGrid, Net, flowers_app, initial, samples
+from flower_apps import AppGrid, Net, flowers_app, initial, samples
 from flwr.app import ArrayRecord
 from fedpfl import strategies
 

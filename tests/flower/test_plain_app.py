@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from apps import AppGrid, Net, initial, plain_app
+from flower_apps import AppGrid, Net, initial, plain_app
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod

@@ -25,7 +25,8 @@ Shape = Tuple[Size, ...]
 
 # What the values of an array may be (`Extra.kind`).
 COUNTS, SHARES, COVARIANCE, POSITIVE, MEANS = "counts", "shares", "covariance", "positive", "means"
-KINDS = ("", COUNTS, SHARES, COVARIANCE, POSITIVE, MEANS)
+CHANGE = "change"
+KINDS = ("", COUNTS, SHARES, COVARIANCE, POSITIVE, MEANS, CHANGE)
 # Rounding of what travels.
 ROUNDED = 1e-3
 
@@ -63,8 +64,9 @@ class Extra:
     kind : str
         What its values are, which each reply is checked for: ``counts`` (of the client's samples, none negative),
         ``shares`` (none negative, at most 1 together), ``positive`` (none negative), ``covariance`` (symmetric and
-        positive semidefinite), ``means`` (each row a mean of features, or zeros), or anything. Of the last three
-        ``update-norm-limit`` compares the norm with that of others, of means the more strictly.
+        positive semidefinite), ``means`` (each row a mean of features, or zeros), ``change`` (what training changed in
+        weights), or anything. Of the last four ``update-norm-limit`` compares the norm: with that of others, of means
+        the more strictly, or as that of an update.
     bounds : pair of float, optional
         The lowest and highest value that an array may have whose norm says nothing.
 
@@ -154,7 +156,7 @@ class Extras:
     def compared(self) -> list[str]:
         """Return the names of the arrays that clients send and whose norms are compared with those of others."""
         declared = (self._declared[name] for name in self.names(SERVER))
-        return [extra.name for extra in declared if extra.kind in ("", COVARIANCE, MEANS) and extra.bounds is None]
+        return [extra.name for extra in declared if extra.kind in ("", COVARIANCE, MEANS, CHANGE) and extra.bounds is None]
 
     def check(self, arrays: Mapping[str, np.ndarray], samples: int) -> None:
         """Raise ``LayoutError`` for an array of a client with so many samples that is not what it is declared to be."""
@@ -177,8 +179,8 @@ class Extras:
         return self._declared[name].kind == MEANS
 
     def is_like_shared(self, name: str) -> bool:
-        """Return whether an array is declared to have a value for each shared one."""
-        return self._declared[name].shape == (SHARED,)
+        """Return whether an array is declared as a change of weights, or has a value for each shared one."""
+        return self._declared[name].shape == (SHARED,) or self._declared[name].kind == CHANGE
 
     def pack(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
         """Return shaped arrays as the vectors in which they travel; ``LayoutError`` for one that is not as declared."""

@@ -89,7 +89,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(start
     # Nobody interrupted this one.
     settings = {"local-epochs": 2, "threads": 1}
     whole = exported(tmp_path / "whole", 3, {**settings, "num-server-rounds": rounds})
-    assert len(list((folder.path / "personal").glob("client-*"))) == 3
+    assert len(list((folder.path / "personal").glob("client-*.safetensors"))) == 3
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
         assert (folder.path / name).read_bytes() == (whole.path / name).read_bytes(), name
 

@@ -39,7 +39,8 @@ class NormLimit(Listener):
 
     * for an update of the shared parameters, their difference from what was sent: the norm of what was sent, that of
       freshly drawn weights, and :data:`SPREAD` times the median of the last rounds;
-    * for an extra that is declared as long as the shared vector: the same norms, but the median of its own;
+    * for an extra that is declared as long as the shared vector, or a change of weights: the same norms, but the median
+      of its own;
     * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
       median;
     * for any other extra: the median times :data:`SPREAD`, in the first round that of its own replies, which wait for

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError, NoPlainModel
-from ...core.extras import ANY, SERVER, Extra
+from ...core.extras import ANY, CHANGE, SERVER, Extra
 from ...core.payload import Payload
 from ...core.sharing import SPLIT
 from ..base import Aggregation, LocalRound
@@ -106,7 +106,7 @@ class FedFac(FedSplit):
         if self.settings.update == "weights" and not self.turns:
             return super().extras
         about = "what training changed in Λ: in the client-specific channels, or in all where that is analysed"
-        return (*super().extras, Extra("difference", SERVER, about, (ANY,), required=False))
+        return (*super().extras, Extra("difference", SERVER, about, (ANY,), required=False, kind=CHANGE))
 
     def _channels_of(self, local: LocalRound) -> Channels:
         return cast(ChannelSharing, self.sharing(local.model)).channels

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..core.errors import DamagedFile, DataError, LayoutError, NoPlainModel, StateError, words_of
-from ..core.files import private_folder, read_regular, write_atomically
+from ..core.files import open_regular, private_folder, read_regular, write_atomically
 from ..core.inputs import Inputs
 from ..core.names import shape_of
 from ..core.own_code import global_state_kept
@@ -432,7 +432,7 @@ def _require_written(content: Path, about: Mapping[str, Any]) -> None:
         if content.stat().st_size != about["bytes"]:
             raise DamagedFile(content, f"it has {content.stat().st_size} bytes, and {about['bytes']} were written")
         found = hashlib.sha256()
-        with content.open("rb") as stream:
+        with open_regular(content) as stream:
             for block in iter(lambda: stream.read(2**20), b""):
                 found.update(block)
     except OSError as error:

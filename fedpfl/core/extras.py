@@ -156,7 +156,9 @@ class Extras:
     def compared(self) -> list[str]:
         """Return the names of the arrays that clients send and whose norms are compared with those of others."""
         declared = (self._declared[name] for name in self.names(SERVER))
-        return [extra.name for extra in declared if extra.kind in ("", COVARIANCE, MEANS, CHANGE) and extra.bounds is None]
+        return [
+            extra.name for extra in declared if extra.kind in ("", COVARIANCE, MEANS, CHANGE) and extra.bounds is None
+        ]
 
     def check(self, arrays: Mapping[str, np.ndarray], samples: int) -> None:
         """Raise ``LayoutError`` for an array of a client with so many samples that is not what it is declared to be."""

@@ -11,6 +11,7 @@ from typing import Any
 from ..core import custom, own_code
 from ..core import settings as s
 from ..core.errors import DataError
+from ..core.files import open_regular
 from ..data.datasets.places import shortcut
 from ..data.federation import FederatedData
 from ..data.registry import DATASETS
@@ -35,8 +36,11 @@ def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a hash of what lies in the files and folders that settings name, by key; hidden files do not count."""
-    return {key: _of_place(place) for key, place in _named(values) if place.exists()}
+    """Return a hash of what lies in the files and folders that settings name, by key; hidden files do not count.
+
+    Who reads a pipe or a device refuses it, so it has none.
+    """
+    return {key: _of_place(place) for key, place in _named(values) if place.is_file() or place.is_dir()}
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -92,7 +96,7 @@ def _of_file(path: Path) -> str:
     if known is not None and known[0] == stamp:
         return known[1]
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(2**20):
             digest.update(block)
     if time.time_ns() - about.st_mtime_ns > FRESH:

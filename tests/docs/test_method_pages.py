@@ -7,8 +7,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest
-
 from fedpfl.cli.common import overrides
 from fedpfl.core.settings import keys
 from fedpfl.methods import methods
@@ -81,15 +79,17 @@ def test_the_readme_s_picture_has_every_method_of_its_column_local_and_fedavg_am
             assert f"{name} {shown[name][0]:.1f}" in text, (page, name)
 
 
-@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
-def test_an_algorithm_is_short_and_tells_who_does_what(method):
-    algorithm, _ = method_pages.algorithm_of(method)
-    lines = algorithm.splitlines()
-    assert 3 <= len(lines) <= 8 and all(len(line) <= 100 for line in lines)
-    assert re.search("^(round 1, )?client i|^training", algorithm, re.MULTILINE)
-    assert method.name in ("fedfomo", "factorized-fl-plus") or re.search("^predict: ", algorithm, re.MULTILINE)
-    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
-    assert text.count(algorithm) == 1 and "```math" not in text
+def test_an_algorithm_is_short_and_tells_who_does_what():
+    for method in methods().values():
+        algorithm, _ = method_pages.algorithm_of(method)
+        lines = algorithm.splitlines()
+        assert 3 <= len(lines) <= 8 and all(len(line) <= 100 for line in lines), method.name
+        assert re.search("^(round 1, )?client i|^training", algorithm, re.MULTILINE), method.name
+        assert method.name in ("fedfomo", "factorized-fl-plus") or re.search("^predict: ", algorithm, re.MULTILINE), (
+            method.name
+        )
+        text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
+        assert text.count(algorithm) == 1 and "```math" not in text, method.name
 
 
 def symbols(text: str) -> set[str]:
@@ -98,26 +98,28 @@ def symbols(text: str) -> set[str]:
     return {symbol for symbol in found if symbol[0].isalpha() and symbol != "Σ"}
 
 
-@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
-def test_a_symbol_is_in_the_table_or_explained_on_the_page(method):
-    known = symbols(method_pages.OVERVIEW.partition("## Symbols")[2])
-    algorithm, _ = method_pages.algorithm_of(method)
-    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8").replace(algorithm, "")
-    given = {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?[^;←=]{{0,12}} [←=∝]", algorithm)}
-    given |= {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?(?:: |, the )", algorithm)}
-    given |= set("SGω") if algorithm.startswith("as α") else set()
-    assert symbols(algorithm) <= known | given | symbols(text) | {"m"}, "m counts"
+def test_a_symbol_is_in_the_table_or_explained_on_the_page():
+    for method in methods().values():
+        known = symbols(method_pages.OVERVIEW.partition("## Symbols")[2])
+        algorithm, _ = method_pages.algorithm_of(method)
+        text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8").replace(algorithm, "")
+        given = {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?[^;←=]{{0,12}} [←=∝]", algorithm)}
+        given |= {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?(?:: |, the )", algorithm)}
+        given |= set("SGω") if algorithm.startswith("as α") else set()
+        assert symbols(algorithm) <= known | given | symbols(text) | {"m"}, method.name  # m counts
 
 
-@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
-def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
-    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))?; ", text, re.MULTILINE)
-    assert ("[BibTeX](references.bib)" in text) == ("## Differences" in text) == (method.name != "local")
-    for key in keys(method.Settings, method.name):
-        assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
-    (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
-    assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name
+def test_a_page_has_paper_settings_and_a_command_that_is_accepted():
+    for method in methods().values():
+        text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
+        assert re.search(rf"^\[?{re.escape(method.paper)}(?:\]\(http\S+\))?; ", text, re.MULTILINE), method.name
+        assert ("[BibTeX](references.bib)" in text) == ("## Differences" in text) == (method.name != "local"), (
+            method.name
+        )
+        for key in keys(method.Settings, method.name):
+            assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
+        (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
+        assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name, method.name
 
 
 def test_every_method_has_its_cost_in_the_overview():

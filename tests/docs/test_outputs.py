@@ -43,20 +43,20 @@ def words(text: str) -> Counter[str]:
     return Counter(word for word in " ".join(lines).split() if re.fullmatch(r"[A-Za-z][a-z-]+[.,:]?", word))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_shows_what_its_record_has(page):
-    text = text_of(page)
-    recorded = outputs.recorded(PAGES[page])[page]
-    assert {block.code for block in outputs.blocks(text) if block.shown} == set(recorded), "run it again"
-    assert outputs.filled(text, recorded) == text, "python docs/tools/outputs.py writes it"
+def test_a_page_shows_what_its_record_has():
+    for page in PAGES:
+        text = text_of(page)
+        recorded = outputs.recorded(PAGES[page])[page]
+        assert {block.code for block in outputs.blocks(text) if block.shown} == set(recorded), f"{page}: run it again"
+        assert outputs.filled(text, recorded) == text, f"{page}: python docs/tools/outputs.py writes it"
 
 
-@pytest.mark.parametrize("page", ["README.md", "deploy/ansible/README.md", *GUIDES])
-def test_each_block_of_commands_has_an_output_or_a_reason(page):
-    text = text_of(page)
-    after = re.findall(r"^ *```(?:sh\n.*?|python\n(?:(?!^```$).)*?^print\(.*?)^ *```$(.{0,17})", text, re.M | re.S)
-    if not re.search(r"^<!-- no outputs: .+ -->$", text, re.M):
-        assert all(re.match(r"\n\n<!-- (no )?output", words) for words in after), after
+def test_each_block_of_commands_has_an_output_or_a_reason():
+    for page in ["README.md", "deploy/ansible/README.md", *GUIDES]:
+        text = text_of(page)
+        after = re.findall(r"^ *```(?:sh\n.*?|python\n(?:(?!^```$).)*?^print\(.*?)^ *```$(.{0,17})", text, re.M | re.S)
+        if not re.search(r"^<!-- no outputs: .+ -->$", text, re.M):
+            assert all(re.match(r"\n\n<!-- (no )?output", words) for words in after), after
 
 
 # All but a worked example, a list of attacks, and what fedpfl does not have.
@@ -67,11 +67,11 @@ TASKS = [
 ]
 
 
-@pytest.mark.parametrize("page", TASKS)
-def test_a_guide_begins_with_what_happens_by_default_and_soon_shows_code(page):
-    lines = text_of(page).splitlines()
-    assert "default" in "\n".join(lines[:22]).lower()
-    assert any(line.lstrip().startswith("```") for line in lines[:30])
+def test_a_guide_begins_with_what_happens_by_default_and_soon_shows_code():
+    for page in TASKS:
+        lines = text_of(page).splitlines()
+        assert "default" in "\n".join(lines[:22]).lower(), page
+        assert any(line.lstrip().startswith("```") for line in lines[:30]), page
 
 
 @pytest.mark.docs

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from fedpfl.methods import methods
 from fedpfl.setup.all_settings import all_settings
 
@@ -18,22 +16,24 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}, {row[1][:30]}")
-def test_files_and_tests_of_a_row_are_there(row: list[str]) -> None:
-    _, says, file, test, differs = row
-    assert says and differs
-    # Of the package, or next to a paper's tables.
-    assert any((folder / file.strip("`")).is_file() for folder in (ROOT / "fedpfl", ROOT))
-    path, _, name = test.strip("`").partition("::")
-    text = (ROOT / "tests" / path).read_text(encoding="utf-8")
-    assert re.search(rf"^ *def {name}\(" if name else r"^ *def test_", text, re.MULTILINE)
+def test_files_and_tests_of_a_row_are_there() -> None:
+    for row in ROWS:
+        _, says, file, test, differs = row
+        assert says and differs, row
+        # Of the package, or next to a paper's tables.
+        assert any((folder / file.strip("`")).is_file() for folder in (ROOT / "fedpfl", ROOT)), row
+        path, _, name = test.strip("`").partition("::")
+        text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+        assert re.search(rf"^ *def {name}\(" if name else r"^ *def test_", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["equations.md", "README.md"])
-def test_settings_of_the_pages_on_papers_exist(page: str) -> None:
-    text = (ROOT / "tests" / "papers" / page).read_text(encoding="utf-8")
-    named = set(re.findall(rf"`((?:{'|'.join(methods())})-[a-z0-9-]+)(?: = [^`]*)?`", text))
-    assert named - {*methods(), *(path.stem for path in ROOT.glob("experiments/*/*.toml"))} <= all_settings().keys()
+def test_settings_of_the_pages_on_papers_exist() -> None:
+    for page in ["equations.md", "README.md"]:
+        text = (ROOT / "tests" / "papers" / page).read_text(encoding="utf-8")
+        named = set(re.findall(rf"`((?:{'|'.join(methods())})-[a-z0-9-]+)(?: = [^`]*)?`", text))
+        assert (
+            named - {*methods(), *(path.stem for path in ROOT.glob("experiments/*/*.toml"))} <= all_settings().keys()
+        ), page
 
 
 def test_every_equation_of_the_four_papers_has_a_row() -> None:

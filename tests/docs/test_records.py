@@ -33,108 +33,108 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_says_what_its_records_say(page):
-    text = text_of(page)
-    assert records.filled(text) == text, "python docs/tools/run_records.py writes it"
+def test_a_page_says_what_its_records_say():
+    for page in PAGES:
+        text = text_of(page)
+        assert records.filled(text) == text, f"{page}: python docs/tools/run_records.py writes it"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_record_is_small_and_says_what_it_ran_with(path):
-    text = text_of(path)
-    record = json.loads(text)
-    assert len(text) < 10_000
-    assert {"command", "commit", "seed", "processor", "versions", "settings", "curves", "best"} <= set(record)
-    assert len(record["commit"]) == 40
-    places = [str(value) for value in record["settings"].values() if str(value).startswith(("/", "~"))]
-    assert not places
-    assert len({len(values) for values in record["curves"].values()}) == 1
+def test_a_record_is_small_and_says_what_it_ran_with():
+    for path in FILES:
+        text = text_of(path)
+        record = json.loads(text)
+        assert len(text) < 10_000, path
+        assert {"command", "commit", "seed", "processor", "versions", "settings", "curves", "best"} <= set(record), path
+        assert len(record["commit"]) == 40, path
+        places = [str(value) for value in record["settings"].values() if str(value).startswith(("/", "~"))]
+        assert not places, path
+        assert len({len(values) for values in record["curves"].values()}) == 1, path
 
 
-@pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: path.stem)
-def test_a_record_of_outputs_is_small_and_says_what_it_ran_with(path):
-    text = text_of(path)
-    assert len(text) < 30_000
-    assert {"processor", "versions", "outputs"} == set(json.loads(text))
-    assert not [folder for folder in ("root", "home", "tmp") if f"/{folder}/" in text]
-    assert not re.search(r"(?<![\w.~])/\S*/site-packages/", text)
+def test_a_record_of_outputs_is_small_and_says_what_it_ran_with():
+    for path in OUTPUTS:
+        text = text_of(path)
+        assert len(text) < 30_000, path
+        assert {"processor", "versions", "outputs"} == set(json.loads(text)), path
+        assert not [folder for folder in ("root", "home", "tmp") if f"/{folder}/" in text], path
+        assert not re.search(r"(?<![\w.~])/\S*/site-packages/", text), path
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_command_of_a_record_runs_these_settings(path):
-    record = json.loads(text_of(path))
-    words = shlex.split(record["command"])
-    assert words[:3] == ["fedpfl", "experiment", "run"]
-    experiment, options = words[3], dict(zip(words[4::2], words[5::2], strict=True))
-    more = {"num-server-rounds": int(options["-c"].removeprefix("num-server-rounds="))}
-    cells = load(records.EXPERIMENTS[experiment]).cells(options["--scale"], more)
-    (cell,) = [one for one in cells if (one.row, one.column) == (options["--row"], options["--column"])]
-    expected = Config.parse({**cell.settings, "seed": record["seed"]}).flat()
-    defaults = Config.parse({"method": expected["method"]}).flat()
-    recorded = {**defaults, **record["settings"], "seed": record["seed"]}
-    assert {key: value for key, value in recorded.items() if value != expected[key]} == {}
+def test_the_command_of_a_record_runs_these_settings():
+    for path in FILES:
+        record = json.loads(text_of(path))
+        words = shlex.split(record["command"])
+        assert words[:3] == ["fedpfl", "experiment", "run"], path
+        experiment, options = words[3], dict(zip(words[4::2], words[5::2], strict=True))
+        more = {"num-server-rounds": int(options["-c"].removeprefix("num-server-rounds="))}
+        cells = load(records.EXPERIMENTS[experiment]).cells(options["--scale"], more)
+        (cell,) = [one for one in cells if (one.row, one.column) == (options["--row"], options["--column"])]
+        expected = Config.parse({**cell.settings, "seed": record["seed"]}).flat()
+        defaults = Config.parse({"method": expected["method"]}).flat()
+        recorded = {**defaults, **record["settings"], "seed": record["seed"]}
+        assert {key: value for key, value in recorded.items() if value != expected[key]} == {}, path
 
 
-@pytest.mark.parametrize("path", ATTACKS, ids=lambda path: path.stem)
-def test_the_record_of_attacks_has_each_attack_and_defence_with_each_seed(path):
-    record = json.loads(text_of(path))
-    assert {"command", "commit", "processor", "versions", "seeds", "values"} == set(record)
-    assert len(record["values"]) == 12
-    for attack, cells in record["values"].items():
-        weights = attack == "no attack" or attack.startswith("false counts")
-        assert len(cells) == (7 if weights else 6)
-        assert {len(values) for values in cells.values()} == {record["seeds"]}
+def test_the_record_of_attacks_has_each_attack_and_defence_with_each_seed():
+    for path in ATTACKS:
+        record = json.loads(text_of(path))
+        assert {"command", "commit", "processor", "versions", "seeds", "values"} == set(record), path
+        assert len(record["values"]) == 12, path
+        for attack, cells in record["values"].items():
+            weights = attack == "no attack" or attack.startswith("false counts")
+            assert len(cells) == (7 if weights else 6), path
+            assert {len(values) for values in cells.values()} == {record["seeds"]}, path
 
 
 def test_each_method_under_attack_has_a_record():
     assert len(ATTACKS) == 6
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
-def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
-    text = text_of(path)
-    record = json.loads(text)
-    assert len(text) < 20_000
-    # Older ones have no tables of analyses; `kept` names what an earlier commit ran.
-    some = {"command", "commit", "processor", "versions", "seeds", "values", "curves"}
-    assert some == record.keys() - {"tables", "kept"}
-    assert all(len(commit) == 40 and cells for commit, cells in record.get("kept", {}).items())
-    _, _, _, name, _, scale, *more = shlex.split(record["command"])
-    options = list(zip(more[::2], more[1::2], strict=True))
-    assert [value for option, value in options if option == "--seeds"] in ([], [str(record["seeds"])])
-    columns = {value for option, value in options if option == "--column"}
-    assert len(options) - len(columns) <= 1
-    assert path.stem == f"{name}-{scale}"
-    cells = {(cell.row, cell.column) for cell in load(records.EXPERIMENTS[name]).cells(scale)}
-    assert columns <= {column for _, column in cells}
-    for rows in [*record["values"].values(), *record["curves"].values()]:
-        assert {(row, column) for row, found in rows.items() for column in found} == cells
+def test_the_record_of_an_experiment_has_its_rows_and_columns():
+    for path in GRIDS:
+        text = text_of(path)
+        record = json.loads(text)
+        assert len(text) < 20_000, path
+        # Older ones have no tables of analyses; `kept` names what an earlier commit ran.
+        some = {"command", "commit", "processor", "versions", "seeds", "values", "curves"}
+        assert some == record.keys() - {"tables", "kept"}, path
+        assert all(len(commit) == 40 and cells for commit, cells in record.get("kept", {}).items()), path
+        _, _, _, name, _, scale, *more = shlex.split(record["command"])
+        options = list(zip(more[::2], more[1::2], strict=True))
+        assert [value for option, value in options if option == "--seeds"] in ([], [str(record["seeds"])]), path
+        columns = {value for option, value in options if option == "--column"}
+        assert len(options) - len(columns) <= 1, path
+        assert path.stem == f"{name}-{scale}", path
+        cells = {(cell.row, cell.column) for cell in load(records.EXPERIMENTS[name]).cells(scale)}
+        assert columns <= {column for _, column in cells}, path
+        for rows in [*record["values"].values(), *record["curves"].values()]:
+            assert {(row, column) for row, found in rows.items() for column in found} == cells, path
 
 
-@pytest.mark.parametrize("path", RANKINGS, ids=lambda path: path.stem)
-def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command(path):
-    record = json.loads(text_of(path))
-    assert {"command", "commit", "processor", "versions", "seeds", "table", "remarks"} == set(record)
-    words = shlex.split(record["command"])
-    assert words[:7] == ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column"]
-    experiment = load(records.EXPERIMENTS["leaderboard"]).only("small", words[9::2], words[7:8])
-    head, *rows = record["table"]
-    assert sorted(name for name, *_ in rows) == sorted(experiment.scale("small").rows)
-    assert {len(cells) for cells in rows} == {len(head)}
+def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command():
+    for path in RANKINGS:
+        record = json.loads(text_of(path))
+        assert {"command", "commit", "processor", "versions", "seeds", "table", "remarks"} == set(record), path
+        words = shlex.split(record["command"])
+        assert words[:7] == ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column"], path
+        experiment = load(records.EXPERIMENTS["leaderboard"]).only("small", words[9::2], words[7:8])
+        head, *rows = record["table"]
+        assert sorted(name for name, *_ in rows) == sorted(experiment.scale("small").rows), path
+        assert {len(cells) for cells in rows} == {len(head)}, path
 
 
-@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
-def test_the_record_of_a_script_names_its_command(path):
-    record = json.loads(text_of(path))
-    assert {"command", "processor", "versions", "values"} == record.keys() - {"commit"}
-    # Programs of the gallery are recorded one by one.
-    assert "commit" in record or all("commit" in value for value in record["values"].values())
-    words = shlex.split(record["command"])
-    assert (
-        (ROOT / words[1]).is_file()
-        or (words[:3] == ["fedpfl", "experiment", "run"] and words[3] in records.EXPERIMENTS)
-        or (words[:2] == ["fedpfl", "analyse"] and words[2] in ANALYSES)
-    )
+def test_the_record_of_a_script_names_its_command():
+    for path in FIGURES:
+        record = json.loads(text_of(path))
+        assert {"command", "processor", "versions", "values"} == record.keys() - {"commit"}, path
+        # Programs of the gallery are recorded one by one.
+        assert "commit" in record or all("commit" in value for value in record["values"].values()), path
+        words = shlex.split(record["command"])
+        assert (
+            (ROOT / words[1]).is_file()
+            or (words[:3] == ["fedpfl", "experiment", "run"] and words[3] in records.EXPERIMENTS)
+            or (words[:2] == ["fedpfl", "analyse"] and words[2] in ANALYSES)
+        )
 
 
 def test_the_page_on_data_says_the_memory_that_was_measured():
@@ -163,19 +163,19 @@ NOT_MEASURED = (
 NUMBER = re.compile(r"\W*\d[\d,]*\.?\d*(?: ?(?:±|%|/|\().*)?\W*")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [name for path in sorted(records.DOCS.rglob("*.md"))
-     if not (name := path.relative_to(records.DOCS).as_posix()).startswith(NOT_MEASURED)],
-)  # fmt: skip
-def test_tables_without_a_record_are_the_known_ones(page):
-    path = records.DOCS / page
-    found = set()
-    for section in records._BLOCK.sub("", text_of(path)).split("\n## ")[1:]:
-        cells = [cell for line in section.splitlines() if line.startswith("|") for cell in line.split("|")]
-        if sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 4:
-            found.add(section.partition("\n")[0])
-    assert found == set(BY_HAND.get(page, ()))
+def test_tables_without_a_record_are_the_known_ones():
+    for page in [
+        name
+        for path in sorted(records.DOCS.rglob("*.md"))
+        if not (name := path.relative_to(records.DOCS).as_posix()).startswith(NOT_MEASURED)
+    ]:
+        path = records.DOCS / page
+        found = set()
+        for section in records._BLOCK.sub("", text_of(path)).split("\n## ")[1:]:
+            cells = [cell for line in section.splitlines() if line.startswith("|") for cell in line.split("|")]
+            if sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 4:
+                found.add(section.partition("\n")[0])
+        assert found == set(BY_HAND.get(page, ())), page
 
 
 def test_the_page_on_gpus_has_the_numbers_of_its_records():

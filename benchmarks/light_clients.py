@@ -43,8 +43,8 @@ from fedpfl.core.rng import generator
 from fedpfl.core.server_view import Client
 from fedpfl.data.federation import FederatedData
 from fedpfl.engine.headers import ArrayHeader
+from fedpfl.engine.one_process import keep_freed_memory
 from fedpfl.engine.pool import enlarge
-from fedpfl.engine.simulation_transport import keep_freed_memory
 from fedpfl.engine.worker import receive_array, send_arrays
 from fedpfl.setup.config import Config
 

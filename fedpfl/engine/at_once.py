@@ -17,7 +17,7 @@ from ..core.errors import LayoutError, printable
 from ..core.payload import Payload
 from ..core.server_view import Client
 from .listener import SumCheck
-from .simulation_transport import Failed, failed
+from .one_process import Failed, failed
 from .sums import Adder, Counted, GroupSum
 from .transport import TRAIN, Request, count_bytes
 

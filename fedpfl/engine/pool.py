@@ -24,7 +24,7 @@ from ..client.engine import Engine
 from ..core.payload import Payload
 from ..core.server_view import Client
 from .headers import ArrayHeader, prefix
-from .simulation_transport import Failed
+from .one_process import Failed
 from .slots import Slot, Slots
 from .sums import Adder, Counted
 from .worker import Answered, ArrayCache, Asked, Printed, Ready, Reply, receive_array, send_arrays, serve

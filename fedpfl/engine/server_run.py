@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from logging import INFO, getLogger
-from typing import Any
 
 import numpy as np
 
 from ..core.errors import FedpflError
-from ..core.option import TaskFacts
-from ..core.server_view import new_clients
-from ..core.stored import write_arrays
-from ..results.export import CLIENTS
 from ..results.history import Patience
 from ..results.record import Round
 from ..results.run_folder import RunFolder
@@ -20,52 +15,12 @@ from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
 from . import options
-from .agreement import Agreement, agree
+from .agreement import agree
+from .beginning import Beginning, beginning_of
 from .listener import Listener, Server
-from .rounds import RoundLoop
 from .transport import Transport
 
 logger = getLogger("flwr")
-
-
-class Beginning:
-    """How a run begins: at round 1. One that goes on where another ended begins as ``going_on.py`` says."""
-
-    finished = 0  # the round after which it goes on
-    task_before: Mapping[str, Any] | None = None  # of a run that this one continues
-
-    def __init__(self, config: Config) -> None:
-        self.config, self.folder = config, RunFolder.create(config)
-
-    def open(self) -> None:
-        """Read what there is of an earlier run, once nobody else uses the folder."""
-
-    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
-        """Record the task on which the clients have agreed, or compare it with that of before."""
-        self.describe(agreed, transport, remarks)
-
-    def describe(self, agreed: Agreement, transport: Transport, remarks: Sequence[str], **more: Any) -> None:
-        """Record the task of a new run."""
-        config = self.config
-        samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        known = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
-        remarks = [*_remarks(config, agreed, transport.real), *remarks]
-        self.folder.describe(
-            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
-            transport.identities(), samples=samples, threads=agreed.threads,
-            **transport.about_data(), **{key: found for key, found in known.items() if found}, **more,
-        )  # fmt: skip
-        if arrays := transport.about_clients():
-            write_arrays(self.folder.path / CLIENTS, arrays)
-
-    def prepare(self, loop: RoundLoop) -> None:
-        """Give the loop the state from which the first round starts; it has that of round 1."""
-
-
-def _changed(config: Config) -> list[str]:
-    """Return the settings that are not those of a run of which only the method is given."""
-    defaults = Config.parse({"method": config.run.method}).flat()
-    return [key for key, value in config.flat().items() if key == "method" or value != defaults.get(key)]
 
 
 class Recorder(Listener):
@@ -98,10 +53,7 @@ def run_federation(
     """
     if (done := options.instead_of_rounds(transport, config)) is not None:
         return done
-    goes_on = config.run.resume or config.run.continue_from
-    from fedpfl.engine.going_on import beginning as _beginning
-
-    beginning: Beginning = (_beginning if goes_on else Beginning)(config)
+    beginning = beginning_of(config)
     folder = beginning.folder
     with folder.exclusive():
         reason, following = "the run was interrupted", list[Listener]()
@@ -154,15 +106,3 @@ def _run(
     from fedpfl.results.summary import summary
 
     folder.finish(rule, summary(folder))
-
-
-def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
-    """Return what a user should know of the settings before round 1."""
-    total = len(agreed.classes)
-    clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
-    own = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
-    asked = config.run.asked(clients)
-    if unkept := getattr(agreed.model, "unkept", ()):
-        own = [*own, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each client's turn "
-                     "begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
-    return [*own, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]

@@ -5,55 +5,32 @@ The sums are the same to the bit, however many workers there are.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
-import signal
 import sys
-import traceback
-from bdb import BdbQuit
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ..client.engine import HANDLERS, Engine
-from ..client.engines import engine_for
-from ..client.forks import in_one_process
 from ..core import own_code
 from ..core import settings as s
-from ..core.errors import RAISED, ConfigError, FedpflError, in_one_line
+from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..data import partition_counts
 from ..setup.config import Config
-from ..setup.options.after_the_end import PersonaliseOption
 from ..setup.options.worker_limits import WorkerLimits
+from .one_process import Failed, engine_here, keep_freed_memory, run_client, trains_together
 from .transport import Fail, Request, Transport, Wait
 
 # Numbers of samples by client and class, for people, that a run records.
 MAX_COUNTS = 100_000
-# glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
-KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A client has no reply: the reason in one line, and a traceback unless the line says it all.
-
-    ``error`` is what the client raised, if it runs in the server's process; it does not travel.
-    """
-
-    client: int
-    reason: str
-    trace: str = ""
-    error: BaseException | None = None
 
 
 class SimulationTransport(Transport):
@@ -196,48 +173,6 @@ class SimulationTransport(Transport):
         return ""
 
 
-def keep_freed_memory() -> None:
-    """Have this process reuse memory that it has freed, instead of giving it back to the system.
-
-    A vector of a megabyte would otherwise get new pages, cleared by the system, for every reply and every step:
-    a fifth of a round with a thousand light clients. Does nothing where the C library is not glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK)
-        mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
-
-
-def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
-    """Run a client and return its answer; what goes wrong is its reply."""
-    try:
-        with in_one_process():
-            return HANDLERS[kind](engine, client, message)
-    except RAISED as error:  # one client's: the others continue, and the user gets the traceback
-        return failed(client, error)
-    except KeyboardInterrupt as error:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C, as far as anybody can tell
-            raise
-        return failed(client, error)
-
-
-def failed(client: int, error: BaseException) -> Failed:
-    """Return the answer of a client that raised an error."""
-    if isinstance(error, FedpflError):
-        return Failed(client, str(error), error=error)
-    if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
-        raise KeyboardInterrupt from error
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return Failed(client, in_one_line(error), trace, error)
-
-
-def trains_together(config: Config) -> bool:
-    """Return whether a process trains clients as one batch; not where something else is done in place of training."""
-    at_once = config.training.clients_at_once
-    asked = at_once > 1 or (at_once == 0 and config.training.device == "cuda")
-    return asked and not config.wants(PersonaliseOption)
-
-
 def default_workers(config: Config) -> int:
     """Return how many worker processes a run uses unless it is told: one for each core, or of several GPUs; none idle.
 
@@ -258,12 +193,3 @@ def default_workers(config: Config) -> int:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def engine_here(config: Config) -> Engine:
-    """Return the engine of a process of this run."""
-    # As many threads in every worker, and in this process where it runs the clients: the bits depend on it.
-    threads = config.training.threads or 1
-    return engine_for(
-        replace(config, training=replace(config.training, threads=threads)), config.data.num_clients, "", 0
-    )

@@ -32,7 +32,7 @@ from ..core.server_view import Client
 from ..core.settings import Value
 from ..rules.averages import RunningMean
 from .headers import ArrayHeader, arrays_of, headers, prefix
-from .simulation_transport import Failed, keep_freed_memory, run_client, trains_together
+from .one_process import Failed, keep_freed_memory, run_client, trains_together
 from .slots import Slot, Slots
 from .sums import Adder, Counted
 from .transport import Request

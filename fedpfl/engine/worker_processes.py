@@ -22,8 +22,8 @@ from ..rules.averages import group_size
 from ..setup.config import Config
 from ..setup.options.worker_limits import WorkerLimits
 from .headers import arrays_of
+from .one_process import Failed, engine_here, trains_together
 from .pool import Died, Finished, WorkerPool, same_arrays
-from .simulation_transport import Failed, engine_here, trains_together
 from .sums import Adder, Counted, GroupSum
 from .transport import EVALUATE, Request
 from .worker import SUM, Reply

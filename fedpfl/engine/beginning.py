@@ -1,0 +1,147 @@
+"""How a run begins: at round 1, after an interruption of the same run, or from the arrays of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from logging import WARNING, getLogger
+from typing import Any
+
+import numpy as np
+
+from ..core.option import TaskFacts
+from ..core.server_view import new_clients
+from ..core.stored import write_arrays
+from ..results.earlier_run import EarlierRun
+from ..results.export import CLIENTS
+from ..results.run_folder import RunFolder
+from ..setup.config import Config
+from .agreement import Agreement
+from .continued import carry_over
+from .rounds import RoundLoop
+from .transport import Transport
+
+logger = getLogger("flwr")
+
+
+class Beginning:
+    """How a run begins: at round 1."""
+
+    finished = 0  # the round after which it goes on
+    task_before: Mapping[str, Any] | None = None  # of a run that this one continues
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.folder = config, RunFolder.create(config)
+
+    def open(self) -> None:
+        """Read what there is of an earlier run, once nobody else uses the folder."""
+
+    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
+        """Record the task on which the clients have agreed, or compare it with that of before."""
+        self.describe(agreed, transport, remarks)
+
+    def describe(self, agreed: Agreement, transport: Transport, remarks: Sequence[str], **more: Any) -> None:
+        """Record the task of a new run."""
+        config = self.config
+        samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
+        known = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
+        remarks = [*_remarks(config, agreed, transport.real), *remarks]
+        self.folder.describe(
+            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
+            transport.identities(), samples=samples, threads=agreed.threads,
+            **transport.about_data(), **{key: found for key, found in known.items() if found}, **more,
+        )  # fmt: skip
+        if arrays := transport.about_clients():
+            write_arrays(self.folder.path / CLIENTS, arrays)
+
+    def prepare(self, loop: RoundLoop) -> None:
+        """Give the loop the state from which the first round starts; it has that of round 1."""
+
+
+class Resumed(Beginning):
+    """A run that is resumed after its last round with an intact state."""
+
+    folder: EarlierRun
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.folder = config, EarlierRun.reopen(config)
+
+    def open(self) -> None:
+        """Find the round."""
+        self.finished, self._state, remarks = self.folder.last_intact(self.config.run.state_dir)
+        _tell(self.folder, remarks)
+
+    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
+        """Refuse clients with another task than before."""
+        data = str(transport.about_data().get("data", ""))
+        self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names, data=data)
+        self.folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
+        self.folder.add_identities(transport.identities())
+
+    def prepare(self, loop: RoundLoop) -> None:
+        """Restore the state, and drop what was recorded after it."""
+        loop.load_state(self._state)
+        self.folder.drop_after(self.finished)
+        before, now = self.folder.config()["num-server-rounds"], self.config.run.num_server_rounds
+        if self.config.training.learning_rate_schedule == "cosine" and before != now:
+            words = "fedpfl: the cosine schedule now ends after %d rounds: the rates of the first ones were for %d"
+            logger.log(WARNING, words, now, before)
+        self.folder.mark_resumed(self.config)
+
+
+class Continued(Beginning):
+    """A new run that starts from what another one has ended with."""
+
+    def __init__(self, config: Config, earlier: EarlierRun) -> None:
+        super().__init__(config)
+        self._earlier = earlier
+        self._state: Mapping[str, np.ndarray] = {}
+
+    def open(self) -> None:
+        """Read the other run."""
+        with self._earlier.exclusive():
+            self._state, self._about, remarks = self._earlier.to_continue(self.config.run.state_dir)
+        _tell(self._earlier, remarks)
+        self.task_before = self._earlier.task()
+
+    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
+        """Record the task, and whose arrays are whose."""
+        self._state, about, remark = carry_over(
+            self._earlier, self.folder, self.config, agreed, transport.about_data(), self._state, self._about
+        )
+        self.describe(agreed, transport, [*remarks, remark], continued=about)
+
+    def prepare(self, loop: RoundLoop) -> None:
+        """Start from the other run's state."""
+        loop.take_over(self._state)
+
+
+def beginning_of(config: Config) -> Beginning:
+    """Return how a run with these settings begins."""
+    if config.run.resume:
+        return Resumed(config)
+    if config.run.continue_from:
+        return Continued(config, EarlierRun.continued(config))
+    return Beginning(config)
+
+
+def _changed(config: Config) -> list[str]:
+    """Return the settings that are not those of a run of which only the method is given."""
+    defaults = Config.parse({"method": config.run.method}).flat()
+    return [key for key, value in config.flat().items() if key == "method" or value != defaults.get(key)]
+
+
+def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
+    """Return what a user should know of the settings before round 1."""
+    total = len(agreed.classes)
+    clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
+    own = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
+    asked = config.run.asked(clients)
+    if unkept := getattr(agreed.model, "unkept", ()):
+        own = [*own, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each client's turn "
+                     "begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
+    return [*own, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
+
+
+def _tell(folder: EarlierRun, remarks: Iterable[str]) -> None:
+    for remark in [*(f"{folder.path.name}: {change}" for change in folder.changes()), *remarks]:
+        logger.log(WARNING, "fedpfl: %s", remark)

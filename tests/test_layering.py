@@ -45,8 +45,6 @@ LAYERS = [
 CIRCLES_LEFT = {
     "fedpfl.client.guard",
     "fedpfl.client.policy",
-    "fedpfl.engine.rounds",
-    "fedpfl.engine.sums",
     "fedpfl.launch.plan",
     "fedpfl.launch.resuming",
     "fedpfl.setup.client_models",

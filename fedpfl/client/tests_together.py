@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from logging import getLogger
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence, cast
+from typing import Any, Iterable, Iterator, NamedTuple, Sequence, cast
 
 import torch
 
@@ -22,7 +22,7 @@ from ..training.phase import Forward
 from .engine import is_plain
 from .part import Later
 from .scores import metrics_of
-from .together import Answer, ClientsAtOnce
+from .together import Answer, Answered, ClientsAtOnce, Task
 
 logger = getLogger("fedpfl.client")
 
@@ -40,8 +40,8 @@ class TestsTogether:
         # Why clients were tested one after the other.
         self.alone: set[str] = set()
 
-    def test(self, tasks: Iterable[tuple[int, Callable[[], Payload]]]) -> Iterator[tuple[int, Answer]]:
-        """Test clients, each with its message; yield the reply of each in order, or the error that it raised."""
+    def test(self, tasks: Iterable[Task]) -> Iterator[list[Answered]]:
+        """Test clients, each with its message; yield the answers of each batch, in order."""
         left = deque(tasks)
         while left:
             self._turns.clear()
@@ -60,7 +60,7 @@ class TestsTogether:
                         answers[client] = error
                 for clients in batches.values():
                     self._run(clients, answers)
-            yield from ((client, answers[client]) for client, _ in taken)
+            yield [Answered(client, answers[client]) for client, _ in taken]
 
     def _begin(self, client: int, message: Payload) -> _Tested:
         """Load a client and have its method prepare its test; raise ``CannotStack`` if it must be tested alone."""

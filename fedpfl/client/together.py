@@ -6,7 +6,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from logging import getLogger
-from typing import Callable, Iterable, Iterator, List, Sequence, Union, cast
+from typing import Callable, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,15 @@ from .part import Later, Taken, Training
 logger = getLogger("fedpfl.client")
 
 Answer = Union[Payload, BaseException]
+Task = Tuple[int, Callable[[], Payload]]
+
+
+class Answered(NamedTuple):
+    """A client's reply, or the error that it raised, and its shared vector where that stayed."""
+
+    client: int
+    answer: Answer
+    row: Tensor | None = None
 
 
 class ClientsAtOnce:
@@ -101,24 +110,13 @@ class Together:
         self._turns = TurnsByModel()
         self.alone: set[tuple[str, int, str]] = set()
 
-    def train(self, tasks: Iterable[tuple[int, Callable[[], Payload]]]) -> Iterator[tuple[int, Answer]]:
-        """Train clients, each with its message; yield the reply of each in order, or the error that it raised."""
-        for client, answer, _ in self._train(tasks, stay=False):
-            yield client, answer
+    def train(self, tasks: Iterable[Task], stay: bool = False) -> Iterator[list[Answered]]:
+        """Train clients, each with its message; yield the answers of each batch, in order.
 
-    def train_here(
-        self, tasks: Iterable[tuple[int, Callable[[], Payload]]]
-    ) -> Iterator[tuple[int, Answer, Tensor | None]]:  # fmt: skip
-        """Do so, and leave shared vectors where they were computed: yield the vector of each reply as well.
-
-        The engine must send what it has trained (:attr:`Engine.sends_as_trained`). The vector in the reply is as long
-        as the client's, but need not be it.
+        With ``stay`` shared vectors are left where they were computed, for which the engine must send what it has
+        trained (:attr:`Engine.sends_as_trained`). The vector in a reply is then as long as the client's, but need not
+        be it.
         """
-        return self._train(tasks, stay=True)
-
-    def _train(
-        self, tasks: Iterable[tuple[int, Callable[[], Payload]]], stay: bool
-    ) -> Iterator[tuple[int, Answer, Tensor | None]]:  # fmt: skip
         left = deque(tasks)
         while left:
             self._turns.clear()
@@ -149,7 +147,7 @@ class Together:
                             self._run(clients, answers, rows if stay else None)
                     except FedpflError as error:  # they ran as one: nobody knows whose it is
                         answers.update((client.number, error) for client in clients)
-            yield from ((client, answers[client], rows.pop(client, None)) for client in taken)
+            yield [Answered(client, answers[client], rows.pop(client, None)) for client in taken]
 
     def _begin(self, client: int, message: Payload) -> _Client:
         """Load a client, have its method make its phases, and take its model out of the engine's."""

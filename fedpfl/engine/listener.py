@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..core.errors import LayoutError
 from ..core.extras import Extras
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..results.record import Round
 from ..results.run_folder import RunFolder
-from ..rules import Rule
+from ..rules import Rule, Vector
 from ..setup.config import Config
 from .agreement import Agreement
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Server(NamedTuple):
@@ -31,12 +35,8 @@ class Read(NamedTuple):
     """A client's reply as the rule takes it."""
 
     client: Client
-    shared: np.ndarray
+    shared: Vector
     reply: Payload
-
-
-# Is called with a client's shared vector and what it started from; returns numbers, or raises ``LayoutError``.
-SumCheck = Callable[[np.ndarray, np.ndarray], Mapping[str, float]]
 
 
 class Listener:
@@ -54,10 +54,11 @@ class Listener:
     7. :meth:`round_ended`; then 2 again, or
     8. :meth:`run_ended`.
 
-    3 and 4 overlap: a message may be made after another client's reply was added. In a round of many clients 4 may
-    happen in the workers, unless the rule or a listener needs each reply (:meth:`sees_each_reply`). Listeners are
-    called in the order in which they were given. The package's own are first, so that ``done.line`` has the record of
-    the round in :meth:`round_ended`.
+    3 and 4 overlap: a message may be made after another client's reply was added. Replies that come together are all
+    received before the first of them is added. Vectors that a batch of clients has computed stay there, and are
+    received by :meth:`receive_rows`, unless a listener needs each (:meth:`sees_each_reply`). Listeners are called in
+    the order in which they were given. The package's own are first, so that ``done.line`` has the record of the round
+    in :meth:`round_ended`.
 
     Examples
     --------
@@ -111,15 +112,14 @@ class Listener:
         """Use a reply that the rule has just taken."""
 
     def sees_each_reply(self) -> bool:
-        """Return whether the listener needs each reply, so that workers may not add them up: by :meth:`receive`."""
+        """Return whether the listener needs each vector here, so that none may stay where it was computed."""
         return any(getattr(type(self), hook) is not getattr(Listener, hook) for hook in ("receive", "added"))
 
-    def sum_check(self, rule: Rule, client: Client) -> SumCheck | None:
-        """Return what checks vectors in place of :meth:`receive`, where workers add them up; they all start alike."""
-        return None
-
-    def sum_checked(self, client: Client, found: Mapping[str, float]) -> None:
-        """Use what :meth:`sum_check` has returned of a vector, in place of :meth:`added`."""
+    def receive_rows(
+        self, rule: Rule, clients: Sequence[Client], rows: Sequence[Tensor]
+    ) -> Sequence[LayoutError | None]:
+        """Return why each reply is refused, or None, by its vector alone, in place of :meth:`receive`."""
+        return [None] * len(clients)
 
     def combined(self, rule: Rule, done: Round) -> None:
         """Use the rule's result of all replies."""

@@ -8,14 +8,19 @@ import signal
 import traceback
 from bdb import BdbQuit
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..client.engine import HANDLERS, Engine
 from ..client.engines import engine_for
 from ..client.forks import in_one_process
 from ..core.errors import RAISED, FedpflError, in_one_line
 from ..core.payload import Payload
+from ..core.server_view import Client
 from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseOption
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
@@ -33,6 +38,14 @@ class Failed:
     reason: str
     trace: str = ""
     error: BaseException | None = None
+
+
+class Answer(NamedTuple):
+    """What a client answered; ``row`` as in :class:`Reply`."""
+
+    client: Client
+    reply: Payload | Failed
+    row: Tensor | None = None
 
 
 def engine_here(config: Config) -> Engine:

@@ -20,7 +20,7 @@ logger = getLogger("flwr")
 
 # The hooks of a round, and what those must return that return something.
 RETURNED = {"outgoing": np.ndarray, "attachments": Payload}
-HOOKS = ("begin", "check", "add", "add_sum", "finish", *RETURNED)
+HOOKS = ("begin", "check", "add", "add_rows", "finish", *RETURNED)
 
 
 class OwnRule:

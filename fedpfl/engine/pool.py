@@ -26,8 +26,8 @@ from ..core.server_view import Client
 from .headers import ArrayHeader, prefix
 from .one_process import Failed
 from .slots import Slot, Slots
-from .sums import Adder, Counted
-from .worker import Answered, ArrayCache, Asked, Printed, Ready, Reply, receive_array, send_arrays, serve
+from .transport import TRAIN
+from .worker import Answered, ArrayCache, Asked, Head, Printed, Ready, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -47,9 +47,9 @@ class Died(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What a worker answered to a request; ``arrays`` are those of its only client, or the sum of several."""
+    """What a worker answered to a request."""
 
-    replies: Sequence[Reply | Counted | Failed]
+    replies: Sequence[Head | Failed]
     arrays: dict[str, np.ndarray]
 
 
@@ -91,7 +91,6 @@ class WorkerPool:
         self._make, self._printed, self._seconds, self._memory = make, printed, seconds, memory
         self._ends, self._lifeline = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
-        self._adder: Adder | None = None
         self._selector = selectors.DefaultSelector()
         for number in range(workers):
             self._workers.append(self._start(number))
@@ -106,16 +105,13 @@ class WorkerPool:
         """Return whether a client is running."""
         return any(worker.asked for worker in self._workers)
 
-    def forget(self, adder: Adder | None = None) -> None:
-        """Have the workers drop their cached arrays, which may hold other numbers next, and take an adder."""
-        self._adder = adder
+    def forget(self) -> None:
+        """Have the workers drop their cached arrays, which may hold other numbers next."""
         for worker in self._workers:
             worker.cache.clear()
             worker.fresh = True
 
-    def ask(
-        self, number: int, clients: Sequence[Client], kind: str, messages: Sequence[Payload], summed: bool = False
-    ) -> bool:
+    def ask(self, number: int, clients: Sequence[Client], kind: str, messages: Sequence[Payload]) -> bool:
         """Send a request to a worker; return False if that would have to wait until the worker is idle.
 
         An array that several of them get travels once.
@@ -133,14 +129,11 @@ class WorkerPool:
             follows = id(array) not in worker.cache and id(array) not in follow
             follow.add(id(array))
             listed.append(ArrayHeader(name, id(array), array.dtype.str, array.shape, follows))
-        if worker.fresh:  # a reply will be as large as its request, and a sum twice as large
-            worker.slots.fit([item._replace(dtype="<f8") for item in listed] if summed else listed)
+        if worker.fresh and kind == TRAIN:  # a reply will be as large as its request
+            worker.slots.fit(listed if own else listed * len(clients))
         slot = worker.slots.lend()
         configs = [message.config for message in messages]
-        adder = self._adder if worker.fresh else None
-        header = pickle.dumps(
-            Asked(worker.fresh, clients, kind, configs, listed, slot, summed, adder, own), pickle.HIGHEST_PROTOCOL
-        )
+        header = pickle.dumps(Asked(worker.fresh, clients, kind, configs, listed, slot, own), pickle.HIGHEST_PROTOCOL)
         if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
             return False

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from logging import INFO, WARNING, getLogger
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reas
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
-from ..core.payload import EVALUATION_ONLY, Number, Payload
+from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..results.record import Round
@@ -29,7 +30,7 @@ from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener, Read
 from .replies import Expected, leave_out
-from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
+from .transport import EVALUATE, TRAIN, Reply, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
 
@@ -178,11 +179,7 @@ class RoundLoop:
         self._test_first(transport, number)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
-        from fedpfl.engine.sums import of_groups as _of_groups
-
-        of_groups = _of_groups if transport.adds and self.rule.has_groups else None
-        replies = of_groups and of_groups(self, transport, requests)
-        self.take(number, replies or transport.replies(requests, wait, self.fail))
+        self.take(number, transport.replies(requests, wait, self.fail))
         return self.chosen
 
     def begun(self, transport: Transport, number: int) -> tuple[list[Request], Wait]:
@@ -193,7 +190,7 @@ class RoundLoop:
         # The longest work first.
         return self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN), wait
 
-    def take(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
+    def take(self, number: int, replies: Iterable[Sequence[Reply]]) -> None:
         """Combine the replies of those that were asked to train."""
         self.combine(number, replies)
         self.attendance.trained(self.round, self.chosen)
@@ -223,24 +220,23 @@ class RoundLoop:
         """Return the shared vector for a message."""
         return self.rule.outgoing(client)
 
-    def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
-        """Combine a round's replies, which come with their clients and in client order."""
+    def combine(self, number: int, replies: Iterable[Sequence[Reply]]) -> None:
+        """Combine a round's replies, which come in groups and in client order."""
         rule = self.rule
         # Where nothing tells yet how large an array usually is, the others of the round do, before any counts.
         waits = [listener for listener in self.listeners if listener.compares(rule)]
         held: list[Read] = []
-        for client, reply in replies:
-            if self._is_sound(client, reply, TRAIN) and (read := self._read(client, reply)) is not None:
-                if waits:
-                    held.append(read)
-                else:
-                    self._add(read)
+        for group in replies:
+            held += self._read(group)
+            if not waits:
+                self._add(held)
+                held = []
+            del group  # its vectors, while the next group is computed
         for listener in waits:
             for client, reason in listener.compare(held).items():
                 self.fail(client, reason)
             held = [read for read in held if read.client.id not in self.round.failed]
-        for read in held:
-            self._add(read)
+        self._add(held)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
         rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
         trained, wanted = len(self.round.trained), self.settings.min_replies
@@ -254,8 +250,32 @@ class RoundLoop:
         for listener in self.listeners:
             listener.combined(rule, self.round)
 
-    def _read(self, client: Client, reply: Payload) -> Read | None:
-        """Return what a reply holds, or None if it cannot count: a bad one leaves nothing behind in the sums."""
+    def _read(self, group: Sequence[Reply]) -> list[Read]:
+        """Return what the replies of a group hold; those that cannot count leave nothing behind in the sums."""
+        sound = [reply for reply in group if self._is_sound(reply.client, reply.payload, TRAIN)]
+        if sound and sound[0].row is not None:
+            return self._checked_rows(sound)
+        return [read for client, reply, _ in sound if (read := self._checked(client, reply)) is not None]
+
+    def _checked_rows(self, group: Sequence[Reply]) -> list[Read]:
+        """Return what replies hold whose vectors have stayed where they were computed, and are checked there."""
+        rule, reads = self.rule, list[Read]()
+        clients, rows = [reply.client for reply in group], [reply.row for reply in group if reply.row is not None]
+        checks = [listener.receive_rows(rule, clients, rows) for listener in self.listeners]
+        for place, (client, reply, _) in enumerate(group):
+            try:
+                require_layout(rule.layout, reply)
+                for errors in checks:
+                    if (refused := errors[place]) is not None:
+                        raise refused
+            except LayoutError as error:
+                self.fail(client, printable(str(error)))
+            else:
+                reads.append(Read(client, rows[place], reply))
+        return reads
+
+    def _checked(self, client: Client, reply: Payload) -> Read | None:
+        """Return what a reply holds, or None if it cannot count."""
         rule = self.rule
         try:
             require_layout(rule.layout, reply)
@@ -275,13 +295,21 @@ class RoundLoop:
             return None
         return Read(client, shared, reply)
 
-    def _add(self, read: Read) -> None:
-        """Hand a reply to the rule."""
-        rule, (client, shared, reply) = self.rule, read
-        rule.add(client, shared, reply)
-        for listener in self.listeners:
-            listener.added(rule, client, shared, reply)
-        self.round.trained[client.id] = dict(reply.metrics)
+    def _add(self, reads: Sequence[Read]) -> None:
+        """Hand replies to the rule."""
+        if not reads:
+            return
+        clients, vectors, replies = zip(*reads, strict=True)
+        self.rule.add_rows(clients, vectors, replies)
+        for client, shared, reply in reads:
+            for listener in self.listeners:
+                listener.added(self.rule, client, shared, reply)
+            self.round.trained[client.id] = dict(reply.metrics)
+
+    def _may_stay(self) -> bool:
+        """Return whether nobody needs a client's vector here, so that vectors may stay where they were computed."""
+        each = any(listener.sees_each_reply() for listener in self.listeners) or self.extras.names(SERVER)
+        return self.rule.only_adds and self.rule.takes_shared and not each and type(self).relative is RoundLoop.relative
 
     def _shared(self, client: Client, reply: Payload) -> np.ndarray:
         """Return the shared vector of a reply; what the client was sent where the rule takes none."""
@@ -296,18 +324,19 @@ class RoundLoop:
         self.round.asked_to_test = [client.id for client in clients if client.test_samples]
         return self.requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 
-    def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:
+    def collect_scores(self, replies: Iterable[Sequence[Reply]]) -> None:
         """Note the scores of the clients that were tested."""
-        for client, reply in replies:
+        for client, reply, _ in chain.from_iterable(replies):
             if self._is_sound(client, reply, EVALUATE):
                 self.round.evaluated[client.id] = dict(reply.metrics)
 
     def requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
         """Return the messages of a kind (``train`` or ``evaluate``) to clients, each made when it is sent."""
         packed: Packed = OrderedDict()
-        layout = self.rule.layout.to_text()
+        layout, may_stay = self.rule.layout.to_text(), kind == TRAIN and self._may_stay()
         return [
-            Request(client, kind, partial(self._payload, client, number, kind, layout, packed)) for client in clients
+            Request(client, kind, partial(self._payload, client, number, kind, layout, packed), may_stay)
+            for client in clients
         ]
 
     def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
@@ -348,19 +377,15 @@ class RoundLoop:
         counted, apart = _bytes_of(reply)
         self.round.bytes_up += counted
         self.round.bytes_evaluation_only += apart
-        return self.is_right(client, reply.metrics, self.expected.examine(kind, client, reply.metrics))
-
-    def is_right(self, client: Client, metrics: dict[str, Number], examined: tuple[str, dict[str, str]]) -> bool:
-        """Return whether a reply counts, given what is wrong with its numbers; note it as failed otherwise."""
         self._answered.add(client.id)
-        fatal, wrong = examined
+        fatal, wrong = self.expected.examine(kind, client, reply.metrics)
         if fatal:
             self.fail(client, fatal)
             return False
         if wrong:  # the global model may fail on one client's data: the client's other numbers count
             for text in wrong.values():
                 logger.log(WARNING, "round %d: client %d: %s; left out", self.round.number, client.id, text)
-            leave_out(metrics, wrong)
+            leave_out(reply.metrics, wrong)
         return True
 
     def fail(self, client: Client, reason: str, error: BaseException | None = None) -> None:

@@ -22,12 +22,11 @@ from ..core import settings as s
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.payload import Payload
-from ..core.server_view import Client
 from ..data import partition_counts
 from ..setup.config import Config
 from ..setup.options.worker_limits import WorkerLimits
-from .one_process import Failed, engine_here, keep_freed_memory, run_client, trains_together
-from .transport import Fail, Request, Transport, Wait
+from .one_process import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
+from .transport import Fail, Reply, Request, Transport, Wait
 
 # Numbers of samples by client and class, for people, that a run records.
 MAX_COUNTS = 100_000
@@ -128,30 +127,17 @@ class SimulationTransport(Transport):
         classes = np.stack([data.classes_of(client) for client in range(data.num_clients)])
         return found if (classes == np.arange(classes.shape[1])).all() else {**found, "classes": classes}
 
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""
-        answers = self._run_here(requests) if self.crew is None else self.crew.run(requests)
-        yield from self._sound(answers, fail)
+        answers: Iterator[list[Answer]] = self._run_here(requests) if self.crew is None else self.crew.run(requests)
+        for group in answers:
+            for client, answer, _ in group:
+                if isinstance(answer, Failed):
+                    fail(client, answer.reason + self._kept(answer), answer.error)
+            yield [Reply(client, answer, row) for client, answer, row in group if isinstance(answer, Payload)]
+            del group, answer  # their vectors, while the next ones are computed
 
-    @property
-    def adds(self) -> bool:
-        """Whether workers add replies up, or the process that trains clients as one batch, where that computes."""
-        return self.crew is not None and self.crew.adds  # type: ignore[no-any-return]
-
-    def sums(self, groups: Sequence[Sequence[Request]], adder: Any, fail: Fail) -> Iterator[Any]:
-        """Have each group run and added up in one worker; one whose worker dies comes reply by reply."""
-        return self._sound(self.crew.sums(groups, adder), fail)
-
-    def _sound(self, answers: Iterator[tuple[Client, Any]], fail: Fail) -> Iterator[Any]:
-        """Yield the answers of clients that have one; note why the others have none."""
-        for found in answers:
-            client, answer = found
-            if isinstance(answer, Failed):
-                fail(client, answer.reason + self._kept(answer), answer.error)
-            else:
-                yield found
-
-    def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+    def _run_here(self, requests: Sequence[Request]) -> Iterator[list[Answer]]:
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
             message = replace(message, config=dict(message.config))  # others get the same
@@ -159,7 +145,7 @@ class SimulationTransport(Transport):
             if isinstance(answer, Payload):
                 # The next client trains in the same model, of which these may be views.
                 answer.arrays = {name: array.copy() for name, array in answer.arrays.items()}
-            yield request.client, answer
+            yield [Answer(request.client, answer)]
 
     def _kept(self, failed: Failed) -> str:
         """Store a traceback and return its folder, the same for all clients with the same reason."""

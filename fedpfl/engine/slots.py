@@ -11,7 +11,7 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,25 +90,35 @@ class Slots:
 
     # -- the worker's end --------------------------------------------------------------------------------------------
 
-    def room(self, slot: Slot | None, count: int) -> np.ndarray | None:
-        """Return the memory of a slot for the only array of an answer, float64; None if there is not enough."""
-        return np.ndarray(count, np.float64, self._mapped(slot), slot.at) if slot and count * 8 <= slot.size else None
-
-    def _mapped(self, slot: Slot) -> mmap.mmap:
+    def writer(self, slot: Slot | None) -> Writer:
+        """Return what writes an answer's arrays into a slot."""
+        if slot is None:
+            return Writer(None, Slot(0, 0))
         if self._memory is None or len(self._memory) < slot.at + slot.size:
             self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size)
-        return self._memory
+        return Writer(self._memory, slot)
 
-    def write(self, slot: Slot | None, arrays: Mapping[str, np.ndarray], listed: Sequence[ArrayHeader]) -> bool:
-        """Write a reply's arrays into a slot; return whether it could take them."""
-        places, size = _places(listed)
-        if slot is None or not size or size > slot.size:
-            return False
-        for array, at in zip(arrays.values(), places, strict=True):
-            target = np.ndarray(array.shape, array.dtype, self._mapped(slot), at + slot.at)
-            if not np.may_share_memory(target, array):  # else it was made in `room`
-                np.copyto(target, array)
-        return True
+
+class Writer:
+    """Writes arrays into a slot, one behind the other."""
+
+    def __init__(self, memory: mmap.mmap | None, slot: Slot) -> None:
+        self._memory, self._slot, self._at = memory, slot, 0
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether the slot has all arrays, and there are some."""
+        return 0 < self._at <= self._slot.size
+
+    def put(self, array: np.ndarray, changes: bool = False) -> np.ndarray:
+        """Return a copy of an array in the slot; without room the array itself, or a copy of one that still changes."""
+        begin = self._at
+        self._at += _space(array.nbytes)
+        if self._at > self._slot.size:
+            return array.copy() if changes else array
+        copy = np.ndarray(array.shape, array.dtype, self._memory, begin + self._slot.at)
+        np.copyto(copy, array)
+        return copy
 
 
 def _places(listed: Sequence[ArrayHeader]) -> tuple[list[int], int]:
@@ -116,6 +126,10 @@ def _places(listed: Sequence[ArrayHeader]) -> tuple[list[int], int]:
     places, at = [], 0
     for item in listed:
         places.append(at)
-        count = int(np.prod(item.shape)) * np.dtype(item.dtype).itemsize
-        at += -(-count // LINE) * LINE
+        at += _space(int(np.prod(item.shape)) * np.dtype(item.dtype).itemsize)
     return places, at
+
+
+def _space(size: int) -> int:
+    """Return the bytes that an array of so many takes in a slot."""
+    return -(-size // LINE) * LINE

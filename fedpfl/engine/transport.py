@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..setup.config import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The kinds of messages in a round.
 TRAIN, EVALUATE = "train", "evaluate"
@@ -28,6 +31,19 @@ class Request:
     kind: str  # train or evaluate
     # Called again for a client that lost the message. Requests with the same array objects may share one copy.
     make: Callable[[], Payload]
+    # Whether the shared vector of the reply may stay where it was computed (`Reply.row`).
+    may_stay: bool = False
+
+
+class Reply(NamedTuple):
+    """What a client replied; ``row`` is its shared vector where that stayed on the device that computed it.
+
+    The payload then has any vector as long.
+    """
+
+    client: Client
+    payload: Payload
+    row: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -56,11 +72,6 @@ class Transport(ABC):
 
     real = True
     least = 1  # the fewest clients that are asked in a round
-
-    @property
-    def adds(self) -> bool:
-        """Whether it can add replies up on their way to the server, for ``sums.py``."""
-        return False
 
     @abstractmethod
     def find_clients(
@@ -107,11 +118,12 @@ class Transport(ABC):
         return work.keys()
 
     @abstractmethod
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
-        """Send requests, one a client, and yield the replies in client order, each as soon as its turn has come.
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
+        """Send requests, one a client, and yield the replies in client order, each group as soon as its turn has come.
 
-        Requests are in the order in which they should be worked on. ``fail`` is told of each client without a reply,
-        and why, unless ``wait`` decides not to wait for it.
+        A group is what comes together: the replies of a worker's clients, of a batch, or of one device. Requests are in
+        the order in which they should be worked on. ``fail`` is told of each client without a reply, and why, unless
+        ``wait`` decides not to wait for it.
         """
 
 

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,11 +31,9 @@ from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..rules.averages import RunningMean
 from .headers import ArrayHeader, arrays_of, headers, prefix
-from .one_process import Failed, keep_freed_memory, run_client, trains_together
-from .slots import Slot, Slots
-from .sums import Adder, Counted
+from .one_process import Answer, Failed, keep_freed_memory, run_client, trains_together
+from .slots import Slot, Slots, Writer
 from .transport import Request
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
-# Name of the sum of several clients' vectors.
-SUM = "sum"
 # Characters of client output that are sent at a time, and those of one message that are sent at all.
 PRINTED, MAX_PRINTED = 1 << 16, 1 << 20
 # Words in which torch says that it gets no memory; NumPy and Python raise MemoryError.
@@ -54,8 +51,7 @@ NO_MEMORY = ("can't allocate memory", "not enough memory")
 class Asked:
     """The header of a request to one client, or to several that get the same arrays, or each its ``own``.
 
-    ``fresh``: drop all cached arrays, and take the ``adder``; ``slot``: where the answer's arrays may be written.
-    ``summed``: add their replies up.
+    ``fresh``: drop all cached arrays; ``slot``: where the answer's arrays may be written.
     """
 
     fresh: bool
@@ -64,12 +60,10 @@ class Asked:
     configs: Sequence[Mapping[str, Value]]
     arrays: Sequence[ArrayHeader]
     slot: Slot | None = None
-    summed: bool = False
-    adder: Adder | None = None
     own: bool = False
 
 
-class Reply(NamedTuple):
+class Head(NamedTuple):
     """A client's reply without its arrays."""
 
     client: int
@@ -81,11 +75,11 @@ class Reply(NamedTuple):
 class Answered:
     """The header of an answer: for each client a reply, in order.
 
-    The arrays of the only client, or the sum of several, are in the slot that the request lent, or come behind.
+    Their arrays are in the slot that the request lent, or come behind.
     ``last``: the worker ends, because a client has used up the memory that it may have.
     """
 
-    replies: Sequence[Reply | Counted | Failed]
+    replies: Sequence[Head | Failed]
     arrays: Sequence[ArrayHeader]
     in_slot: bool = False
     last: bool = False
@@ -196,7 +190,6 @@ def serve(
     else:
         runs = partial(_one_by_one, engine, output)
     gc.freeze()  # what a collection would find here stays
-    adder: Adder | None = None
     if memory:
         _limit_memory(memory)
     replies.send(Ready())
@@ -205,19 +198,17 @@ def serve(
             asked: Asked = requests.recv()
             if asked.fresh:
                 cache.clear()
-                adder = asked.adder
             arrays = cache.take(asked.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        answers, sent = _run(runs, asked, arrays, adder if asked.summed else None, slots)
-        listed = headers(sent)
-        in_slot = slots.write(asked.slot, sent, listed)
+        writer = slots.writer(asked.slot)
+        answers, sent = _run(runs, asked, arrays, writer)
         greedy = [memory > 0 and _took_too_much(answer) for answer in answers]
         words = f"; worker-memory allows {memory / 2**30:g} GiB"
         answers = [_sendable(answer, words * is_greedy) for answer, is_greedy in zip(answers, greedy, strict=True)]
         with output.lock:
-            replies.send(Answered(answers, listed, in_slot, any(greedy)))
-            if not in_slot:
+            replies.send(Answered(answers, headers(sent), writer.holds_all, any(greedy)))
+            if not writer.holds_all:
                 send_arrays(replies, list(sent.values()))
         if any(greedy):
             return
@@ -225,57 +216,54 @@ def serve(
 
 
 def _run(
-    runs: Callable[[Asked, dict[str, np.ndarray]], Iterator[tuple[Client, Payload | Failed]]], asked: Asked,
-    arrays: dict[str, np.ndarray], adder: Adder | None, slots: Slots,
-) -> tuple[list[Reply | Counted | Failed], Mapping[str, np.ndarray]]:  # fmt: skip
-    """Run the clients of a request; return their replies, and their arrays or the sum of these."""
-    answers: list[Reply | Counted | Failed] = []
+    runs: Callable[[Asked, dict[str, np.ndarray]], Iterator[Answer]], asked: Asked, arrays: dict[str, np.ndarray],
+    writer: Writer,
+) -> tuple[list[Head | Failed], Mapping[str, np.ndarray]]:  # fmt: skip
+    """Run the clients of a request; return their replies, and their arrays, which are written as they come."""
+    answers: list[Head | Failed] = []
     sent: dict[str, np.ndarray] = {}
-    if adder is not None:
-        size = adder.layout.size
-        start, total = adder.layout.unpack(arrays), RunningMean(size, slots.room(asked.slot, size))
-    for client, reply in runs(asked, arrays):
+    for client, reply, _ in runs(asked, arrays):
         if isinstance(reply, Failed):
             answers.append(reply)
-        elif adder is not None:
-            answers.append(adder.add(client, reply, start, total))
-        else:
-            answers.append(Reply(client.id, reply.config, reply.metrics))
-            sent.update({prefix(client.id, len(asked.clients)) + name: array for name, array in reply.arrays.items()})
+            continue
+        answers.append(Head(client.id, reply.config, reply.metrics))
+        first, several = prefix(client.id, len(asked.clients)), len(asked.clients) > 1
+        # The next client trains in the same model, of which these may be views.
+        sent.update({first + name: writer.put(array, changes=several) for name, array in reply.arrays.items()})
         del reply  # the next client's vector takes its memory, which is in the processor's cache
-    return answers, sent if adder is None else {SUM: total.total()}
+    return answers, sent
 
 
 def _one_by_one(
     engine: Engine, output: _ForwardedOutput, asked: Asked, arrays: dict[str, np.ndarray]
-) -> Iterator[tuple[Client, Payload | Failed]]:
+) -> Iterator[Answer]:
     """Run the clients of a request one after the other."""
     for client, config in zip(asked.clients, asked.configs, strict=True):
         output.begin(client.id)
         reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
         output.flush()
-        yield client, reply
+        yield Answer(client, reply)
         del reply
 
 
 def _as_a_batch(
     batch: AtOnce, output: _ForwardedOutput, asked: Asked, arrays: dict[str, np.ndarray]
-) -> Iterator[tuple[Client, Payload | Failed]]:
+) -> Iterator[Answer]:
     """Run the clients of a request at once; what one of them prints is said of the first."""
     output.begin(asked.clients[0].id)
     requests = []
     for client, config in zip(asked.clients, asked.configs, strict=True):
         given = arrays_of(client.id, arrays, len(asked.clients)) if asked.own else arrays
         requests.append(Request(client, asked.kind, partial(Payload, dict(config), {}, given)))
-    yield from batch.run(requests)
+    yield from chain.from_iterable(batch.run(requests))
     output.flush()
 
 
-def _sendable(answer: Reply | Counted | Failed, more: str) -> Reply | Counted | Failed:
+def _sendable(answer: Head | Failed, more: str) -> Head | Failed:
     return replace(answer, error=None, reason=answer.reason + more) if isinstance(answer, Failed) else answer
 
 
-def _took_too_much(answer: Reply | Counted | Failed) -> bool:
+def _took_too_much(answer: Head | Failed) -> bool:
     """Return whether a client failed because it got no more memory."""
     error = answer.error if isinstance(answer, Failed) else None
     return isinstance(error, MemoryError) or (

@@ -16,17 +16,16 @@ import numpy as np
 from ..client.engine import Engine
 from ..core.errors import FedpflError
 from ..core.payload import Payload
-from ..core.server_view import Client
 from ..core.settings import Value
 from ..rules.averages import group_size
 from ..setup.config import Config
 from ..setup.options.worker_limits import WorkerLimits
 from .headers import arrays_of
-from .one_process import Failed, engine_here, trains_together
-from .pool import Died, Finished, WorkerPool, same_arrays
-from .sums import Adder, Counted, GroupSum
-from .transport import EVALUATE, Request
-from .worker import SUM, Reply
+from .one_process import Answer, Failed, engine_here, trains_together
+from .pool import Died, WorkerPool, same_arrays
+from .slots import MAX_BYTES, MAX_SLOTS
+from .transport import TRAIN, Request
+from .worker import Head
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
@@ -48,7 +47,6 @@ class WorkerProcesses:
     ) -> None:
         self._config, self._engine, self._fork, self._printed = config, engine, fork, printed
         self._together = trains_together(config)
-        self.adds = not self._together
         self.workers, self._limits = workers, config.of(WorkerLimits)
         self._pool: WorkerPool | None = None
         self._largest: dict[str, int] = {}
@@ -59,47 +57,27 @@ class WorkerProcesses:
         if pool is not None:
             pool.close()
 
-    def run(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
-        """Yield each client's answer, in client order."""
-        size = 1
-        if self._together:  # a batch for each worker
-            most = BATCH_BYTES // (4 * max(1, self._engine.sharing.layout.size))
-            size = max(1, min(most, -(-len(requests) // self.workers)))
-        elif requests and requests[0].kind == EVALUATE:  # tests send no arrays: several clients can have one answer
-            size = group_size(len(requests))
+    def run(self, requests: Sequence[Request]) -> Iterator[list[Answer]]:
+        """Yield the clients' answers in client order, those that a worker has run together in one list.
+
+        One whose worker dies has its clients asked one by one.
+        """
+        if not requests:
+            return
+        together = self._together
+        size = -(-len(requests) // self.workers) if together else group_size(len(requests))
+        if together or requests[0].kind == TRAIN:  # tests send no arrays
+            each = 4 * max(1, self._engine.sharing.layout.size)
+            size = max(1, min(size, (BATCH_BYTES if together else MAX_BYTES // MAX_SLOTS) // each))
         in_order = sorted(range(len(requests)), key=lambda place: requests[place].client.id)
         groups = [[requests[place] for place in in_order[at : at + size]] for at in range(0, len(in_order), size)]
         ranks = [min(in_order[at : at + size]) for at in range(0, len(in_order), size)]
-        for found in self._run_groups(groups, ranks):
-            assert not isinstance(found, Finished)  # nothing was to be added up
-            yield found
+        yield from self._run_groups(groups, ranks)
 
-    def sums(
-        self, groups: Sequence[Sequence[Request]], adder: Adder
-    ) -> Iterator[GroupSum | tuple[Client, Payload | Failed]]:
-        """Have each group run and added up in one worker; one whose worker dies comes reply by reply."""
-        clients = {request.client.id: request.client for group in groups for request in group}
-        ranks = [-sum(request.client.train_samples for request in group) for group in groups]  # the most work first
-        for found in self._run_groups(groups, ranks, adder):
-            if isinstance(found, Finished):
-                for reply in found.replies:
-                    if isinstance(reply, Failed):
-                        yield clients[reply.client], reply
-                yield GroupSum([one for one in found.replies if isinstance(one, Counted)], found.arrays[SUM])
-            else:
-                yield found
-
-    def _run_groups(
-        self, groups: Sequence[Sequence[Request]], ranks: Sequence[int], adder: Adder | None = None
-    ) -> Iterator[tuple[Client, Payload | Failed] | Finished]:
-        """Have the workers run groups, the lowest rank first, and yield in the groups' order what comes of them.
-
-        With an ``adder`` that is one sum for each group; otherwise, and where the group's worker died, each reply.
-        """
-        if not groups:
-            return
+    def _run_groups(self, groups: Sequence[Sequence[Request]], ranks: Sequence[int]) -> Iterator[list[Answer]]:
+        """Have the workers run groups, the lowest rank first, and yield the answers of each, in the groups' order."""
         pool, kind = self._started_pool(), groups[0][0].kind
-        pool.forget(adder)
+        pool.forget()
         ranked = zip(ranks, groups, strict=True)
         by_client = {request.client.id: (rank, request) for rank, group in ranked for request in group}
         # Groups whose turn comes soon, and clients of them that are asked alone: (rank, first client, requests).
@@ -108,7 +86,6 @@ class WorkerProcesses:
         made: dict[int, Payload] = {}
         repeats: dict[int, int] = {}
         arrived: dict[int, Payload | Failed] = {}
-        sums: dict[int, Finished] = {}
         while done < len(groups):
             while opened < min(len(groups), done + self._window(kind)):
                 heapq.heappush(ready, (ranks[opened], groups[opened][0].client.id, groups[opened]))
@@ -124,8 +101,7 @@ class WorkerProcesses:
                     for request in part:
                         heapq.heappush(ready, _alone(by_client, request.client.id))
                     continue
-                summed = adder is not None and len(part) > 1
-                if not pool.ask(worker, [request.client for request in part], kind, messages, summed):
+                if not pool.ask(worker, [request.client for request in part], kind, messages):
                     break
                 heapq.heappop(ready)
             for found in pool.look():
@@ -152,22 +128,14 @@ class WorkerProcesses:
                 self._note(kind, found.arrays)
                 for reply in found.replies:
                     del made[reply.client]
-                    if isinstance(reply, Reply):
+                    if isinstance(reply, Head):
                         arrays = arrays_of(reply.client, found.arrays, len(found.replies))
                         arrived[reply.client] = Payload(dict(reply.config), reply.metrics, arrays)
-                    elif isinstance(reply, Failed):
+                    else:
                         arrived[reply.client] = reply
-                if adder is not None and len(found.replies) > 1:
-                    sums[found.replies[0].client] = found
-            while done < len(groups):
-                clients = [request.client for request in groups[done]]
-                if clients[0].id in sums:
-                    yield sums.pop(clients[0].id)
-                elif all(client.id in arrived for client in clients):
-                    for client in clients:
-                        yield client, arrived.pop(client.id)
-                else:
-                    break
+                del found  # its arrays, once its replies have been taken
+            while done < len(groups) and all(request.client.id in arrived for request in groups[done]):
+                yield [Answer(request.client, arrived.pop(request.client.id)) for request in groups[done]]
                 done += 1
 
     def _started_pool(self) -> WorkerPool:

@@ -15,7 +15,7 @@ from ..core.errors import LayoutError, printable
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..engine.transport import Fail, Request, Transport, Wait
+from ..engine.transport import Fail, Reply, Request, Transport, Wait
 from ..setup.config import Config
 from ..setup.options.participation import ParticipationSettings
 from .half_round import HalfRound
@@ -100,7 +100,7 @@ class FlowerTransport(Transport):
         in_turn, mods = (answer.config.get(key) is True for key in ("in-turn", "mods"))
         self._clients[number] = Node(client, node, in_turn, mods)
 
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Send Flower's messages; what devices lose is sent again."""
         by_client = {request.client.id: request for request in requests}
         if wait.keep and self._kept is not None:
@@ -133,7 +133,7 @@ class FlowerTransport(Transport):
             self._kept = half, by_client
         yield from self._read(half.replies(list(by_client), wait), fail)
 
-    def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[Sequence[Reply]]:
         for client, reply in replies:
             if reply.has_error():
                 fail(client, printable(reply.error.reason or f"error code {reply.error.code}"))
@@ -143,4 +143,4 @@ class FlowerTransport(Transport):
             except LayoutError as error:
                 fail(client, printable(str(error)))
             else:
-                yield client, payload
+                yield [Reply(client, payload)]

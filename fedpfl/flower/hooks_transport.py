@@ -18,7 +18,7 @@ from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..engine.attendance import Attendance
-from ..engine.transport import Fail, Request, Transport, Wait
+from ..engine.transport import Fail, Reply, Request, Transport, Wait
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
@@ -185,7 +185,7 @@ class HooksTransport(FlowerTransport):
 
     # -- replies -------------------------------------------------------------------------------------------------------
 
-    def read(self, replies: Iterable[Message], fail: Fail, trained: bool) -> Iterator[tuple[Client, Payload]]:
+    def read(self, replies: Iterable[Message], fail: Fail, trained: bool) -> Iterator[Sequence[Reply]]:
         """Yield replies in client order, their contents in ``contents``; ``fail`` is told why others do not count."""
         of_message = {message.metadata.message_id: client for client, message in self._sent.values()}
         of_node = {message.metadata.dst_node_id: client for client, message in self._sent.values()}
@@ -212,7 +212,7 @@ class HooksTransport(FlowerTransport):
                     fail(client, printable(str(error), 500))
                 else:
                     self.contents[number] = found[number].content
-                    yield read
+                    yield [read]
 
     def _note_identity(self, client: Client, content: RecordDict) -> None:
         """Note which node an identity belongs to; refuse one that another node has told, which is there."""
@@ -233,14 +233,14 @@ class HooksTransport(FlowerTransport):
             logger.log(INFO, "fedpfl: %s goes on from the arrays of node %d", self.shown(client.id), before)
         self._identities[shown] = node
 
-    def _payload(self, client: Client, content: RecordDict, trained: bool) -> tuple[Client, Payload]:
+    def _payload(self, client: Client, content: RecordDict, trained: bool) -> Reply:
         """Return a reply as the rule takes it."""
         if len(content.metric_records) != 1:
             raise LayoutError(f"its reply has {len(content.metric_records)} MetricRecords, and must have one")
         said = next(iter(content.metric_records.values()))
         metrics = {name: value for name, value in said.items() if not isinstance(value, list)}
         if not trained:
-            return client, Payload(metrics=metrics)
+            return Reply(client, Payload(metrics=metrics))
         rule = self.rule
         others = {name: record for name, record in content.array_records.items() if name != EXTRAS}
         if len(others) != 1:
@@ -255,9 +255,9 @@ class HooksTransport(FlowerTransport):
             rule.clients[client.id] = client
         metrics["train-samples"] = client.train_samples
         config: dict[str, Value] = {"layout": rule.layout.to_text()}
-        return client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays})
+        return Reply(client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays}))
 
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Refuse to send: Flower does, between a strategy's hooks."""
         raise NotImplementedError
 

@@ -6,6 +6,6 @@ rule of one method stands next to it.
 
 from __future__ import annotations
 
-from .rule import Noise, Rule
+from .rule import Noise, Rule, Vector
 
-__all__ = ["Noise", "Rule"]
+__all__ = ["Noise", "Rule", "Vector"]

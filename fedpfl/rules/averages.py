@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from .norms import ROOM
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
 BLOCK = 1 << 15
@@ -16,11 +22,9 @@ MIN_GROUPS, MAX_GROUP = 128, 16
 class RunningMean:
     """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector."""
 
-    def __init__(self, size: int, room: np.ndarray | None = None) -> None:
-        """Begin at 0, in ``room`` if there is memory for the sum: float64, shape (size,)."""
-        if room is not None:
-            room.fill(0)
-        self._sum = np.zeros(size, np.float64) if room is None else room
+    def __init__(self, size: int) -> None:
+        """Begin at 0."""
+        self._sum = np.zeros(size, np.float64)
         self._weights = 0.0
         self._block = np.empty(min(size, BLOCK), np.float64)
         # The sum of the group that is being added, and its number.
@@ -42,10 +46,42 @@ class RunningMean:
             self._part.add(vector, weight)
         self._weights += weight
 
-    def add_sum(self, total: np.ndarray, weights: Iterable[float]) -> None:
-        """Add the sum of a group's vectors times their weights, float64, as if each vector had been added."""
-        self._end_group()
-        self._sum += total
+    def add_rows(self, rows: Sequence[Tensor], weights: Sequence[float], groups: Sequence[int | None]) -> None:
+        """Add vectors where they were computed, with the bits of :meth:`add` called with one after the other.
+
+        Those at the same place in their groups are added at once.
+        """
+        import torch
+
+        device = rows[0].device
+        # Where each group begins and ends; who is in none is added by itself.
+        begins = [i for i, group in enumerate(groups) if not i or group is None or group != groups[i - 1]]
+        spans = list(zip(begins, [*begins[1:], len(rows)]))
+        if groups[0] is None or groups[0] != self._group:
+            self._end_group()
+        total = torch.tensor(self._sum, device=device)
+        several = max(1, ROOM // max(1, total.numel() * 8))
+        for first in range(0, len(spans), several):
+            some = spans[first : first + several]
+            longest_first = sorted(some, key=lambda span: span[0] - span[1])
+            sums = torch.zeros(len(some), total.numel(), dtype=torch.float64, device=device)
+            if self._part is not None:
+                sums[longest_first.index(some[0])] = torch.tensor(self._part.total(), device=device)
+                self._part = None
+            for place in range(longest_first[0][1] - longest_first[0][0]):
+                there = [begin + place for begin, end in longest_first if begin + place < end]
+                factors = torch.tensor([weights[i] for i in there], dtype=torch.float64, device=device)
+                # Two steps: a GPU would round their fusion differently.
+                products = torch.stack([rows[i] for i in there]).double().mul_(factors[:, None])
+                sums[: len(there)].add_(products)
+            for span in some:
+                of_group = sums[longest_first.index(span)]
+                if span is spans[-1] and groups[-1] is not None:  # it may go on
+                    self._part, self._group = RunningMean(total.numel()), groups[-1]
+                    self._part._sum = of_group.clone().cpu().numpy()
+                else:
+                    total.add_(of_group)
+        self._sum = total.cpu().numpy()
         for weight in weights:
             self._weights += weight
 
@@ -93,7 +129,7 @@ class RunningMean:
 class Averages:
     """How a rule averages: by the running mean, in which clients count with all their samples."""
 
-    #: Whether each vector is looked at by itself, so that workers may not add them up.
+    #: Whether each vector is looked at by itself, so that none may stay where it was computed.
     looks_at_each = False
 
     def mean(self, size: int, start: np.ndarray | None = None) -> RunningMean:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..core.vectors import without_negative_variances
-from .rule import Rule
+from .rule import Rule, Vector
 
-# A subclass that overrides one of these gets each reply, and may send each client another vector.
+# A subclass that overrides one of these needs each vector, or may send each client another one.
 NEED_EACH_REPLY = ("add", "check", "outgoing", "weight")
 
 
@@ -80,17 +79,20 @@ class Mean(Rule):
         self._mean.add(shared, self.weight(client, reply), self.group(client))
         self.answered.add(client.id)
 
-    def weight_in_sum(self, client: Client) -> float | None:
-        """Return a_i, unless a subclass or ``robust-aggregation`` looks at each reply."""
-        return None if self._looks_at_each or self.averages.looks_at_each else self.weight(client)
+    @property
+    def only_adds(self) -> bool:
+        """Whether neither a subclass nor ``robust-aggregation`` looks at each reply."""
+        each = any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in NEED_EACH_REPLY)
+        return not (each or self.averages.looks_at_each)
 
-    @cached_property
-    def _looks_at_each(self) -> bool:
-        return any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in NEED_EACH_REPLY)
-
-    def add_sum(self, clients: Sequence[Client], total: np.ndarray) -> None:
-        """Add Σ a_i·w_i of some clients."""
-        self._mean.add_sum(total, [self.weight(client) for client in clients])
+    def add_rows(self, clients: Sequence[Client], rows: Sequence[Vector], replies: Sequence[Payload]) -> None:
+        """Add Σ a_i·w_i of some clients, where their vectors are."""
+        there = [row for row in rows if not isinstance(row, np.ndarray)]
+        if len(there) < len(rows):
+            super().add_rows(clients, rows, replies)
+            return
+        weights = [self.weight(client, reply) for client, reply in zip(clients, replies)]
+        self._mean.add_rows(there, weights, [self.group(client) for client in clients])
         self.answered.update(client.id for client in clients)
 
     def finish(self) -> None:

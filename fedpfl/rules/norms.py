@@ -22,6 +22,8 @@ PARAMETERS, STATISTICS = "shared", "running statistics"  # names that no extra h
 # Values whose squares are added up at a time, so that BLAS uses one thread; and blocks whose differences are made at a
 # time, which stay in a core's cache.
 BLOCK, BLOCKS = 1 << 13, 8
+# Bytes of vectors, as float64, that are computed with at a time where a batch of clients has computed them.
+ROOM = 64 * 2**20
 
 
 def distance(vector: np.ndarray, start: np.ndarray | None = None) -> float:
@@ -64,7 +66,7 @@ def length(vector: np.ndarray, places: Sequence[slice], start: np.ndarray | None
 
 @dataclass(frozen=True)
 class NormCheck:
-    """What norms a client's update of the shared vector may have; it can be sent to a worker.
+    """What norms a client's update of the shared vector may have.
 
     ``places`` are where parameters and running statistics lie, ``variances`` those that may not be negative.
     ``factor`` is ``update-norm-limit``, which errors name.
@@ -80,20 +82,29 @@ class NormCheck:
         negative = [name for name, place in self.variances.items() if (vector[place] < 0).any()]
         return self._accepted(negative, {name: length(vector, places, start) for name, places in self.places.items()})
 
-    def of_rows(self, rows: Tensor, start: Tensor) -> list[dict[str, float] | LayoutError]:
-        """Return what a call would return or raise for each row, shape (rows, size), computed where the rows are."""
-        negative = {name: (rows[:, place] < 0).any(1).tolist() for name, place in self.variances.items()}
-        norms = {}
-        for name, places in self.places.items():
-            squares = sum((rows[:, at] - start[at]).double().square_().sum(1) for at in places)
-            norms[name] = cast("Tensor", squares).sqrt().tolist()
+    def of_rows(self, rows: Sequence[Tensor], start: np.ndarray) -> list[dict[str, float] | LayoutError]:
+        """Return what a call would return or raise for each of some vectors, computed where these are.
+
+        Norms differ from those of a call in their last digits.
+        """
+        import torch
+
+        there = torch.tensor(start, device=rows[0].device)
+        several = max(1, ROOM // max(1, start.size * 8))
         found: list[dict[str, float] | LayoutError] = []
-        for row in range(len(rows)):
-            try:
-                of_row = {name: norm[row] for name, norm in norms.items()}
-                found.append(self._accepted([name for name, is_so in negative.items() if is_so[row]], of_row))
-            except LayoutError as error:
-                found.append(error)
+        for first in range(0, len(rows), several):
+            vectors = torch.stack(list(rows[first : first + several]))
+            negative = {name: (vectors[:, place] < 0).any(1).tolist() for name, place in self.variances.items()}
+            norms = {}
+            for name, places in self.places.items():
+                squares = sum((vectors[:, at] - there[at]).double().square_().sum(1) for at in places)
+                norms[name] = cast("Tensor", squares).sqrt().tolist()
+            for row in range(len(vectors)):
+                try:
+                    of_row = {name: norm[row] for name, norm in norms.items()}
+                    found.append(self._accepted([name for name, is_so in negative.items() if is_so[row]], of_row))
+                except LayoutError as error:
+                    found.append(error)
         return found
 
     def _accepted(self, negative: Sequence[str], norms: dict[str, float]) -> dict[str, float]:

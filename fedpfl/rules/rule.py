@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from ..core.rng import generator
 from ..core.server_view import Client, Federation
 from .averages import Averages, RunningMean, group_size
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# A client's shared vector, here or where it was computed.
+Vector = Union[np.ndarray, "Tensor"]
 # Makes the noise of differential privacy for a sum of clients' updates, of the same shape.
 Noise = Callable[[np.ndarray], np.ndarray]
 
@@ -200,11 +205,6 @@ class Rule(ABC):
         """One vector that stands for all clients' shared arrays."""
         return self.shared
 
-    @property
-    def has_groups(self) -> bool:
-        """Whether clients' vectors are added up in groups, as in a round of many clients."""
-        return bool(self._groups)
-
     def group(self, client: Client) -> int | None:
         """Return the group with which a client's vector is added up; None in a round of few clients."""
         return self._groups.get(client.id)
@@ -262,24 +262,26 @@ class Rule(ABC):
             Its numbers, and its further arrays as the method's ``extras`` declare them.
         """
 
-    def weight_in_sum(self, client: Client) -> float | None:
-        """Return the factor of a client's vector if :meth:`add` does no more than add that; None if it does more.
+    @property
+    def only_adds(self) -> bool:
+        """Whether replies are added up and nothing else is computed of each: :meth:`add_rows` then takes tensors."""
+        return False
 
-        Where all clients of a round have one, the vectors of a :meth:`group` may be added up before they get here.
-        """
-        return None
-
-    def add_sum(self, clients: Sequence[Client], total: np.ndarray) -> None:
-        """Take the sum of some clients' vectors times :meth:`weight_in_sum`, in place of their replies.
+    def add_rows(self, clients: Sequence[Client], rows: Sequence[Vector], replies: Sequence[Payload]) -> None:
+        """Take the replies that have come together, in client order: :meth:`add` each, unless overridden.
 
         Parameters
         ----------
         clients : sequence of Client
-            Those of one group that answered, in client order; called in the order of groups, or once for all groups.
-        total : ndarray of float64, shape (layout.size,)
-            The sum, as :class:`RunningMean` makes it of a group, or the sum of the groups' sums.
+            Who answered.
+        rows : sequence of ndarray, or of Tensor
+            Their shared arrays after training, float32 of shape (layout.size,). Tensors, on the device that computed
+            them, come only to a rule that :attr:`only_adds`.
+        replies : sequence of Payload
+            Their numbers and further arrays.
         """
-        raise NotImplementedError  # who returns a factor by `weight_in_sum` has it, as `Mean` does
+        for client, row, reply in zip(clients, rows, replies):
+            self.add(client, cast(np.ndarray, row), reply)
 
     @abstractmethod
     def finish(self) -> None:

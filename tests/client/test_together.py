@@ -14,13 +14,12 @@ from fedpfl.client import tests_together
 from fedpfl.client.engine import Engine
 from fedpfl.client.together import ClientsAtOnce, Together, _are_finite
 from fedpfl.core.stored import read_arrays
-from fedpfl.engine import at_once
-from fedpfl.engine.at_once import RowSum
 from fedpfl.engine.pool import WorkerPool
+from fedpfl.engine.rounds import RoundLoop
 from fedpfl.engine.simulation_transport import SimulationTransport, default_workers
 from fedpfl.engine.transport import TRAIN
 from fedpfl.models import BaseHeadModel, registry
-from fedpfl.rules import averages
+from fedpfl.rules import averages, norms
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 from fedpfl.training.batched import run_phase_of_many
@@ -195,28 +194,29 @@ def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, e
 
 # With arrays of its own, split inside arrays, with phases that run client by client, and whose rule needs each reply.
 # With room for the vectors of all groups or of one.
-@pytest.mark.parametrize("room", [at_once.ROOM, 1])
+@pytest.mark.parametrize("room", [averages.ROOM, 1])
 @pytest.mark.parametrize("method", ["fedavg", "feddecomp", "fedsplit", "per-fedavg", "fedas"])
 def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tmp_path, monkeypatch, method, room):
     monkeypatch.setattr(averages, "MIN_GROUPS", 2)
-    monkeypatch.setattr(at_once, "ROOM", room)
-    groups, add = [], RowSum.add
+    monkeypatch.setattr(averages, "ROOM", room)
+    monkeypatch.setattr(norms, "ROOM", room)
+    batches, add = [], averages.RunningMean.add_rows
 
-    def counting(total, of_groups, rows):
-        groups.extend([client.id for client, _ in group] for group in of_groups)
-        return add(total, of_groups, rows)
+    def counting(total, rows, weights, groups):
+        batches.append(groups)
+        add(total, rows, weights, groups)
 
-    monkeypatch.setattr(RowSum, "add", counting)
+    monkeypatch.setattr(averages.RunningMean, "add_rows", counting)
     given = {"method": method, **needed(method), **FEW_SAMPLES}
     arrays, lines, *_ = run(tmp_path, "here", 3, **given)
     only_sums = method != "fedas"
-    assert groups == ([[0, 1], [2, 3]] * 2 if only_sums else [])
-    monkeypatch.setattr(SimulationTransport, "adds", False)
+    assert batches == ([[0, 0, 1], [1]] * 2 if only_sums else [])
+    monkeypatch.setattr(RoundLoop, "_may_stay", lambda loop: False)
     expected, expected_lines, *_ = run(tmp_path, "by the server", 3, **given)
-    assert arrays.keys() == expected.keys() and len(groups) == 4 * only_sums
+    assert arrays.keys() == expected.keys() and len(batches) == 4 * only_sums
     for name, array in arrays.items():
-        norms = "norms/" in name  # summed in another order
-        np.testing.assert_allclose(array, expected[name], rtol=1e-6 if norms else 0, atol=0, err_msg=name)
+        near = "norms/" in name  # summed in another order
+        np.testing.assert_allclose(array, expected[name], rtol=1e-6 if near else 0, atol=0, err_msg=name)
     for line, expected_line in zip(lines, expected_lines, strict=True):
         assert dict(numbers(line)) == dict(numbers(expected_line))
 
@@ -267,7 +267,7 @@ def test_a_reply_that_is_refused_is_no_part_of_the_sum(tmp_path, monkeypatch):
         return reply
 
     monkeypatch.setattr(Engine, "end_training", ending)
-    monkeypatch.setattr(Together, "train_here", with_a_long_vector(Together.train_here))
+    monkeypatch.setattr(Together, "train", with_a_long_vector(Together.train))
     arrays, lines, *_ = run(tmp_path, "here", 4, **FEW_SAMPLES)
     for line in lines:
         assert line["failed"].keys() == {"1", "3"}
@@ -276,12 +276,12 @@ def test_a_reply_that_is_refused_is_no_part_of_the_sum(tmp_path, monkeypatch):
     assert all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("server/"))
 
 
-def with_a_long_vector(train_here):
+def with_a_long_vector(train):
     """Have client 3 answer with a vector that is far from what it got."""
 
-    def changed(together, tasks):
-        for client, answer, row in train_here(together, tasks):
-            yield client, answer, row * 1e9 if client == 3 else row
+    def changed(together, tasks, stay):
+        for batch in train(together, tasks, stay):
+            yield [(client, answer, row * 1e9 if client == 3 else row) for client, answer, row in batch]
 
     return changed
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import FEW_SAMPLES, LocalGrid, federation, run_federation
+from support import FEW_SAMPLES, federation, run_federation
 from torch import nn
 from waiting import wait_until
 
@@ -22,14 +22,13 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.core.sharing import Sharing
-from fedpfl.engine import pool, worker, worker_processes
+from fedpfl.engine import pool, slots, worker, worker_processes
 from fedpfl.engine.pool import Finished
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Request, Wait, count_bytes
-from fedpfl.engine.worker import ArrayCache, ArrayHeader, Reply
+from fedpfl.engine.worker import ArrayCache, ArrayHeader, Head
 from fedpfl.flower.messages import to_content
-from fedpfl.rules import averages
-from fedpfl.rules.mean import Mean
+from fedpfl.rules import Rule, averages
 from fedpfl.setup.config import Config
 
 CLIENTS = 4
@@ -260,18 +259,18 @@ class Order:
     def __init__(self, workers, *_):
         self.asked, self.most = [], 0
 
-    def forget(self, adder=None):
+    def forget(self):
         pass
 
     def free(self):
         return 0
 
-    def ask(self, number, clients, kind, messages, summed=False):
+    def ask(self, number, clients, kind, messages):
         self.asked += [client.id for client in clients]
         return len(self.asked) < 1000
 
     def look(self):
-        yield Finished([Reply(self.asked.pop(), {}, {})], {"shared": np.zeros(1000, np.float32)})
+        yield Finished([Head(self.asked.pop(), {}, {})], {"shared": np.zeros(1000, np.float32)})
 
     def close(self):
         pass
@@ -279,6 +278,7 @@ class Order:
 
 @pytest.mark.parametrize("limit", [8_000, 80_000])
 def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(worker_processes, "group_size", lambda clients: 1)
     monkeypatch.setattr(worker_processes, "WorkerPool", Order)
     monkeypatch.setattr(worker_processes, "WAITING_BYTES", limit)
     values = settings(tmp_path, "run")
@@ -293,8 +293,8 @@ def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
 
     requests, ahead = [request(client) for client in reversed(range(500))], []
     with SimulationTransport(Config.parse(values), 1) as transport:
-        for client, _ in transport.replies(requests, Wait(1.0), lambda *_: pytest.fail("a reply is missing")):
-            done.append(client.id)
+        for group in transport.replies(requests, Wait(1.0), lambda *_: pytest.fail("a reply is missing")):
+            done += [client.id for client, *_ in group]
             ahead.append(len(made) - len(done))
     assert done == list(range(500))
     assert max(ahead) <= max(4, limit / 4000)
@@ -331,15 +331,15 @@ def many(tmp_path, name, workers=2, **given):
 
 
 @pytest.fixture
-def summed(monkeypatch):
-    """Return the clients of each sum that a rule gets."""
-    seen, real = [], Mean.add_sum
+def added(monkeypatch):
+    """Return the clients of each group that a rule gets."""
+    seen, real = [], Rule.add_rows
 
-    def add_sum(self, clients, total):
+    def add_rows(self, clients, *others):
         seen.append([client.id for client in clients])
-        real(self, clients, total)
+        real(self, clients, *others)
 
-    monkeypatch.setattr(Mean, "add_sum", add_sum)
+    monkeypatch.setattr(Rule, "add_rows", add_rows)
     return seen
 
 
@@ -352,27 +352,32 @@ def summed(monkeypatch):
         {"method": "fedavg", "server_optimizer": "adam", "server_learning_rate": 0.01},
         {"method": "fedavg", "model": "small-bn", "dp_noise_multiplier": 0.1, "dp_reproducible": True},
         {"method": "fedavg", "fraction_train": 0.9},
+        {"method": "scaffold"},
+        {"method": "fedavg", "robust_aggregation": "median"},
+        {"method": "fedavg", "diagnostics": True},
+        {"method": "fedavg", "dp_noise_multiplier": 0.1, "dp_where": "server", "dp_reproducible": True},
     ],
 )
-def test_sums_of_groups_made_in_workers_are_those_of_the_server_to_the_bit(
-    tmp_path, small_groups, small_bn, summed, given
+def test_clients_that_a_worker_runs_as_a_group_reply_as_those_here_to_the_bit(
+    tmp_path, small_groups, small_bn, added, given
 ):
-    values = of_many(tmp_path / "flower", **given)
-    over_flower = result(run_federation(LocalGrid(MANY, values), values))
-    assert result(many(tmp_path, "here", 0, **given)) == over_flower
-    assert not summed
-    for workers in (1, 2, 5):
-        assert result(many(tmp_path, f"workers {workers}", workers, **given)) == over_flower
-    assert {len(clients) for clients in summed} == {3}
+    here = result(many(tmp_path, "here", 0, **given))
+    assert {len(clients) for clients in added} == {1}
+    added.clear()
+    assert result(many(tmp_path, "workers", 2, **given)) == here
+    assert {len(clients) for clients in added} <= {1, 3} and [0, 1, 2] in added
 
 
-def test_the_first_replies_and_sums_go_through_no_pipe(tmp_path, monkeypatch):
+def test_the_first_replies_go_through_no_pipe(tmp_path, monkeypatch):
     received, real = [], pool.receive_array
     monkeypatch.setattr(pool, "receive_array", lambda *given: received.append(1) or real(*given))
-    many(tmp_path, "replies")
+    many(tmp_path, "alone")
     monkeypatch.setattr(averages, "MIN_GROUPS", 2)
-    many(tmp_path, "sums")
+    many(tmp_path, "in groups")
     assert not received
+    monkeypatch.setattr(slots, "MAX_BYTES", 0)
+    assert result(many(tmp_path, "through the pipe")) == result(many(tmp_path, "here", 0))
+    assert received
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (0, 2), (2, 0)])
@@ -381,21 +386,7 @@ def test_a_resumed_run_adds_the_same_groups(tmp_path, small_groups, before, afte
     assert result(many(tmp_path, "parts", after, resume=True)) == result(many(tmp_path, "whole", 0))
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"method": "scaffold"},
-        {"method": "fedavg", "robust_aggregation": "median"},
-        {"method": "fedavg", "diagnostics": True},
-        {"method": "fedavg", "dp_noise_multiplier": 0.1, "dp_where": "server", "dp_reproducible": True},
-    ],
-)
-def test_who_needs_each_reply_gets_each(tmp_path, small_groups, summed, given):
-    assert result(many(tmp_path, "workers", 2, **given)) == result(many(tmp_path, "here", 0, **given))
-    assert not summed
-
-
-def test_a_reply_that_is_refused_or_missing_is_in_no_sum(tmp_path, small_groups, summed, train, monkeypatch):
+def test_a_reply_that_is_refused_or_missing_is_in_no_sum(tmp_path, small_groups, added, train, monkeypatch):
     def some_fail(client, number):
         if client == 1:
             raise FedpflError("out of order")
@@ -417,7 +408,7 @@ def test_a_reply_that_is_refused_or_missing_is_in_no_sum(tmp_path, small_groups,
     found = many(tmp_path, "workers")
     line = found.metrics()[0]
     assert line["clients"] == [0, 2, 6]
-    assert [clients for clients in summed if clients] == [[0, 2]] * 2
+    assert added == [[0, 2], [6]] * 2
     words = {"1": "out of order", "3": "update-norm-limit", "4": "train-loss", "5": "is missing"}
     assert all(text in line["failed"][client] for client, text in words.items())
     assert result(found) == result(many(tmp_path, "here", 0))

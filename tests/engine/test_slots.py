@@ -19,6 +19,14 @@ ARRAYS = {
 }
 
 
+def write(slots, slot, arrays):
+    """Write arrays into a slot; return whether it holds them."""
+    writer = slots.writer(slot)
+    for array in arrays.values():
+        np.testing.assert_array_equal(writer.put(array), array)
+    return writer.holds_all
+
+
 @pytest.fixture
 def slots():
     made = Slots()
@@ -29,7 +37,7 @@ def slots():
 
 def test_arrays_arrive_as_they_were_written(slots):
     slot = slots.lend()
-    assert slots.write(slot, ARRAYS, headers(ARRAYS))
+    assert write(slots, slot, ARRAYS)
     found = slots.arrays(slot, headers(ARRAYS))
     for name, array in ARRAYS.items():
         assert found[name].dtype == array.dtype
@@ -40,7 +48,7 @@ def test_arrays_arrive_as_they_were_written(slots):
 def test_a_slot_is_lent_again_when_the_last_view_of_its_arrays_is_gone(slots):
     taken = [slots.lend() for _ in range(slots_module.MAX_SLOTS)]
     assert slots.lend() is None
-    slots.write(taken[0], ARRAYS, headers(ARRAYS))
+    assert write(slots, taken[0], ARRAYS)
     kept = slots.arrays(taken[0], headers(ARRAYS))["table"][1:]  # a view of one of four
     gc.collect()
     assert slots.lend() is None
@@ -54,7 +62,7 @@ def test_a_slot_is_lent_again_when_the_last_view_of_its_arrays_is_gone(slots):
 def test_slots_grow_only_when_none_is_in_use(slots):
     larger = {"shared": np.ones(5000, np.float32)}
     slot = slots.lend()
-    assert not slots.write(slot, larger, headers(larger))
+    assert not write(slots, slot, larger)
     slots.fit(headers(larger))
     assert slots.lend().size == slot.size  # another of the old ones
     slots.give_back(slot)
@@ -64,7 +72,7 @@ def test_slots_grow_to_the_largest_reply(slots):
     larger = {"shared": np.ones(5000, np.float32)}
     slots.fit(headers(larger))
     slot = slots.lend()
-    assert slots.write(slot, larger, headers(larger))
+    assert write(slots, slot, larger)
     np.testing.assert_array_equal(slots.arrays(slot, headers(larger))["shared"], larger["shared"])
 
 
@@ -77,4 +85,13 @@ def test_a_reply_that_is_larger_than_all_memory_for_slots_gets_none(monkeypatch)
 
 
 def test_without_arrays_no_slot_is_used(slots):
-    assert not slots.write(slots.lend(), {}, [])
+    assert not write(slots, slots.lend(), {})
+
+
+def test_an_array_without_room_is_copied_if_it_still_changes(slots):
+    for slot in (None, slots.lend()):
+        writer, large = slots.writer(slot), np.ones(5000, np.float32)
+        assert writer.put(large) is large
+        copy = writer.put(large, changes=True)
+        large[:] = 2
+        assert (copy == 1).all() and not writer.holds_all

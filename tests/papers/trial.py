@@ -23,11 +23,10 @@ from support import run_federation
 
 import fedpfl
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.data import FederatedData
 from fedpfl.engine.simulation_transport import SimulationTransport
-from fedpfl.engine.transport import Fail, Request, Wait
+from fedpfl.engine.transport import Fail, Reply, Request, Wait
 from fedpfl.setup.config import Config
 
 # Of the program, of what is done here and of made data: records of another version are old.
@@ -87,7 +86,7 @@ class Few(SimulationTransport):
         """Count the rounds."""
         self._round += 1
 
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Let the chosen clients answer, and note what they say and how long it takes them."""
 
         def failed(client: Client, reason: str, error: Exception | None = None) -> None:
@@ -100,12 +99,13 @@ class Few(SimulationTransport):
         while True:
             begun = time.process_time()
             try:
-                client, answer = next(answers)
+                group = next(answers)
             except StopIteration:
                 return
             seconds = time.process_time() - begun
-            self.played.append(Played(kind, self._round, client.id, seconds, dict(answer.metrics)))
-            yield client, answer
+            for client, answer, _ in group:
+                self.played.append(Played(kind, self._round, client.id, seconds / len(group), dict(answer.metrics)))
+            yield group
 
 
 def entropy(labels: Sequence[int] | np.ndarray, classes: int) -> float:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
@@ -320,21 +321,23 @@ def replies(draw):
 @given(replies())
 @example([([3.4028234663852886e38], 1e6, False), ([2.0**-149], 1e-300, False), ([-3.4028234663852886e38], 1e6, True)])
 @example([([2.0**-24, 65504.0], 3.0, False), ([2.0**-24, -65504.0], 5e-324, True), ([-(2.0**-149), 0.0], 0.1, False)])
-def test_sums_made_apart_are_those_made_together_and_near_the_exact_ones(rows):
+def test_rows_added_at_once_have_the_sum_of_rows_added_one_by_one_which_is_near_the_exact_one(rows):
     size, count = len(rows[0][0]), len(rows)
     vectors = [np.array(row, np.float32) for row, _, _ in rows]
     groups = list(itertools.accumulate(begins for _, _, begins in rows))  # a group begins where the row says so
-    together, apart = RunningMean(size), RunningMean(size)
-    for vector, (_, weight, _), group in zip(vectors, rows, groups, strict=True):
-        together.add(vector, weight, group)
-    for _, members in itertools.groupby(range(count), key=groups.__getitem__):
-        of_group = list(members)
-        part = RunningMean(size)
-        for i in of_group:
-            part.add(vectors[i], rows[i][1])
-        apart.add_sum(part.total(), [rows[i][1] for i in of_group])
-    assert together.total().tobytes() == apart.total().tobytes()
-    assert together.weights == apart.weights
+    weights = [weight for _, weight, _ in rows]
+    for of_group in (groups, [None] * count):
+        together, at_once, here = RunningMean(size), RunningMean(size), count // 3
+        for vector, weight, group in zip(vectors, weights, of_group, strict=True):
+            together.add(vector, weight, group)
+        # Some one by one, and the others, which may go on with their group, as two batches.
+        for vector, weight, group in list(zip(vectors, weights, of_group, strict=True))[:here]:
+            at_once.add(vector, weight, group)
+        for batch in (slice(here, 2 * here), slice(2 * here, None)):
+            if vectors[batch]:
+                at_once.add_rows([*map(torch.from_numpy, vectors[batch])], weights[batch], of_group[batch])
+        assert together.total().tobytes() == at_once.total().tobytes()
+        assert together.weights == at_once.weights
     weight = sum(Fraction(w) for _, w, _ in rows)
     for place in range(size):
         summands = [Fraction(float(v[place])) * Fraction(w) for v, (_, w, _) in zip(vectors, rows, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ...setup.config import Config
 from ...setup.options.norm_limit import NormLimitSettings
 from ...setup.options.privacy import PrivacySettings
 from ..listener import Listener, Read, Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
 SPREAD = 5.0
@@ -54,13 +58,12 @@ class NormLimit(Listener):
     def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings | None, wire_dtype: str) -> None:
         self.factor, self.extras, self.privacy, self.wire_dtype = factor, extras, privacy, wire_dtype
         self._medians: dict[str, list[float]] = {}
-        self._accepted: dict[str, list[float]] = {}
         self._measured: dict[int, dict[str, float]] = {}
         self._sent: np.ndarray | None = None
 
     def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Find where the parameters lie; forget the norms of the round before."""
-        self._accepted, self._measured, self._sent = {}, {}, None
+        self._measured, self._sent = {}, None
         self._places: dict[str, list[slice]] = {PARAMETERS: [], STATISTICS: []}
         self._variances: dict[str, slice] = {}
         for name, place in rule.layout.slices().items():
@@ -115,26 +118,27 @@ class NormLimit(Listener):
                     refused[client] = str(error)
         return refused
 
-    def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Note the norms of an accepted reply."""
-        self.sum_checked(client, self._measured.pop(client.id))
-
     def sees_each_reply(self) -> bool:
-        """Return False: workers check the norms of what they add up."""
+        """Return False: norms are measured where the vectors are."""
         return False
 
-    def sum_check(self, rule: Rule, client: Client) -> NormCheck:
-        """Return the check of shared vectors."""
-        return self._check(rule, client)
-
-    def sum_checked(self, client: Client, found: Mapping[str, float]) -> None:
-        """Note the norms of a vector that was added up."""
-        for name, norm in found.items():
-            self._accepted.setdefault(name, []).append(norm)
+    def receive_rows(
+        self, rule: Rule, clients: Sequence[Client], rows: Sequence[Tensor]
+    ) -> Sequence[LayoutError | None]:
+        """Refuse what is too long, and negative variances."""
+        norms = self._check(rule, clients[0]).of_rows(rows, self._start)
+        self._measured.update(
+            (client.id, of_one) for client, of_one in zip(clients, norms, strict=True) if isinstance(of_one, dict)
+        )
+        return [of_one if isinstance(of_one, LayoutError) else None for of_one in norms]
 
     def combined(self, rule: Rule, done: Round) -> None:
-        """Note the round's medians."""
-        for name, norms in self._accepted.items():
+        """Note the medians of the norms of replies that counted."""
+        accepted: dict[str, list[float]] = {}
+        for client in done.trained:
+            for name, norm in self._measured[client].items():
+                accepted.setdefault(name, []).append(norm)
+        for name, norms in accepted.items():
             self._medians[name] = [*self._medians.get(name, []), median_low(norms)][-ROUNDS:]
 
     def state(self) -> dict[str, np.ndarray]:

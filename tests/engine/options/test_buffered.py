@@ -17,7 +17,7 @@ from fedpfl.engine import rounds
 from fedpfl.engine.options.buffered import BufferedLoop
 from fedpfl.engine.options.participation import Participation
 from fedpfl.engine.simulation_transport import SimulationTransport
-from fedpfl.engine.transport import Transport
+from fedpfl.engine.transport import Reply, Transport
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
@@ -44,7 +44,7 @@ class Arithmetic(Transport):
             message = request.make()
             shared = LAYOUT.pack(trained(request.client.id, LAYOUT.unpack(message.arrays)), "float32")
             numbers = {"train-samples": request.client.train_samples, "train-loss": 1.0}
-            yield request.client, Payload({"layout": LAYOUT.to_text()}, numbers, shared)
+            yield [Reply(request.client, Payload({"layout": LAYOUT.to_text()}, numbers, shared))]
 
 
 def reference():

@@ -18,7 +18,7 @@ from fedpfl.engine.options.clock import SECOND, Clock, exchange, first_in_time
 from fedpfl.engine.options.devices import Device, DevicesModel, back_online, read_bench
 from fedpfl.engine.options.virtual_time import TimedParticipation
 from fedpfl.engine.simulation_transport import SimulationTransport
-from fedpfl.engine.transport import Transport
+from fedpfl.engine.transport import Reply, Transport
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import outcome as outcome_of
 from fedpfl.results.summary import summary
@@ -57,15 +57,11 @@ class Arithmetic(Transport):
             if request.kind == "train":
                 numbers = {"train-samples": request.client.train_samples, "train-loss": 1.0}
                 shared = LAYOUT.pack(np.full(250, request.client.id, np.float32), "float32")
-                yield request.client, Payload({"layout": LAYOUT.to_text()}, numbers, shared)
+                yield [Reply(request.client, Payload({"layout": LAYOUT.to_text()}, numbers, shared))]
             else:
                 samples = request.client.test_samples
-                yield (
-                    request.client,
-                    Payload(
-                        {}, {"personalised-correct": 1, "personalised-loss-sum": 1.0, "personalised-samples": samples}
-                    ),
-                )
+                numbers = {"personalised-correct": 1, "personalised-loss-sum": 1.0, "personalised-samples": samples}
+                yield [Reply(request.client, Payload({}, numbers))]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from ..core.server_view import Client
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
-from .transport import Transport, Wait
+from .transport import Members, Wait
 
 
 class Attendance:
@@ -28,7 +28,7 @@ class Attendance:
     def take_rule(self, rule: Rule) -> None:
         """Take the run's rule, before round 1."""
 
-    def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
+    def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come, and note which ones are not asked in a round."""
 
     def choose(self, rule: Rule, done: Round) -> list[Client]:
@@ -45,9 +45,7 @@ class Attendance:
         """Return how many of that many clients are drawn: the share, and at least as many as a strategy asks for."""
         return max(self.settings.asked(clients), self.least)
 
-    def sent(
-        self, transport: Transport, rule: Rule, done: Round, chosen: Sequence[Client]
-    ) -> tuple[list[Client], Wait]:
+    def sent(self, transport: Members, rule: Rule, done: Round, chosen: Sequence[Client]) -> tuple[list[Client], Wait]:
         """Return which of the chosen clients get a message, and how many replies are waited for, and how long."""
         return list(chosen), Wait(self.settings.round_timeout, least=self.settings.min_replies)
 

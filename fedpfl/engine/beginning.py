@@ -18,7 +18,7 @@ from ..setup.config import Config
 from .agreement import Agreement
 from .continued import carry_over
 from .rounds import RoundLoop
-from .transport import Transport
+from .transport import Members
 
 logger = getLogger("flwr")
 
@@ -35,11 +35,11 @@ class Beginning:
     def open(self) -> None:
         """Read what there is of an earlier run, once nobody else uses the folder."""
 
-    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
+    def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Record the task on which the clients have agreed, or compare it with that of before."""
         self.describe(agreed, transport, remarks)
 
-    def describe(self, agreed: Agreement, transport: Transport, remarks: Sequence[str], **more: Any) -> None:
+    def describe(self, agreed: Agreement, transport: Members, remarks: Sequence[str], **more: Any) -> None:
         """Record the task of a new run."""
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
@@ -70,7 +70,7 @@ class Resumed(Beginning):
         self.finished, self._state, remarks = self.folder.last_intact(self.config.run.state_dir)
         _tell(self.folder, remarks)
 
-    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
+    def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Refuse clients with another task than before."""
         data = str(transport.about_data().get("data", ""))
         self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names, data=data)
@@ -103,7 +103,7 @@ class Continued(Beginning):
         _tell(self._earlier, remarks)
         self.task_before = self._earlier.task()
 
-    def take_task(self, agreed: Agreement, transport: Transport, remarks: Sequence[str]) -> None:
+    def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Record the task, and whose arrays are whose."""
         self._state, about, remark = carry_over(
             self._earlier, self.folder, self.config, agreed, transport.about_data(), self._state, self._about

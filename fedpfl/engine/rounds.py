@@ -30,7 +30,7 @@ from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener, Read
 from .replies import Expected, leave_out
-from .transport import EVALUATE, TRAIN, Reply, Request, Transport, Wait, array_bytes, count_bytes
+from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
 
@@ -141,7 +141,7 @@ class RoundLoop:
             self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
         return self.close()
 
-    def open(self, transport: Transport, number: int) -> None:
+    def open(self, transport: Members, number: int) -> None:
         """Begin a round: find out who is there."""
         self.round, self._cause = Round(number), None
         self._answered = set()
@@ -182,7 +182,7 @@ class RoundLoop:
         self.take(number, transport.replies(requests, wait, self.fail))
         return self.chosen
 
-    def begun(self, transport: Transport, number: int) -> tuple[list[Request], Wait]:
+    def begun(self, transport: Members, number: int) -> tuple[list[Request], Wait]:
         """Choose clients; return the messages with which they train, and how long their replies are waited for."""
         self.chosen = self.choose(number)
         asked, wait = self.attendance.sent(transport, self.rule, self.round, self.chosen)

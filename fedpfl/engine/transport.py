@@ -1,4 +1,4 @@
-"""What a transport is: it carries requests to clients and brings their replies back, in client order."""
+"""What a transport is: it knows who is there, carries requests to clients and brings their replies back, in order."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Fail(Protocol):
         """Note it; ``error`` is what the client raised, where it was raised in this process."""
 
 
-class Transport(ABC):
-    """Carries messages between the server and the clients of one federation.
+class Members(ABC):
+    """Who the clients of one federation are, and who is there.
 
     ``real``: the clients are on devices, or are played as if they were, and take the time that they take.
     """
@@ -116,6 +116,10 @@ class Transport(ABC):
         ``work`` is by client what they have to do, or when they would be ready, in training samples.
         """
         return work.keys()
+
+
+class Transport(Members):
+    """Carries messages between the server and the clients of one federation."""
 
     @abstractmethod
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:

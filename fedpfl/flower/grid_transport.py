@@ -15,7 +15,7 @@ from ..core.errors import LayoutError, printable
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..engine.transport import Fail, Reply, Request, Transport, Wait
+from ..engine.transport import Fail, Members, Reply, Request, Transport, Wait
 from ..setup.config import Config
 from ..setup.options.participation import ParticipationSettings
 from .half_round import HalfRound
@@ -28,7 +28,7 @@ logger = getLogger("flwr")
 KEPT_RECORDS = 16
 
 
-class FlowerTransport(Transport):
+class GridMembers(Members):
     """Clients behind Flower's Grid.
 
     ``settings``, the text of a strategy's, goes with each message to clients that Flower does not hand them to.
@@ -41,8 +41,6 @@ class FlowerTransport(Transport):
         # Clients that were absent at the start, if they may join; and the answers of those that have since connected.
         self._absent: set[int] = set()
         self._new: dict[int, Payload] = {}
-        # With Wait.keep: the half round that goes on, and the requests of which it makes messages.
-        self._kept: tuple[HalfRound, dict[int, Request]] | None = None
 
     def find_clients(
         self,
@@ -99,6 +97,15 @@ class FlowerTransport(Transport):
         client = Client(number, int(metrics["train-samples"]), int(metrics["test-samples"]))
         in_turn, mods = (answer.config.get(key) is True for key in ("in-turn", "mods"))
         self._clients[number] = Node(client, node, in_turn, mods)
+
+
+class FlowerTransport(GridMembers, Transport):
+    """Sends messages over Flower's Grid."""
+
+    def __init__(self, grid: Grid, settings: str = "") -> None:
+        super().__init__(grid, settings)
+        # With Wait.keep: the half round that goes on, and the requests of which it makes messages.
+        self._kept: tuple[HalfRound, dict[int, Request]] | None = None
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Send Flower's messages; what devices lose is sent again."""

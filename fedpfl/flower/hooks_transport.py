@@ -18,12 +18,12 @@ from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..engine.attendance import Attendance
-from ..engine.transport import Fail, Reply, Request, Transport, Wait
+from ..engine.transport import Fail, Members, Reply, Request
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .by_name import Split
-from .grid_transport import FlowerTransport
+from .grid_transport import GridMembers
 from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, identity_hash
 from .messages import MAX_FRAMED_BYTES, SETTINGS, pack_arrays
 from .named_arrays import EXTRAS, Names, from_named, others_of, to_named
@@ -45,7 +45,7 @@ class Form:
     always: Mapping[str, Value] = field(default_factory=dict)  # in each message's config
 
 
-class HooksTransport(FlowerTransport):
+class HooksTransport(GridMembers):
     """Clients behind the hooks of a strategy.
 
     With a ``split`` nothing is known of the nodes but that they take these arrays, and nodes that come are taken; else
@@ -257,10 +257,6 @@ class HooksTransport(FlowerTransport):
         config: dict[str, Value] = {"layout": rule.layout.to_text()}
         return Reply(client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays}))
 
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
-        """Refuse to send: Flower does, between a strategy's hooks."""
-        raise NotImplementedError
-
 
 class ByShares(Attendance):
     """Draws clients whose nodes are there, to train and to be tested."""
@@ -269,7 +265,7 @@ class ByShares(Attendance):
         super().__init__(settings, least)
         self._transport, self._tested = transport, tested
 
-    def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
+    def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come."""
         for client in self._transport.joined():
             rule.join(client)

@@ -20,7 +20,7 @@ from ...setup.options.virtual_time import VirtualTimeOption
 from ..attendance import Attendance
 from ..listener import Listener, Server
 from ..rounds import RoundLoop
-from ..transport import Transport
+from ..transport import Members, Transport
 from .norm_limit import norm_limit
 
 
@@ -47,7 +47,7 @@ def followers(config: Config, folder: RunFolder) -> list[Listener]:
     return found
 
 
-def attendance(config: Config, folder: RunFolder, transport: Transport) -> Attendance:
+def attendance(config: Config, folder: RunFolder, transport: Members) -> Attendance:
     """Return what decides who takes part."""
     if config.wants(VirtualTimeOption):
         from .virtual_time import TimedParticipation

@@ -17,7 +17,7 @@ from ...setup.config import Config
 from ...setup.options.participation import ParticipationSettings
 from ..agreement import agree_with
 from ..attendance import Attendance
-from ..transport import Transport, Wait
+from ..transport import Members, Wait
 from .available import available
 from .clock import Clock
 
@@ -29,20 +29,20 @@ class Participation(Attendance):
 
     clock: Clock | None = None  # of virtual time
 
-    def __init__(self, config: Config, folder: RunFolder, transport: Transport) -> None:
+    def __init__(self, config: Config, folder: RunFolder, transport: Members) -> None:
         super().__init__(config.run, transport.least)
         self.who, self._config, self._folder = config.of(ParticipationSettings), config, folder
         text = self.who.available_clients
         self._available = available(text, config, folder.client_number) if text else None
 
-    def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
+    def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come."""
         for number, description in sorted(transport.newcomers().items()):
             if client := self._admit(transport, number, description):
                 rule.join(client)
                 done.joined.append(number)
 
-    def _admit(self, transport: Transport, client: int, description: Payload) -> Client | None:
+    def _admit(self, transport: Members, client: int, description: Payload) -> Client | None:
         """Return a client that was absent, and store that it takes part; None if it does not fit the run's task."""
         task, said = self._folder.described(), int(description.config["num-classes"])
         try:
@@ -66,9 +66,7 @@ class Participation(Attendance):
         """Return how many of that many clients are drawn, more than are waited for."""
         return math.ceil(super().drawn(clients) * (1 + self.who.over_selection) - 1e-9)
 
-    def sent(
-        self, transport: Transport, rule: Rule, done: Round, chosen: Sequence[Client]
-    ) -> tuple[list[Client], Wait]:
+    def sent(self, transport: Members, rule: Rule, done: Round, chosen: Sequence[Client]) -> tuple[list[Client], Wait]:
         """Return which of the chosen clients get a message, and how many replies are waited for, and how long."""
         done.asked = [client.id for client in chosen]
         asked, wait = super().sent(transport, rule, done, chosen)
@@ -77,7 +75,7 @@ class Participation(Attendance):
             wait = replace(wait, first=min(len(asked), super().drawn(len(self.askable(rule, done)))))
         return self.in_time(transport, asked, wait)
 
-    def in_time(self, transport: Transport, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
+    def in_time(self, transport: Members, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
         """Return those of the asked clients among which the first to reply are, and how to wait for them."""
         if wait.first is None:
             return asked, wait

@@ -16,7 +16,7 @@ from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.config import Config
 from ...setup.options.virtual_time import VirtualTimeSettings
-from ..transport import EVALUATE, TRAIN, Transport, Wait
+from ..transport import EVALUATE, TRAIN, Members, Wait
 from .clock import SECOND, Clock, first_in_time
 from .devices import KEY, read_bench
 from .participation import Participation
@@ -27,7 +27,7 @@ class TimedParticipation(Participation):
 
     clock: Clock
 
-    def __init__(self, config: Config, folder: RunFolder, transport: Transport) -> None:
+    def __init__(self, config: Config, folder: RunFolder, transport: Members) -> None:
         if transport.real:
             place = config.of(VirtualTimeSettings).devices_model
             raise ConfigError(KEY, place, "must be empty where real devices set the pace")
@@ -45,14 +45,14 @@ class TimedParticipation(Participation):
         training = (lambda client: config.training) if own is None else lambda client: own(config, client).training
         self.clock = Clock(bench, training, size, size if rule.takes_shared else 0)
 
-    def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
+    def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Begin the round of the clock as well, and note who is offline."""
         super().begin(transport, rule, done)
         self._messages = self._until = 0
         self.clock.begin()
         done.offline = self.clock.offline(client.id for client in rule.participants)
 
-    def in_time(self, transport: Transport, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
+    def in_time(self, transport: Members, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
         """Return the clients whose replies come in time."""
         limit = round(wait.deadline * SECOND) or None
         due = {client: moment - self.clock.now for client, moment in self.clock.due(asked, TRAIN).items()}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from logging import INFO, WARNING, getLogger
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -303,7 +303,7 @@ class RoundLoop:
         self.rule.add_rows(clients, vectors, replies)
         for client, shared, reply in reads:
             for listener in self.listeners:
-                listener.added(self.rule, client, shared, reply)
+                listener.added(self.rule, client, cast(np.ndarray, shared), reply)  # see `_may_stay`
             self.round.trained[client.id] = dict(reply.metrics)
 
     def _may_stay(self) -> bool:

@@ -54,6 +54,7 @@ def play(limit, made, number, vectors, **arrays):
     for one in read:
         if one.client.id not in refused:
             limit.added(made, *one)
+            done.trained[one.client.id] = {}
     limit.combined(made, done)
     return refused
 

@@ -507,13 +507,16 @@ def test_an_honest_run_under_the_shipped_policy_has_the_same_bits(tmp_path, monk
 
 def test_an_app_that_a_device_s_own_program_makes_needs_no_parts(allow, tmp_path):
     allow(methods=["fedper", "fedavg"], personal_arrays=False)
-    app = strategies.client_app(model=Net, data=lambda context: samples(context.node_config["partition-id"]))
-    grid = AppGrid(app)
-    assert strategies.FedPer(model=Net, num_classes=3).start(grid, initial(), num_rounds=1).arrays
+
+    def grid():
+        return AppGrid(
+            strategies.client_app(model=Net, data=lambda context: samples(context.node_config["partition-id"]))
+        )
+
+    assert strategies.FedPer(model=Net, num_classes=3).start(grid(), initial(), num_rounds=1).arrays
     allow(methods=["fedavg"])
-    grid = AppGrid(app)
     with pytest.raises(FedpflError, match="refuses method = 'fedper'"):
-        strategies.FedPer(model=Net, num_classes=3).start(grid, initial(), num_rounds=1)
+        strategies.FedPer(model=Net, num_classes=3).start(grid(), initial(), num_rounds=1)
 
 
 def test_a_refusal_reaches_the_server(tmp_path, allow):

@@ -22,7 +22,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -70,13 +70,24 @@ if not taken:
 '''
 
 
-def load() -> Callable[[], Any]:
-    """Import what every ClientApp of this project needs, and return Flower's command; torch is the worker's."""
+def load(preload: Sequence[str] = ()) -> Callable[[], Any]:
+    """Import what every ClientApp of this project needs, and return Flower's command.
+
+    ``preload`` are further modules. torch is the worker's; apps with a training loop of their own need it here.
+    """
     import safetensors.numpy  # noqa: F401
 
     for name in IMPORTED_LATE:
         with suppress(ImportError):
             importlib.import_module(name)
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise FedpflError(f"--preload {name}: {error}") from error
+    if torch := sys.modules.get("torch"):
+        # The first optimiser of a process imports torch's compiler, which takes longer than torch.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     shorten_pauses()
     found = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
     if not found:
@@ -85,7 +96,7 @@ def load() -> Callable[[], Any]:
     return command
 
 
-def serve(path: Path) -> NoReturn:
+def serve(path: Path, preload: Sequence[str] = ()) -> NoReturn:
     """Fork for every request until the process is told to end.
 
     Requests that come while the modules are imported wait.
@@ -96,7 +107,7 @@ def serve(path: Path) -> NoReturn:
         end_at_signals(path)
         write_commands(path, script(COMMAND))
         before = dict(os.environb)
-        entry = load()
+        entry = load(preload)
         # What modules set for themselves when they are imported, which happens here.
         set_by_modules = {key: os.environb[key] for key in os.environb if os.environb[key] != before.get(key)}
         # What was imported is never collected: a fork that looked through it would copy all of its pages.
@@ -225,6 +236,9 @@ def main() -> None:
     """Run the fork server (the console script ``fedpfl-forkserver``)."""
     parser = argparse.ArgumentParser(prog="fedpfl-forkserver", description="Start this device's ClientApps quickly.")
     parser.add_argument("--socket", metavar="PATH", required=True, help="where to listen")
+    parser.add_argument(
+        "--preload", metavar="MODULE", action="append", default=[], help="import this before forking, too; repeatable"
+    )
     arguments = parser.parse_args()
     # Not the root logger, as what is forked inherits it; and not file 2, which is another's in there.
     handler = logging.StreamHandler(os.fdopen(os.dup(2), "w"))
@@ -233,7 +247,7 @@ def main() -> None:
     logger.setLevel(logging.INFO)
     end_at_signals()
     try:
-        serve(Path(arguments.socket).absolute())
+        serve(Path(arguments.socket).absolute(), arguments.preload)
     except FedpflError as error:
         sys.exit(f"error: {error}")
 

@@ -23,12 +23,12 @@ from typing import Any
 
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
-from ..flower_private import CONCURRENCY, SHORT_PAUSES, TASK_POLL_INTERVAL
+from ..flower_private import SHORT_PAUSES
 from . import credentials, run_guard
 from .boards import BoardLimits, join_command, make_groups
-from .forkserver import command_folder
 from .inventory import Bench
 from .mqtt.account import Account, read_password
+from .node import AT_ONCE, environment_of, forkserver_command, worker_command
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, shorten, text
 
 # The bench of the paper has three clients on each of its devices.
@@ -41,11 +41,6 @@ WHOLE_SECONDS = 60.0
 # How often it is looked for what has ended.
 RESTART_SECONDS = 0.2
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
-# The shortest wait of `bench/superexec.py`; Flower's is always 1 s. It looks for a new message with a request to the
-# SuperNode on the same machine.
-TASK_POLL_SECONDS = 0.2
-# All objects of a message at the same time, where a machine has as many cores.
-AT_ONCE = dict.fromkeys(CONCURRENCY, "3")
 # As many as a client of `fedpfl run` has unless the setting `threads` is set: the bits depend on it.
 THREADS = {"OMP_NUM_THREADS": "1"}
 
@@ -280,16 +275,10 @@ class Testbed(SuperLink):
             "--host", "127.0.0.1", "--port", str(free_port()),
             "--node-config", f"partition-id={client} num-partitions={clients}{own}",
         ]  # fmt: skip
-        environment = {
-            **self._environment,
-            **THREADS,
-            **AT_ONCE,
-            "PATH": f"{command_folder(self._forkserver(place))}:{self._environment['PATH']}",
-            # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
-            "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
-            TASK_POLL_INTERVAL: str(TASK_POLL_SECONDS),
-            SOCKET_VARIABLE: str(self._socket(place)),
-        }
+        home = Path(f"{self._environment['FLWR_HOME']}-node-{client}")
+        environment = environment_of(
+            {**self._environment, **THREADS}, self._socket(place), self._forkserver(place), home
+        )
         self._spawn(f"SuperNode {client}", self._limited(device, command), environment)
 
     def _start_worker(self, device: str, app: Path | None) -> None:
@@ -297,11 +286,10 @@ class Testbed(SuperLink):
         if app is not None and (app / "fedpfl").is_dir():
             paths = (str(app.absolute()), environment.get("PYTHONPATH", ""))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        command = [sys.executable, "-P", "-m", "fedpfl.bench.device.worker"]
-        self._spawn(f"worker {_label(device)}", self._limited(device, command), environment)
+        self._spawn(f"worker {_label(device)}", self._limited(device, worker_command()), environment)
 
     def _start_forkserver(self, device: str) -> None:
-        command = [sys.executable, "-P", "-m", "fedpfl.bench.forkserver", "--socket", str(self._forkserver(device))]
+        command = forkserver_command(self._forkserver(device))
         environment = {**self._environment, **THREADS, **AT_ONCE}
         self._spawn(f"fork server {_label(device)}", self._limited(device, command), environment)
 

@@ -18,6 +18,7 @@ import pytest
 from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.bench.forkserver import load, write_commands
+from fedpfl.core.errors import FedpflError
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,6 +206,11 @@ def test_flower_s_superexec_has_its_arguments(tmp_path):
 
 def test_it_finds_flower_s_command():
     assert load().__name__ == "flwr_clientapp"
+
+
+def test_a_module_that_is_not_there_is_not_preloaded():
+    with pytest.raises(FedpflError, match="--preload no_such_module: No module named"):
+        load(["no_such_module"])
 
 
 def test_it_goes_when_it_is_told(server):

@@ -254,5 +254,6 @@ def test_commands_and_their_options_exist():
             assert words[0] in command.commands, (page, words)
             command, words = command.commands[words[0]], words[1:]
         options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        words = words[: words.index("--")] if "--" in words else words  # another command follows
         given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
         assert given <= {*options, "--help", "--version", "-e"}, (page, words)

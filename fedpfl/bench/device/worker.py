@@ -14,6 +14,7 @@ import fcntl
 import importlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -38,10 +39,12 @@ logger = logging.getLogger("fedpfl.bench.device.worker")
 # A ClientApp sends its request at once and reads the answer at once: one that does not has stopped.
 STALLED_SECONDS = 60.0
 QUEUE = 64
+# How often a worker looks whether the SuperNode that it is for still runs.
+ALIVE_SECONDS = 2.0
 
 
-def serve(path: Path) -> None:
-    """Answer requests until the process is told to end."""
+def serve(path: Path, until: int = 0) -> None:
+    """Answer requests until the process is told to end, or another one, ``until``, has ended."""
     if guard() is None:
         logger.info("no policy: this device takes part in every run")
     else:
@@ -53,8 +56,16 @@ def serve(path: Path) -> None:
         from ...client.answer import handle
 
         logger.info("ready at %s, process %d", path, os.getpid())
+        listener.settimeout(ALIVE_SECONDS if until else None)
         while True:
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except socket.timeout:
+                if _is_alive(until):
+                    continue
+                logger.info("process %d has ended", until)
+                shutil.rmtree(path.parent, ignore_errors=True)
+                return
             with connection:
                 try:
                     protocol.require_own_peer(connection)
@@ -63,6 +74,14 @@ def serve(path: Path) -> None:
                         _serve_one(handle, stream)
                 except (FedpflError, OSError, EOFError) as error:
                     logger.warning("a request was dropped: %s", error)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
@@ -172,6 +191,13 @@ def main() -> None:
         metavar="FILE",
         help=f"policy: what this device takes part in; ${VARIABLE} gives it to the ClientApps",
     )
+    parser.add_argument(
+        "--until",
+        metavar="PID",
+        type=int,
+        default=0,
+        help="end, and remove the socket's folder, when this process has ended",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     end_at_signals()
@@ -180,7 +206,7 @@ def main() -> None:
             os.environ[protocol.SOCKET_VARIABLE] = arguments.socket
         if arguments.policy is not None:
             os.environ[VARIABLE] = str(Path(arguments.policy).absolute())
-        serve(protocol.socket_path())
+        serve(protocol.socket_path(), arguments.until)
     except FedpflError as error:
         sys.exit(f"error: {error}")
 

@@ -7,6 +7,9 @@ import re
 import signal
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from weakref import ref
 
@@ -308,3 +311,28 @@ def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_ru
     assert made[0] not in _engines.values()
     engine_for(Config.parse({**values, "run-name": "next"}), 9, str(paths[0]), 0)
     assert len(_engines) == 1
+
+
+def test_a_supernode_without_a_worker_gets_one_that_ends_with_it(tmp_path, monkeypatch):
+    """In a ClientApp's process alone, where nobody says where a worker is."""
+    values, node = federation(tmp_path, 2), {"partition-id": 0, "num-partitions": 2}
+    runtime = Path(tempfile.mkdtemp(prefix="fedpfl-test-"))  # a socket's path is short
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.delenv(protocol.SOCKET_VARIABLE, raising=False)
+    supernode = subprocess.Popen(["sleep", "600"])
+    try:
+        monkeypatch.setattr(os, "getppid", lambda: supernode.pid)
+        assert forward("query", Payload(), values, node) is None
+        monkeypatch.setattr(sys, "argv", ["/some/where/flwr-clientapp"])
+        described = forward("query", Payload(), values, node)
+        assert described.config["layout"] == handle("query", Payload(), values, node).config["layout"]
+        folder = runtime / "fedpfl" / f"supernode-{supernode.pid}"
+        (worker,) = (line for line in (folder / "worker.log").read_text().splitlines() if "ready at" in line)
+        assert forward("query", Payload(), values, node) is not None
+        assert (folder / "worker.log").read_text().count("ready at") == 1, worker
+    finally:
+        supernode.kill()
+        supernode.wait()
+    wait_until(lambda: not folder.exists())
+    runtime.joinpath("fedpfl").rmdir()
+    runtime.rmdir()

@@ -392,18 +392,32 @@ def test_a_run_without_a_round_has_no_models(stored_run, command):
     assert "not reached its first round" in done.stderr
 
 
+IN_TURN = """
+import sys
+from fedpfl.cli import main
+for words in sys.argv[1:]:
+    sys.argv[1:] = words.split()
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (words, end)
+    print("\\f", end="", flush=True)
+"""
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
-@pytest.mark.parametrize("arguments", [("show",), ("show", "first"), ("methods", "--json"), ("methods",), ("config",)])
-def test_a_terminal_that_lacks_characters_gets_the_rest(stored_run, encoding, arguments):
+def test_a_terminal_that_lacks_characters_gets_the_rest(stored_run, encoding):
     settings = stored_run.path / "metrics.jsonl"  # no global accuracy, which is shown as a dash
     settings.write_text("".join(line.replace('"global"', '"other"') for line in settings.open()))
+    commands = ["show", "show first", "methods", "methods --json", "config"]
     done = subprocess.run(
-        [sys.executable, "-c", "from fedpfl.cli import main; main()", *arguments],
+        [sys.executable, "-c", IN_TURN, *commands],
         capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert done.returncode == 0 and b"rror" not in done.stderr
-    text = done.stdout.decode(encoding)
-    assert text and ("--json" not in arguments or json.loads(text))
+    texts = done.stdout.decode(encoding).split("\f")
+    assert [bool(text) for text in texts] == [True] * len(commands) + [False]
+    assert json.loads(texts[3])
 
 
 @pytest.mark.parametrize("key", ["output-dir", "data-dir", "run-name"])

@@ -14,9 +14,9 @@ owned = [labels % 5 == client for client in range(5)]
 both = [owned[client] | owned[client - 1] for client in range(5)]
 clients = [(images[mine], labels[mine]) for mine in both]
 
-found = fedpfl.compare(
+comparison = fedpfl.compare(
     ["local", "fedavg", "fedper"], data=clients, num_classes=10, model="small-cnn", num_server_rounds=3, seeds=1,
     workers=0, quiet=True,
 )  # fmt: skip
-print(found.table.iloc[:, :2].to_string(index=False))
-found.plot().save("images.svg")
+print(comparison.table.iloc[:, :2].to_string(index=False))
+comparison.plot().save("images.svg")

@@ -28,10 +28,10 @@ def network(input_shape, num_classes):
     return nn.Sequential(*body, nn.Conv2d(16, num_classes, 1))
 
 
-found = fedpfl.compare(
+comparison = fedpfl.compare(
     ["local", "fedavg", "ditto"], data=[camera(contrast) for contrast in (1, -1) * 4], model=network, test_fraction=0.5,
     loss="segmentation", metrics="iou,dice", choose_by="iou", num_server_rounds=10, local_epochs=2, learning_rate=0.1,
     seeds=1, workers=0, quiet=True,
 )  # fmt: skip
-print(found.table[["method", "iou", "dice"]].round(3).to_string(index=False))
-found.plot().save("segmentation.svg")
+print(comparison.table[["method", "iou", "dice"]].round(3).to_string(index=False))
+comparison.plot().save("segmentation.svg")

@@ -45,8 +45,8 @@ def analyse(
         return
     analysis = ANALYSES.find(name)
     require_one_of("format", form or FORMATS[0], FORMATS)
-    found = finished_of(sweep, output_dir) if sweep else []
-    result = analysis.make([*map(run_folder, runs or []), *found], **overrides(options))
+    finished = finished_of(sweep, output_dir) if sweep else []
+    result = analysis.make([*map(run_folder, runs or []), *finished], **overrides(options))
     print_tables(result.tables, form)
     if output is None:
         return
@@ -69,5 +69,5 @@ def _list_analyses() -> None:
         typer.echo(f"{name:<{width}}  {analysis.shows}")
         for option in fields(analysis.options):
             limits = option.metadata["limits"].describe()
-            given = f"-O '{key_of(option)}={json.dumps(option.default)}'"
-            typer.echo(f"{'':<{width}}    {given}: {option.metadata['doc']} ({limits})")
+            example = f"-O '{key_of(option)}={json.dumps(option.default)}'"
+            typer.echo(f"{'':<{width}}    {example}: {option.metadata['doc']} ({limits})")

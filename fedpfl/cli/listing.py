@@ -79,14 +79,14 @@ def models_command(as_json: AsJson = False) -> None:
     from ..models import names, sources
     from ..models.about import describe
 
-    found = [describe(name) for name in names()]
+    infos = [describe(name) for name in names()]
     if as_json:
-        print_json([info._asdict() for info in found])
+        print_json([info._asdict() for info in infos])
         return
     from rich.table import Table
 
     table = Table("model", "what", "takes", "parameters", "from", show_lines=True)
-    for info in found:
+    for info in infos:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
         table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source.partition("; ")[0])
     stdout().print(table)

@@ -59,8 +59,8 @@ def partition_command(
     check_keys(values)
     config = Config.parse(values)
     seed = config.run.seed
-    given = given_clients(config.data.num_clients, num_clients)
-    clients = given or default_clients(config.data, seed) or DEFAULT_CLIENTS
+    asked = given_clients(config.data.num_clients, num_clients)
+    clients = asked or default_clients(config.data, seed) or DEFAULT_CLIENTS
     data = federated_data(config.data, clients, seed)
     for remark in data.remarks:
         typer.echo(f"note: {remark}", err=True)

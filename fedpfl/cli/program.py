@@ -28,12 +28,12 @@ class _Command(typer.core.TyperCommand):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the command takes."""
-        given = get_params_from_function(inspect.unwrap(self.callback)) if self.callback else {}
+        parameters = get_params_from_function(inspect.unwrap(self.callback)) if self.callback else {}
         for kind in (click.Argument, click.Option):
             rows = []
             for param in self.get_params(ctx):
                 if isinstance(param, click.Argument):
-                    param.help = given[str(param.name)].default.help  # which Click 8.5 forgets
+                    param.help = parameters[str(param.name)].default.help  # which Click 8.5 forgets
                 if isinstance(param, kind) and (row := param.get_help_record(ctx)):
                     rows.append(_in_words(param.type, *row))
             if rows:
@@ -41,12 +41,12 @@ class _Command(typer.core.TyperCommand):
                     formatter.write_dl(rows)
 
 
-def _in_words(of: Any, name: str, help: str) -> tuple[str, str]:
-    if not isinstance(of, (click.IntRange, click.FloatRange)):
+def _in_words(kind: Any, name: str, help: str) -> tuple[str, str]:
+    if not isinstance(kind, (click.IntRange, click.FloatRange)):
         return name, help
-    words = f"at least {of.min:,}" if of.max is None else f"{of.min:,} to {of.max:,}"
+    limits = f"at least {kind.min:,}" if kind.max is None else f"{kind.min:,} to {kind.max:,}"
     name = name.replace("INTEGER RANGE", "NUMBER").replace("FLOAT RANGE", "NUMBER")
-    return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", words, help)
+    return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", limits, help)
 
 
 # Groups of commands in the help; commands without a group come last.
@@ -75,8 +75,8 @@ class OneLineErrors(typer.core.TyperGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their groups."""
-        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        shown = {name: command for name, command in found.items() if command is not None and not command.hidden}
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        shown = {name: command for name, command in commands.items() if command is not None and not command.hidden}
         grouped = {name for names in GROUPS.values() for name in names}
         if ctx.parent is not None or not grouped & shown.keys():
             super().format_commands(ctx, formatter)
@@ -89,7 +89,7 @@ class OneLineErrors(typer.core.TyperGroup):
                 with formatter.section(title):
                     # Names stand below one another in all groups.
                     longest = max(map(len, shown))
-                    formatter.write_dl([(name.ljust(longest), words) for name, words in rows])
+                    formatter.write_dl([(name.ljust(longest), help) for name, help in rows])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; say that it was interrupted if it does not do so itself."""
@@ -129,14 +129,14 @@ class OneLineErrors(typer.core.TyperGroup):
         except RuntimeError as error:  # pathlib has no class for it, and does not name the path
             if not str(error).startswith("Could not determine home"):
                 raise
-            given = re.findall(r"~[\w.-]+", " ".join(sys.argv[1:] if args is None else args))
-            user = next((one for one in given if os.path.expanduser(one) == one), "~NAME")  # noqa: PTH111
+            homes = re.findall(r"~[\w.-]+", " ".join(sys.argv[1:] if args is None else args))
+            user = next((one for one in homes if os.path.expanduser(one) == one), "~NAME")  # noqa: PTH111
             code = _complain(f"{user}: this machine has no such user", 1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _setting(error: click.ClickException) -> str:
-    """Return how a setting is given that was taken for an option."""
+    """Show the form of a setting that was taken for an option."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
     from ..setup.all_settings import all_settings  # only the error needs it
@@ -146,7 +146,7 @@ def _setting(error: click.ClickException) -> str:
 
 
 def in_words(error: FedpflError | OSError) -> str:
-    """Return what went wrong, and with which file."""
+    """Describe an error, and name its file."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)

@@ -45,24 +45,24 @@ def _flat(path: Path, option: str, text: str) -> dict[str, Any]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise refuse(root, "must be lines of key: value")
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):
             raise refuse(key, "must be lines of key: value")
-        if key.value in found:
+        if key.value in settings:
             raise refuse(key, f"{key.value} is set twice")
         if any(text[node.start_mark.index : node.start_mark.index + 1] in ("&", "!") for node in (key, value)):
             raise refuse(value, "anchors and tags are not allowed")
         if not isinstance(value, yaml.ScalarNode):
             raise refuse(value, f"{key.value} must be one value; settings have no sections, lists or references")
-        found[key.value] = value.value if value.style else _value(value.value)
-        if found[key.value] is None:
+        settings[key.value] = value.value if value.style else _value(value.value)
+        if settings[key.value] is None:
             raise refuse(value, f"{key.value} has no value; an empty text is written ''")
-    return found
+    return settings
 
 
 def _value(word: str) -> Any:
-    """Return what a word without quotes means; None for nothing."""
+    """Return the value of a word without quotes; None for nothing."""
     if word in ("", "~", "null"):
         return None
     if word in _WORDS:

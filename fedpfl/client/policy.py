@@ -273,7 +273,9 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     from ..setup.client_models import client_models
 
     # Data of the device's own stand in the place of what the run names; a data set is downloaded, or it is the user's.
-    left_out = {"data", "data-dir"} if own_data else {"data-dir"} if entry(config.data.dataset)[0].own else {"data"}
+    left_out = (
+        {"data", "data-dir"} if own_data else {"data-dir"} if entry(config.data.dataset)[0].from_path else {"data"}
+    )
     yield from {"data-path": own_data}.items() if own_data else ()
     left_out |= {"state-dir", *tagged("server")}
     yield from places(config.flat(), tagged("place") - left_out).items()

@@ -36,7 +36,7 @@ def noise_multiplier(budget: float, delta: float, releases: int) -> float:
 
 
 def most_draws(rounds: int, share: float, tail: float = 1e-6) -> int:
-    """Return how often a client is drawn at most in that many rounds, each with this probability, but for the tail."""
+    """Return the largest number of rounds that draw a client with this probability each, but for the tail."""
     if share >= 1:
         return rounds
     beyond, chance = 1.0, math.log(share / (1 - share))

@@ -83,7 +83,7 @@ _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
 
 
 def problem(name: str, value: object, bounds: Bounds, highest: float | None = None) -> str:
-    """Return what is wrong with a number, in one line; an empty string if nothing is.
+    """Describe the fault of a number, in one line; an empty string if it has none.
 
     ``highest`` is a tighter upper limit than the table's, from what the number is compared with.
     """

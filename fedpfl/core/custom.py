@@ -36,12 +36,12 @@ objects: dict[str, Any] = {}
 
 
 def is_reference(text: str) -> bool:
-    """Return whether a setting's value has the form ``MODULE:NAME``."""
+    """Tell whether a setting's value has the form ``MODULE:NAME``."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def is_own(text: str) -> bool:
-    """Return whether a setting's value is ``MODULE:NAME`` once :func:`without_clients` has taken what it is for."""
+    """Tell whether a setting's value is ``MODULE:NAME`` once :func:`without_clients` has taken its clients."""
     return is_reference(without_clients(text))
 
 
@@ -64,7 +64,7 @@ def entry_point_names(kind: str) -> list[str]:
 
 
 def is_custom(kind: str, text: str) -> bool:
-    """Return whether a setting's value has the form of a custom name, or is an entry point; nothing is imported."""
+    """Tell whether a setting's value has the form of a custom name, or is an entry point; nothing is imported."""
     return is_reference(text) or text in entry_points_of(kind)
 
 
@@ -74,7 +74,7 @@ def as_named(method: Any) -> Any:
 
 
 def article(thing: object) -> str:
-    """Return what an object is, for an error: ``a list``, ``the class Net``, ``None``."""
+    """Name the kind of an object, for an error: ``a list``, ``the class Net``, ``None``."""
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     if thing is None:
@@ -90,8 +90,8 @@ def short_name(text: str) -> str:
 
 @lru_cache(maxsize=None)
 def entry_points_of(kind: str) -> dict[str, EntryPoint]:
-    """Return what installed packages register of a kind, by name."""
-    found: Any = entry_points()
+    """Return the entry points of a kind that installed packages register, by name."""
+    installed: Any = entry_points()
     # Python 3.10 and later select; older ones have a dict of groups.
-    group = found.select(group=GROUPS[kind]) if hasattr(found, "select") else found.get(GROUPS[kind], ())
+    group = installed.select(group=GROUPS[kind]) if hasattr(installed, "select") else installed.get(GROUPS[kind], ())
     return {point.name: point for point in group}

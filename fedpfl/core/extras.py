@@ -108,7 +108,7 @@ class Extra:
             )
 
     def goes(self, to: str) -> bool:
-        """Return whether the array travels to ``server`` or ``client``."""
+        """Tell whether the array travels to ``server`` or ``client``."""
         return self.to in (to, BOTH)
 
 
@@ -132,9 +132,9 @@ class Extras:
                 raise ValueError(f"array {extra.name!r} is declared twice")
             self._declared[extra.name] = extra
             if extra.copy_of is not None:
-                own = extra.copy_of(model)
-                self.copies[extra.name] = own
-                self._first[extra.name] = model.state_dict()[own].detach().cpu().numpy().copy()
+                source = extra.copy_of(model)
+                self.copies[extra.name] = source
+                self._first[extra.name] = model.state_dict()[source].detach().cpu().numpy().copy()
                 self._shapes[extra.name] = self._first[extra.name].shape
             else:
                 shape = extra.shape(model) if callable(extra.shape) else extra.shape
@@ -177,11 +177,11 @@ class Extras:
                 raise LayoutError(f"its array {name!r} is no covariance: not symmetric, or with negative eigenvalues")
 
     def are_means(self, name: str) -> bool:
-        """Return whether an array is declared to be means of features, which are about as long at all clients."""
+        """Tell whether an array is declared to be means of features, which are about as long at all clients."""
         return self._declared[name].kind == MEANS
 
     def is_like_shared(self, name: str) -> bool:
-        """Return whether an array is declared as a change of weights, or has a value for each shared one."""
+        """Tell whether an array is declared as a change of weights, or has a value for each shared one."""
         return self._declared[name].shape == (SHARED,) or self._declared[name].kind == CHANGE
 
     def pack(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
@@ -196,12 +196,12 @@ class Extras:
         return packed
 
     def read(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
-        """Return what arrived alongside the shared vector, shaped, floats as float32.
+        """Return the arrays that arrived alongside the shared vector, shaped, floats as float32.
 
         It comes from the network: an array that is not as declared, or not finite, or missing though required, raises
         ``LayoutError``.
         """
-        found = {}
+        decoded = {}
         for name, sent in arrays.items():
             if name in OWN:
                 continue
@@ -211,14 +211,14 @@ class Extras:
                 raise LayoutError(f"{self._unlike(name, sent)} arrived")
             if not np.isfinite(sent).all():
                 raise LayoutError(f"array {name!r} arrived with values that are not finite")
-            found[name] = (np.ascontiguousarray(sent, exact) if exact else decode(sent)).reshape(shape)
+            decoded[name] = (np.ascontiguousarray(sent, exact) if exact else decode(sent)).reshape(shape)
         for name in self.names(to):
-            if to == SERVER and name not in found and self._declared[name].required:
+            if to == SERVER and name not in decoded and self._declared[name].required:
                 raise LayoutError(f"a reply without the array {name!r} arrived")
-        return found
+        return decoded
 
     def private_starts(self, received: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what arrays that clients send are bounded from, by name; those without an entry are bounded from 0."""
+        """Return the arrays from which those that clients send are bounded, by name; the others are bounded from 0."""
         theirs = {name for name in self.names(SERVER) if self._declared[name].private_from == RECEIVED}
         return {**self._first, **{name: received[name] for name in theirs & received.keys()}}
 
@@ -236,14 +236,14 @@ class Extras:
             return None if not least or count % least else tuple(count // least if n == ANY else int(n) for n in shape)
         return tuple(map(int, shape)) if count == least else None
 
-    def _unlike(self, name: str, found: np.ndarray) -> str:
+    def _unlike(self, name: str, array: np.ndarray) -> str:
         wanted = " × ".join(map(str, self._shapes[name])) or "1"
         kind = self._declared[name].exact or " or ".join(DTYPES)
-        return f"array {name!r} is to be {wanted} values of {kind}; {found.dtype} of shape {found.shape}"
+        return f"array {name!r} is to be {wanted} values of {kind}; {array.dtype} of shape {array.shape}"
 
 
 def _is_covariance(array: np.ndarray) -> bool:
-    """Return whether a matrix is symmetric and positive semidefinite, as far as its rounding tells."""
+    """Tell whether a matrix is symmetric and positive semidefinite, as far as its rounding tells."""
     largest = np.abs(array).max()
     if largest == 0:
         return True

@@ -159,13 +159,13 @@ class Rounds:
             file.seek(self._at)
             complete, newline, _ = file.read().rpartition(b"\n")
         self._at += len(complete) + len(newline)
-        found = []
+        rounds = []
         for line in complete.splitlines():
             try:
-                found.append(json.loads(line))
+                record = json.loads(line)
             # A line's end: the file was shortened and has grown past where we were.
             except (ValueError, RecursionError):
                 continue
-        for one in found:
-            one.pop("sha256", None)
-        return found
+            record.pop("sha256", None)
+            rounds.append(record)
+        return rounds

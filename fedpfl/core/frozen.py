@@ -35,5 +35,5 @@ def copy_trained(module: nn.Module) -> nn.Module:
 
 
 def has_frozen(module: nn.Module) -> bool:
-    """Return whether any of a layer's own arrays is frozen, so that no method may put another layer in its place."""
+    """Tell whether any of a layer's own arrays is frozen, so that no method may put another layer in its place."""
     return bool(getattr(module, NAMES, ()))

@@ -102,28 +102,28 @@ class Inputs(Tuple[int, ...]):
 
     def floats(self, rows: Any) -> list[tuple[Input, Any]]:
         """Return the inputs of floats and, for each, its part of the rows, n × features × …, which changes them."""
-        found, at = [], 0
+        pairs, column = [], 0
         for part in self.parts:
             if part.kind == FLOAT:
-                found.append((part, rows[:, at : at + part.width].reshape(len(rows), *(part.shape or (1,)))))
-            at += part.width
-        return found
+                pairs.append((part, rows[:, column : column + part.width].reshape(len(rows), *(part.shape or (1,)))))
+            column += part.width
+        return pairs
 
     def unpacked(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """Return the inputs of rows n × numbers: float32, bool, and int64 of whole numbers of any size."""
         import torch
 
-        found, at = [], 0
+        tensors, column = [], 0
         for part in self.parts:
-            values = rows[:, at : at + part.width]
-            at += part.width
+            values = rows[:, column : column + part.width]
+            column += part.width
             if part.kind == WHOLE:
                 high, middle, low = values.to(torch.int64).chunk(PIECES, 1)
                 values = (high * 2**BITS + middle) * 2**BITS + low
             elif part.kind != FLOAT:
                 values = values.to(torch.bool if part.kind == TRUTH else torch.int64)
-            found.append(values.reshape(-1, *part.shape))
-        return found
+            tensors.append(values.reshape(-1, *part.shape))
+        return tensors
 
     def arrays(self, rows: np.ndarray, prefix: str = "") -> dict[str, np.ndarray]:
         """Return the inputs of rows by name or place, behind a prefix, in the types that they were packed in."""
@@ -146,7 +146,7 @@ class Inputs(Tuple[int, ...]):
 
 
 def inputs_of(text: str) -> Inputs:
-    """Return what a text says of inputs, or raise ``LayoutError``."""
+    """Return the inputs that a text describes, or raise ``LayoutError``."""
     body, named = text[1:-1], text[:1] == "{"
     parts: list[Input] = []
     if len(text) <= MAX_TEXT and text[:1] + text[-1:] in ("{}", "()"):

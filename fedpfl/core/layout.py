@@ -55,27 +55,27 @@ class Layout:
         return sum(_count(shape) for _, shape in self.entries)
 
     def slices(self) -> Mapping[str, slice]:
-        """Return where each array lies in the flat vector."""
+        """Return the place of each array in the flat vector."""
         return self._slices
 
     def mask(self, selected: Callable[[str], bool]) -> np.ndarray:
-        """Return which values belong to arrays that ``selected`` takes by their names: bool, shape (size,)."""
-        found = np.zeros(self.size, bool)
+        """Mark the values of the arrays that ``selected`` takes by their names: bool, shape (size,)."""
+        mask = np.zeros(self.size, bool)
         for name, place in self.slices().items():
-            found[place] = selected(name)
-        return found
+            mask[place] = selected(name)
+        return mask
 
     def is_parameter(self, name: str) -> bool:
-        """Return whether an array is a trained parameter: a buffer (a running variance, say) takes no server's step."""
+        """Tell whether an array is a trained parameter: a buffer (a running variance, say) takes no server's step."""
         whole = name.split(PART)[0]
         return whole not in self.buffers if self.buffers is not None else not whole.endswith(RUNNING_STATISTICS)
 
     @cached_property
     def _slices(self) -> dict[str, slice]:
-        out, at = {}, 0
+        out, start = {}, 0
         for name, shape in self.entries:
-            out[name] = slice(at, at + _count(shape))
-            at += _count(shape)
+            out[name] = slice(start, start + _count(shape))
+            start += _count(shape)
         return out
 
     def flatten(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -153,9 +153,9 @@ class Layout:
             name, shape = longer.entries[min(len(self.entries), len(other.entries))]
             raise LayoutError(f"array {name!r} of shape {shape} is {word}")
         if self.frozen != other.frozen:
-            own, came = (f"the hash {found}" if found else "none" for found in (self.frozen, other.frozen))
+            expected, arrived = (f"the hash {digest}" if digest else "none" for digest in (self.frozen, other.frozen))
             raise LayoutError(
-                f"the frozen arrays differ: {came} arrived, expected {own}; are initial-weights (or the "
+                f"the frozen arrays differ: {arrived} arrived, expected {expected}; are initial-weights (or the "
                 "model's folder) and the versions of the model's packages the same everywhere?"
             )
 

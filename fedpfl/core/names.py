@@ -57,7 +57,7 @@ def difference(names: Sequence[str], wanted: Sequence[str]) -> str:
     """Tell which wanted names are missing and which are there besides; an empty text if neither."""
     here, there = set(names), set(wanted)
     lists = {"missing": [name for name in wanted if name not in here], "extra": [n for n in names if n not in there]}
-    return "; ".join(f"{what}: {in_short(found)}" for what, found in lists.items() if found)
+    return "; ".join(f"{what}: {in_short(differing)}" for what, differing in lists.items() if differing)
 
 
 def digest(names: Sequence[str]) -> str:

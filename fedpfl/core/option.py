@@ -47,12 +47,12 @@ class Option:
 
     # `config` is a Config of fedpfl/setup/, which is above.
     def wanted(self, config: Any) -> bool:
-        """Return whether a run needs the option's parts: by default if any of its settings is not at its default."""
+        """Tell whether a run needs the option's parts: by default if any of its settings is not at its default."""
         return bool(self.settings != self.Settings())
 
     def check(self, config: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with those of other parts."""
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Return what a user should know before round 1."""
+        """Return sentences that a user should read before round 1."""
         return []

@@ -69,10 +69,10 @@ FRESH = 10**9
 _COUNTED = (*GROUPS, *FUNCTIONS, "available-clients")
 
 
-def find(kind: str, text: str, known: Any = ()) -> Any:
+def find(kind: str, text: str, builtin_names: Any = ()) -> Any:
     """Return the object that the value of the setting ``kind`` names, or raise ``ConfigError``.
 
-    ``known`` are the names of this package, which an installed one must not take.
+    ``builtin_names`` are those of this package, which an installed one must not take.
     """
     if text.startswith(f"{PYTHON}:"):
         if text not in objects:
@@ -82,8 +82,8 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
         return _attribute(kind, text)
     registered = custom.entry_points_of(kind).get(text)
     if registered is None:
-        raise ConfigError(kind, text, one_of(text, [*known, *entry_point_names(kind)], FORM))
-    if text in known:
+        raise ConfigError(kind, text, one_of(text, [*builtin_names, *entry_point_names(kind)], FORM))
+    if text in builtin_names:
         raise ConfigError(kind, text, f"is a name in fedpfl and also in an installed package ({registered.value})")
     try:
         return registered.load()
@@ -108,8 +108,8 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
         elif parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
         ):  # fmt: skip
-            allowed = f"needs an argument {parameter.name!r}; it is given {', '.join(offered)}, by these names"
-            raise ConfigError(kind, text, allowed)
+            message = f"needs an argument {parameter.name!r}; it is given {', '.join(offered)}, by these names"
+            raise ConfigError(kind, text, message)
     return guard(**taken)
 
 
@@ -138,8 +138,8 @@ def require_sendable(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` if a setting is an object of this process: one that is not forked lacks it."""
     for kind, text in references(values):
         if text.startswith(f"{PYTHON}:"):
-            allowed = "only this process has this object: put it into a file and give MODULE:NAME, or use workers=0"
-            raise ConfigError(kind, text, allowed)
+            message = "only this process has this object: put it into a file and give MODULE:NAME, or use workers=0"
+            raise ConfigError(kind, text, message)
 
 
 def require_installed(values: Mapping[str, Any]) -> None:
@@ -196,7 +196,7 @@ def folder() -> Path | None:
 
 
 def has_module(name: str) -> bool:
-    """Return whether the app's folder has a module of this name."""
+    """Tell whether the app's folder has a module of this name."""
     return _app_file(name) is not None
 
 
@@ -218,7 +218,7 @@ def sources(values: Mapping[str, Any], imported: bool = True) -> dict[str, str]:
     points = [custom.entry_points_of(kind).get(str(values.get(kind, ""))) for kind in GROUPS]
     waiting = [text for _, text in named] + [point.value for point in points if point is not None]
     waiting = [text.partition(":")[0] for text in waiting]
-    found = {top: _installed(top) for top in {name.partition(".")[0] for name in waiting} if _is_installed(top)}
+    hashes = {top: _installed(top) for top in {name.partition(".")[0] for name in waiting} if _is_installed(top)}
     done: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -229,9 +229,9 @@ def sources(values: Mapping[str, Any], imported: bool = True) -> dict[str, str]:
         if path is None or not _is_users(path):
             continue
         source = _source_of(name, path, imported)
-        found[name] = source.digest
+        hashes[name] = source.digest
         waiting += [name.rpartition(".")[0], *source.imports]
-    return dict(sorted(found.items()))
+    return dict(sorted(hashes.items()))
 
 
 def _source_of(name: str, path: Path, imported: bool = True) -> _Source:
@@ -259,20 +259,20 @@ def _imports(text: bytes, package: str) -> Iterable[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return ()
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.update((alias.name, None) for alias in node.names)
+            names.update((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join(filter(None, [*above, node.module or ""]))
-            found.update((f"{base}.{alias.name}", None) for alias in node.names)
-            found[base] = None
-    return [name for name in found if name]
+            names.update((f"{base}.{alias.name}", None) for alias in node.names)
+            names[base] = None
+    return [name for name in names if name]
 
 
 def _is_users(path: Path) -> bool:
-    """Return whether a file is the user's: no part of Python, of this package or of an installed one."""
+    """Tell whether a file is the user's: no part of Python, of this package or of an installed one."""
     resolved = path.resolve()
     others = (Path(__file__).resolve().parents[1], Path(sysconfig.get_paths()["stdlib"]).resolve())
     if any(other in resolved.parents for other in others):
@@ -291,17 +291,17 @@ def _installed(top: str) -> str:
     from importlib import metadata
 
     digest = hashlib.sha256()
-    known: Callable[[], Mapping[str, list[str]]] = getattr(metadata, "packages_distributions", dict)
-    for name in known().get(top, ()):
+    distributions: Callable[[], Mapping[str, list[str]]] = getattr(metadata, "packages_distributions", dict)
+    for name in distributions().get(top, ()):
         for file in metadata.distribution(name).files or ():
             if file.suffix == ".py" and file.hash:
                 digest.update(f"{file} {file.hash.value} ".encode())
     return digest.hexdigest()[:16]
 
 
-def is_current(text: str, at: int) -> bool:
-    """Return whether a setting's value still names the object that it named when :func:`version` was ``at``."""
-    return text in objects if text.startswith(f"{PYTHON}:") else at == _app.version
+def is_current(text: str, seen_version: int) -> bool:
+    """Tell whether a setting's value still names the object that it named at ``seen_version`` of :func:`version`."""
+    return text in objects if text.startswith(f"{PYTHON}:") else seen_version == _app.version
 
 
 def app_folder(values: Mapping[str, Any]) -> Path | None:
@@ -318,10 +318,10 @@ def app_folder(values: Mapping[str, Any]) -> Path | None:
 
 def folder_of(text: str) -> Path | None:
     """Return the folder from which the module of ``MODULE:NAME`` would be imported; None if there is no such file."""
-    found = _file_of(text.partition(":")[0].partition(".")[0])
-    if found is None:
+    path = _file_of(text.partition(":")[0].partition(".")[0])
+    if path is None:
         return None
-    return found.parent.parent if found.name == "__init__.py" else found.parent
+    return path.parent.parent if path.name == "__init__.py" else path.parent
 
 
 def module(kind: str, text: str) -> ModuleType:
@@ -329,7 +329,7 @@ def module(kind: str, text: str) -> ModuleType:
     name = text.partition(":")[0]
     before = set(sys.modules)
     try:
-        found = importlib.import_module(name)
+        imported = importlib.import_module(name)
     except RAISED as error:
         for new in set(sys.modules) - before:
             if _is_in_app(sys.modules[new]):
@@ -349,37 +349,37 @@ def module(kind: str, text: str) -> ModuleType:
             path = Path(str(sys.modules[new].__file__))
             _app.modules[new] = (path, _stamp(path))
     _require_not_hidden(kind, text, name.partition(".")[0])
-    return found
+    return imported
 
 
 def _attribute(kind: str, text: str) -> Any:
-    found: Any = module(kind, text)
-    where, name = _origin(found), text.partition(":")[2]
+    target: Any = module(kind, text)
+    where, name = _origin(target), text.partition(":")[2]
     for word in name.split("."):
-        if not hasattr(found, word):
-            public = [key for key, value in vars(found).items() if _is_own(found, key, value)]
+        if not hasattr(target, word):
+            public = [key for key, value in vars(target).items() if _is_defined_in(target, key, value)]
             has = f"it has {', '.join(public)}" if public else "it has none"
             raise ConfigError(kind, text, f"there is no {word} in {where}; {has}")
-        found = getattr(found, word)
-    return found
+        target = getattr(target, word)
+    return target
 
 
-def _is_own(container: Any, key: str, value: object) -> bool:
-    own = getattr(value, "__module__", None) == getattr(container, "__name__", None)
-    return callable(value) and own and not key.startswith("_")
+def _is_defined_in(container: Any, key: str, value: object) -> bool:
+    defined_here = getattr(value, "__module__", None) == getattr(container, "__name__", None)
+    return callable(value) and defined_here and not key.startswith("_")
 
 
-def _origin(found: ModuleType) -> str:
-    path = getattr(found, "__file__", None)
-    return found.__name__ if path is None else str(path)
+def _origin(imported: ModuleType) -> str:
+    path = getattr(imported, "__file__", None)
+    return imported.__name__ if path is None else str(path)
 
 
 def _require_not_hidden(kind: str, text: str, name: str) -> None:
     """Raise :class:`ConfigError` if another module shadows a file of the app's folder."""
-    wanted, found = _app_file(name), sys.modules[name]
-    if wanted is not None and not _is_in_app(found):
-        allowed = f"{wanted} has the name of another module, {_origin(found)}; rename the file"
-        raise ConfigError(kind, text, allowed)
+    wanted, imported = _app_file(name), sys.modules[name]
+    if wanted is not None and not _is_in_app(imported):
+        message = f"{wanted} has the name of another module, {_origin(imported)}; rename the file"
+        raise ConfigError(kind, text, message)
 
 
 def _app_file(name: str) -> Path | None:
@@ -389,8 +389,8 @@ def _app_file(name: str) -> Path | None:
     return next((path for path in mine if path.is_file()), None)
 
 
-def _is_in_app(found: ModuleType) -> bool:
-    path = getattr(found, "__file__", None)
+def _is_in_app(imported: ModuleType) -> bool:
+    path = getattr(imported, "__file__", None)
     # PyTorch has modules of no file, with a name such as "_classes.py".
     if path is None or _app.folder is None or not Path(path).is_absolute():
         return False
@@ -429,10 +429,10 @@ def _file_of(name: str) -> Path | None:
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, -1)
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def require_hooks(kind: str, made: type, base: type) -> None:
@@ -459,15 +459,15 @@ def require_hooks(kind: str, made: type, base: type) -> None:
 
 def _require_arguments(kind: str, made: type, base: type, name: str) -> None:
     """Raise :class:`ConfigError` if a hook does not take the arguments that its base's takes."""
-    hook, given = vars(made)[name], list(inspect.signature(vars(base)[name]).parameters)
+    hook, arguments = vars(made)[name], list(inspect.signature(vars(base)[name]).parameters)
     if not isinstance(hook, FunctionType):
         return  # a descriptor, or another object that may be called
     try:
-        inspect.signature(hook).bind(*given)
+        inspect.signature(hook).bind(*arguments)
     except TypeError:
         takes = ", ".join(inspect.signature(hook).parameters)
-        allowed = f"has {name}({takes}), which must be {name}({', '.join(given)})"
-        raise ConfigError(kind, made.__name__, allowed) from None
+        message = f"has {name}({takes}), which must be {name}({', '.join(arguments)})"
+        raise ConfigError(kind, made.__name__, message) from None
 
 
 @contextlib.contextmanager

@@ -52,5 +52,5 @@ def probe() -> Payload:
 
 
 def is_probe(message: Payload) -> bool:
-    """Return whether a message is :func:`probe`."""
+    """Tell whether a message is :func:`probe`."""
     return message.config.get("probe") is True

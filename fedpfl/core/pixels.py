@@ -18,7 +18,7 @@ NORMALIZATIONS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 def fits_channels(normalize: str, channels: int) -> bool:
-    """Return whether a normalisation is for images with this number of channels."""
+    """Tell whether a normalisation is for images with this number of channels."""
     return len(NORMALIZATIONS[normalize][0]) in (1, channels)
 
 

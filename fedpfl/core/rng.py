@@ -23,9 +23,9 @@ def generator(seed: int, *path: int | str) -> np.random.Generator:
         What the numbers are for, for example ``"batches", client, round``. Integers are at least 0. A purpose has
         always the same number of words: NumPy takes a missing last one for a 0.
     """
-    words = [seed] + [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
+    numbers = [seed] + [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     # NumPy makes a list of whole numbers into such an array more slowly, one by one.
-    entropy = np.array(words, np.uint32) if max(words) < 2**32 else words
+    entropy = np.array(numbers, np.uint32) if max(numbers) < 2**32 else numbers
     return np.random.default_rng(np.random.SeedSequence(entropy))
 
 

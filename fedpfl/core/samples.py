@@ -53,7 +53,7 @@ class SamplesCache:
         return list(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Samples]) -> Samples:
-        """Return what is kept under ``key``, or else make it."""
+        """Return the samples kept under ``key``, or else make them."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]

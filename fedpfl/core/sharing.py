@@ -147,7 +147,7 @@ class Received(Mapping[str, Tensor]):
         return self._made[name]
 
     def same_as(self, others: Sequence[Received]) -> bool:
-        """Return whether others are of the same vector, which nobody has copied on the way."""
+        """Tell whether others are of the same vector, which nobody has copied on the way."""
         return all(other._flat is self._flat and other._like is self._like for other in others)
 
     def __iter__(self) -> Iterator[str]:
@@ -170,19 +170,19 @@ class Given(NamedTuple):
 def stored_array(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[Shape]) -> np.ndarray:
     """Return a stored array; raise ``StateError`` if it is missing or has none of these shapes."""
     if name not in arrays or tuple(arrays[name].shape) not in shapes:
-        found = tuple(arrays[name].shape) if name in arrays else "nothing"
-        raise StateError(f"personal array {name!r}: {found} was stored, {shapes[-1]} is expected")
+        stored = tuple(arrays[name].shape) if name in arrays else "nothing"
+        raise StateError(f"personal array {name!r}: {stored} was stored, {shapes[-1]} is expected")
     # Not ascontiguousarray, which turns a number into a vector.
     return np.asarray(arrays[name], order="C")
 
 
 def is_whole(array: Tensor) -> bool:
-    """Return whether an array has whole numbers or booleans."""
+    """Tell whether an array has whole numbers or booleans."""
     return not (array.is_floating_point() or array.is_complex())
 
 
 def is_parameter(layout: Layout) -> np.ndarray:
-    """Return which values of a flat vector are of trained parameters, not of buffers: bool, (layout.size,)."""
+    """Mark the values of a flat vector that are of trained parameters, not of buffers: bool, (layout.size,)."""
     return layout.mask(layout.is_parameter)
 
 

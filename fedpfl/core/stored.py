@@ -33,8 +33,8 @@ _FIRST_ENTRY = re.compile(rb'\{"sha256": "([0-9a-f]{64})", ')
 class Stored(Dict[str, Any]):
     """What a file holds, by name; asking for what it lacks raises :class:`DamagedFile`."""
 
-    def __init__(self, path: Path, found: Iterable[Any]) -> None:
-        super().__init__(found)
+    def __init__(self, path: Path, items: Iterable[Any]) -> None:
+        super().__init__(items)
         self.path = path
 
     def __missing__(self, name: str) -> Any:
@@ -47,7 +47,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return what :func:`write_arrays` writes."""
+    """Return the bytes that :func:`write_arrays` writes."""
     # An array is written as the bytes behind its pointer.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     return save(plain, {_NAME: _digest(plain)})
@@ -73,17 +73,17 @@ def read_arrays(path: Path) -> Stored:
 
 
 def has_checksum(path: Path) -> bool:
-    """Return whether a safetensors file was written by :func:`write_arrays`; raise what ``safe_open`` raises."""
+    """Tell whether a safetensors file was written by :func:`write_arrays`; raise what ``safe_open`` raises."""
     with safe_open(path, framework="np") as file:
         return _NAME in (file.metadata() or {})
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:
     names = sorted(arrays)
-    found = hashlib.sha256(json.dumps([(name, arrays[name].dtype.str, arrays[name].shape) for name in names]).encode())
+    digest = hashlib.sha256(json.dumps([(name, arrays[name].dtype.str, arrays[name].shape) for name in names]).encode())
     for name in names:
-        found.update(arrays[name].reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
@@ -103,9 +103,9 @@ def write_toml(path: Path, text: str) -> None:
 def read_toml(path: Path) -> Stored:
     """Return the values of a TOML file, whose checksum must fit it (``DamagedFile``)."""
     content = read_regular(path, MAX_TOML)
-    found = _FIRST_LINE.match(content)
-    text = content[found.end() :] if found else content
-    if text.startswith(b"#") or (found and found[1].decode() != _sha256(text)):
+    first_line = _FIRST_LINE.match(content)
+    text = content[first_line.end() :] if first_line else content
+    if text.startswith(b"#") or (first_line and first_line[1].decode() != _sha256(text)):
         raise DamagedFile(path, "delete its first line to use it without this check")
     try:
         return Stored(path, parse_toml(text.decode()).items())
@@ -132,9 +132,9 @@ def from_json_line(line: bytes, path: Path, first: str) -> Stored:
 
     A line that begins with ``first`` has no checksum.
     """
-    found = _FIRST_ENTRY.match(line)
-    text = b"{" + line[found.end() :].rstrip(b"\n") if found else line
-    if found[1].decode() != _sha256(text) if found else not line.startswith(f'{{"{first}": '.encode()):
+    entry = _FIRST_ENTRY.match(line)
+    text = b"{" + line[entry.end() :].rstrip(b"\n") if entry else line
+    if entry[1].decode() != _sha256(text) if entry else not line.startswith(f'{{"{first}": '.encode()):
         raise DamagedFile(path)
     try:
         return json.loads(text, object_pairs_hook=lambda pairs: Stored(path, pairs))  # type: ignore[no-any-return]
@@ -145,12 +145,12 @@ def from_json_line(line: bytes, path: Path, first: str) -> Stored:
 def read_json(path: Path) -> Stored:
     """Return the object of a JSON file that carries no checksum; ``DamagedFile`` if it holds none."""
     try:
-        found = json.loads(read_regular(path, MAX_JSON))
+        content = json.loads(read_regular(path, MAX_JSON))
     except (ValueError, RecursionError) as error:
         raise DamagedFile(path, str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DamagedFile(path)
-    return Stored(path, found.items())
+    return Stored(path, content.items())
 
 
 def _sha256(content: bytes) -> str:

@@ -118,7 +118,7 @@ class Dataset:
             "x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, "client_train": client_train,
             "client_test": client_test, "validation": validation, "groups": groups,
         }  # fmt: skip
-        arrays = {key: None if given is None else array(given, f"{name}: {key}") for key, given in arrays.items()}
+        arrays = {key: None if values is None else array(values, f"{name}: {key}") for key, values in arrays.items()}
         held, labels = arrays["validation"], [arrays[key] for key in ("y_train", "y_test") if arrays[key] is not None]
         if held is not None and (held.shape != (len(labels[0]),) or held.dtype != bool or len(labels) < 2):
             raise DataError(f"{name}: validation must be bool, one for each of x_train, next to a test set")
@@ -151,8 +151,8 @@ class Dataset:
         if class_names and len(class_names) != count:
             raise DataError(f"{self.name}: has names for {len(class_names)} classes, num-classes is {count}")
         for part, top in tops.items():
-            if top >= (allowed := min(count, MAX_CLASSES)):
-                raise DataError(f"{self.name}: {part} has label {top}: labels must be 0 … {allowed - 1}")
+            if top >= (limit := min(count, MAX_CLASSES)):
+                raise DataError(f"{self.name}: {part} has label {top}: labels must be 0 … {limit - 1}")
         if count > MAX_CLASSES:
             raise DataError(f"{self.name}: {count} classes are more than {MAX_CLASSES}")
         return count, class_names or numbered(count)
@@ -222,8 +222,8 @@ def _numbered_names(
     """Put numbers in the place of labels that are names; return these as well."""
     if any(y.dtype.kind not in "US" for y in labels):
         raise DataError(f"{name}: some labels are names and others numbers")
-    words = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels]
-    different, places = np.unique(np.concatenate([y.reshape(-1) for y in words]), return_inverse=True)
+    texts = [np.char.decode(y, "utf-8", "replace") if y.dtype.kind == "S" else y for y in labels]
+    different, places = np.unique(np.concatenate([y.reshape(-1) for y in texts]), return_inverse=True)
     every = different.tolist()
     # As in tables: digits that are names of classes go by these.
     if not {*names} & {*every} and all(word.isdecimal() and len(word) < 19 for word in every):
@@ -233,5 +233,5 @@ def _numbered_names(
         if unknown := [word for word in every if word not in names]:
             raise DataError(f"{name}: the label {unknown[0][:40]!r} is none of the classes {', '.join(names)}")
         numbers = np.array([names.index(word) for word in every], np.int64)
-    pieces = np.split(numbers[places.reshape(-1)], np.cumsum([y.size for y in words])[:-1])
+    pieces = np.split(numbers[places.reshape(-1)], np.cumsum([y.size for y in texts])[:-1])
     return [piece.reshape(y.shape) for piece, y in zip(pieces, labels)], names

@@ -38,10 +38,10 @@ def read_division(path: Path, samples: int) -> list[Share]:
         raise DataError(f"{path}: not an npz file (fedpfl partition --export writes one)") from error
     except UNREADABLE as error:
         raise DataError(f"{path}: cannot be read: {words_of(error)}") from error
-    for at in (int(client.argmin()), int(client.argmax())):
-        if not -1 <= client[at] < samples // 2:  # each client needs two
-            allowed = f"must be -1, for nobody, or 0 … {samples // 2 - 1}"
-            raise DataError(f"{path}: client[{at}] is {client[at]}: {allowed}")
+    for place in (int(client.argmin()), int(client.argmax())):
+        if not -1 <= client[place] < samples // 2:  # each client needs two
+            message = f"must be -1, for nobody, or 0 … {samples // 2 - 1}"
+            raise DataError(f"{path}: client[{place}] is {client[place]}: {message}")
     client = client.astype(np.int64)
     count = int(client.max()) + 1
     if not count:
@@ -63,8 +63,8 @@ def _of_fl_bench(path: Path, samples: int) -> list[Share]:
     from .datasets.restricted import MAX_BYTES, read_restricted
 
     with path.open("rb") as file:
-        found = read_restricted(file.read(MAX_BYTES + 1), path)
-    listed = found.get("data_indices") if isinstance(found, dict) else None
+        content = read_restricted(file.read(MAX_BYTES + 1), path)
+    listed = content.get("data_indices") if isinstance(content, dict) else None
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise DataError(f"{path}: has no data_indices with train and test of each client, as FL-bench's partition.pkl")
     if not listed:
@@ -111,12 +111,12 @@ def _array(archive: zipfile.ZipFile, key: str, path: Path, samples: int) -> np.n
         raise DataError(f"{path}: no array {key} (fedpfl partition --export writes such files)")
     with archive.open(f"{key}.npy") as file:
         if (version := npy.read_magic(file)) != (1, 0):  # whose header has at most 64 KiB
-            words = f"is in version {version[0]} of NumPy's format; only version 1 is read, which numpy.savez writes"
-            raise DataError(f"{path}: {key} {words}")
+            message = f"is in version {version[0]} of NumPy's format; only version 1 is read, which numpy.savez writes"
+            raise DataError(f"{path}: {key} {message}")
         shape, _, dtype = npy.read_array_header_1_0(file)
-        kinds, words = _KINDS[key]
+        kinds, expected = _KINDS[key]
         if dtype.kind not in kinds:
-            raise DataError(f"{path}: {key} holds {dtype}, it must hold {words}")
+            raise DataError(f"{path}: {key} holds {dtype}, it must hold {expected}")
         if shape != (samples,):
             raise DataError(f"{path}: {key} has shape {shape}, the data set has {samples} samples")
         content = file.read(samples * dtype.itemsize + 1)

@@ -90,8 +90,8 @@ class FederatedData:
         if settings.normalize != HALF and not (
             data.is_image and fits_channels(settings.normalize, data.input_shape[0])
         ):
-            allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
-            raise ConfigError("normalize", settings.normalize, allowed)
+            message = f"must be {HALF} for {data.name}, which holds no images of three channels"
+            raise ConfigError("normalize", settings.normalize, message)
         if not isinstance(data.x_train, np.ndarray):
             from fedpfl.data.datasets.lazily import require_unchanged
 
@@ -116,11 +116,11 @@ class FederatedData:
         self._scalings: dict[int, Any] = {}
         if self._standardize != NONE and (data.is_image or data.vocabulary):
             what = "texts" if data.vocabulary else "images"
-            allowed = f"must be none for {data.name}, whose samples are {what}"
-            raise ConfigError("standardize", self._standardize, allowed)
+            message = f"must be none for {data.name}, whose samples are {what}"
+            raise ConfigError("standardize", self._standardize, message)
         if self._standardize != NONE and data.inputs and not data.inputs.floats(data.x_train[:0]):
-            allowed = f"must be none for {data.name}, of whose inputs {data.inputs} none holds floats"
-            raise ConfigError("standardize", self._standardize, allowed)
+            message = f"must be none for {data.name}, of whose inputs {data.inputs} none holds floats"
+            raise ConfigError("standardize", self._standardize, message)
         self._cut = [self._with_validation(share.train, settings, seed, i) for i, share in zip(numbers, shares)]
         self._cache = SamplesCache()
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
@@ -286,19 +286,19 @@ class FederatedData:
         there where all clients tell the same classes apart, ``vocabulary`` for texts. Labels are not permuted; the
         file's reader does that.
         """
-        found: dict[str, np.ndarray] = {}
-        own = {"train": self.share(i).train, "test": self.share(i).test}
+        arrays: dict[str, np.ndarray] = {}
+        parts = {"train": self.share(i).train, "test": self.share(i).test}
         if self._data.validation is not None:  # what is cut off instead, a device cuts off itself
-            own.update({"train": self._part(i, "train"), "val": self._part(i, "validation")})
-        for part, positions in own.items():
+            parts.update({"train": self._part(i, "train"), "val": self._part(i, "validation")})
+        for part, positions in parts.items():
             rows = _take(self._data.x_train, self._data.x_test, positions)
-            found.update(self._data.inputs.arrays(rows, f"x_{part}_") if self._data.inputs else {f"x_{part}": rows})
-            found[f"y_{part}"] = self._own_labels(positions, i)
+            arrays.update(self._data.inputs.arrays(rows, f"x_{part}_") if self._data.inputs else {f"x_{part}": rows})
+            arrays[f"y_{part}"] = self._own_labels(positions, i)
         if all(task is None for task in self._tasks):
-            found["classes"] = np.array(self.class_names)
+            arrays["classes"] = np.array(self.class_names)
         if self.vocabulary:
-            found["vocabulary"] = np.array(self.vocabulary)
-        return found
+            arrays["vocabulary"] = np.array(self.vocabulary)
+        return arrays
 
     def _part(self, i: int, part: str) -> np.ndarray:
         share, (train, validation) = self.share(i), self._cut[self._index(i)]
@@ -309,8 +309,8 @@ class FederatedData:
     @cached_property
     def _first_alike(self) -> list[int]:
         """For each client the first one that tells the same classes apart."""
-        found: dict[bytes | None, int] = {}
-        return [found.setdefault(None if task is None else task.tobytes(), i) for i, task in enumerate(self._tasks)]
+        first: dict[bytes | None, int] = {}
+        return [first.setdefault(None if task is None else task.tobytes(), i) for i, task in enumerate(self._tasks)]
 
     @cached_property
     def _all_tests(self) -> dict[int, np.ndarray]:
@@ -350,8 +350,8 @@ class FederatedData:
     def _permutation(self, i: int) -> np.ndarray:
         from fedpfl.data.skew import label_permutation
 
-        found: np.ndarray = label_permutation(self._numbers[i], self.num_classes)
-        return found
+        permutation: np.ndarray = label_permutation(self._numbers[i], self.num_classes)
+        return permutation
 
     def _own_labels(self, positions: np.ndarray, i: int) -> np.ndarray:
         y = _take(self._data.y_train, self._data.y_test, positions)
@@ -373,7 +373,7 @@ class FederatedData:
         return self._scalings[whose]
 
     def preparation(self, i: int) -> dict[str, np.ndarray]:
-        """Return what brings client ``i``'s samples, as the data have them, to what its model takes.
+        """Return the numbers that bring client ``i``'s samples, as the data have them, into the form its model takes.
 
         ``fill`` stands in place of gaps, ``mean`` and ``deviation`` scale; none of them where nothing is done.
         """
@@ -382,7 +382,7 @@ class FederatedData:
         scaling = self.scaling(i)
         numbers = {} if scaling is None else dict(scaling._asdict())
         numbers.update({FILL: self._measured([i]).mean} if self._fills else {})
-        return {key: of for key, of in numbers.items() if of.size}
+        return {key: values for key, values in numbers.items() if values.size}
 
     def _measured(self, clients: Iterable[int]) -> Any:
         positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
@@ -423,7 +423,7 @@ def partition_counts(data: FederatedData) -> np.ndarray:
 
 
 def default_clients(settings: DataSettings, seed: int = 0) -> int | None:
-    """Return how many clients natural data or a division file make; None where the data are divided."""
+    """Return the number of clients of natural data or a division file; None where the data are divided."""
     if settings.division_file:
         return len(_shares_of_file(load_once(settings, seed), settings))
     if settings.partitioner not in (AUTO, "natural"):
@@ -447,8 +447,8 @@ def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | No
     read = read_division
     shares: list[Share] = read(Path(settings.division_file).expanduser(), _samples(data))
     if num_clients not in (None, len(shares)):
-        allowed = f"must be {len(shares)}, the number of clients in {settings.division_file}"
-        raise ConfigError("num-clients", num_clients, allowed)
+        message = f"must be {len(shares)}, the number of clients in {settings.division_file}"
+        raise ConfigError("num-clients", num_clients, message)
     return shares
 
 
@@ -491,5 +491,5 @@ def _federated_data(settings: DataSettings, num_clients: int, seed: int, source:
 
 
 def source_of(settings: DataSettings, seed: int = 0) -> Hashable:
-    """Return what differs between two data sets of users that have one name: the data that are kept."""
+    """Return a key of the user's data that differs between two data sets of one name."""
     return id(load_once(settings, seed)) if custom.is_custom("dataset", settings.dataset) else None

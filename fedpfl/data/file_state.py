@@ -9,7 +9,7 @@ from typing import Iterable
 
 def state_of(places: Iterable[str]) -> int:
     """Return a number of the names, sizes and times of files and of all files in folders."""
-    found = 0
+    state = 0
     for place in places:
         root = Path(place).expanduser()
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
@@ -17,5 +17,5 @@ def state_of(places: Iterable[str]) -> int:
                 about = path.stat()
             except OSError:  # what reads it tells
                 continue
-            found = zlib.crc32(f"{path}/{about.st_size}/{about.st_mtime_ns}".encode(errors="replace"), found)
-    return found
+            state = zlib.crc32(f"{path}/{about.st_size}/{about.st_mtime_ns}".encode(errors="replace"), state)
+    return state

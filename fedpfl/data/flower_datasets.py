@@ -20,7 +20,7 @@ def deal(pool: Any, num_clients: int, settings: Any, seed: int) -> list[np.ndarr
     As in Flower's FederatedDataset the samples are shuffled before, since some partitioners cut contiguous pieces.
     """
     text = settings.partitioner
-    kind, given = _called(text)
+    kind, arguments = _called(text)
     if pool.num_classes == 1 and "partition_by" in inspect.signature(kind).parameters:
         raise ConfigError("partitioner", text, "divides by classes, and all samples are of one, or have targets")
     equal = [len(pool.labels) // num_clients] * num_clients
@@ -30,7 +30,7 @@ def deal(pool: Any, num_clients: int, settings: Any, seed: int) -> list[np.ndarr
     if pool.owners is not None:
         columns["client"] = pool.owners[order]
     try:
-        made = kind(**{key: usual[key] for key in inspect.signature(kind).parameters if key in usual} | given)
+        made = kind(**{key: usual[key] for key in inspect.signature(kind).parameters if key in usual} | arguments)
         made.dataset = importlib.import_module("datasets").Dataset.from_dict(columns)
         if made.num_partitions != num_clients:
             raise ConfigError("num-clients", num_clients, f"{text} makes {made.num_partitions} parts")

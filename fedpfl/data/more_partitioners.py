@@ -64,14 +64,14 @@ def dirichlet_classes(pool: Pool, num_clients: int, settings: DataSettings, seed
             mix = rng.dirichlet(np.full(len(members), settings.dirichlet_alpha))
             counts[label, members] = proportional(np.array([size]), mix[None])[0]
     for client in np.flatnonzero(counts.sum(axis=0) < settings.min_samples):
-        own = np.flatnonzero(has[:, client])
+        classes = np.flatnonzero(has[:, client])
         while counts[:, client].sum() < settings.min_samples:
-            spare = np.where(counts.sum(axis=0) > settings.min_samples, counts[own], 0)
+            spare = np.where(counts.sum(axis=0) > settings.min_samples, counts[classes], 0)
             if not spare.any():
                 raise DataError(f"the classes of client {client} have too few samples for min-samples = "
                                 f"{settings.min_samples}: use a smaller one or fewer clients")  # fmt: skip
             place, donor = np.unravel_index(int(spare.argmax()), spare.shape)
-            counts[own[place], [client, donor]] += (1, -1)
+            counts[classes[place], [client, donor]] += (1, -1)
     return deal_by_class(pool.by_class(rng), counts)
 
 

@@ -10,7 +10,7 @@ from ..core.names import difference
 
 
 def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: object) -> list[int]:
-    """Return where the columns of ``whose`` are among those of ``where``; ``DataError`` if they are others."""
+    """Return the places of ``whose`` columns among those of ``where``; ``DataError`` if they are others."""
     if differ := difference(names, wanted):
         raise DataError(f"{where}: its columns are not those of {whose}; {differ}")
     place = place_of(names, where)
@@ -18,7 +18,7 @@ def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: ob
 
 
 def is_frame(thing: object) -> bool:
-    """Return whether an object is a pandas DataFrame, or one that works like it, without importing pandas."""
+    """Tell whether an object is a pandas DataFrame, or one that works like it, without importing pandas."""
     return any(kind.__name__ == "DataFrame" for kind in type(thing).__mro__) and hasattr(thing, "iloc")
 
 
@@ -34,14 +34,14 @@ def common_order(orders: Sequence[Sequence[str]]) -> tuple[int, tuple[str, ...]]
     So it does not depend on who is the first: the files of another month, or with a new client, have the same one.
     """
     usual, count = Counter(map(tuple, orders)).most_common(1)[0]
-    at = next(number for number, names in enumerate(orders) if tuple(names) == usual)
-    return at, usual if 2 * count > len(orders) else tuple(sorted(usual))
+    owner = next(number for number, names in enumerate(orders) if tuple(names) == usual)
+    return owner, usual if 2 * count > len(orders) else tuple(sorted(usual))
 
 
 def place_of(names: Sequence[str], where: object, hint: str = "") -> dict[str, int]:
     """Return the place of each name; ``DataError`` for two of one name."""
-    place = {name: at for at, name in enumerate(names)}
+    place = {name: index for index, name in enumerate(names)}
     if len(place) < len(names):
-        twice = next(name for at, name in enumerate(names) if place[name] != at)
+        twice = next(name for index, name in enumerate(names) if place[name] != index)
         raise DataError(f"{where}: two columns are called {twice!r}{hint}")
     return place

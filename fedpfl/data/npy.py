@@ -40,8 +40,8 @@ def read_npy(path: Path) -> np.ndarray:
             if kind.hasobject or expected != os.fstat(file.fileno()).st_size:
                 raise ValueError("it holds Python objects" if kind.hasobject else "its header gives another size")
             file.seek(0)
-            found: np.ndarray = np.load(file, allow_pickle=False)
-            return found
+            values: np.ndarray = np.load(file, allow_pickle=False)
+            return values
     except OSError:
         raise
     except UNREADABLE as error:

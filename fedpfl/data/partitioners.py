@@ -195,7 +195,7 @@ def require_owners(num_clients: int, there: int, settings: DataSettings, apart: 
 
 
 def _counts(sizes: Sequence[int], overlap: int, settings: DataSettings) -> Sequence[int]:
-    """Return how many samples of each owner count: a cut by time leaves out those that overlap."""
+    """Return the number of each owner's samples that count: a cut by time leaves out those that overlap."""
     return kept(sizes, overlap, settings) if settings.split == "time" else sizes
 
 
@@ -212,16 +212,16 @@ def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
 
 
 def natural_clients(train: np.ndarray, test: np.ndarray | None, overlap: int, settings: DataSettings) -> int:
-    """Return how many owners can be clients: those with at least ``min_samples`` samples that count.
+    """Return the number of owners that can be clients: those with at least ``min_samples`` that count.
 
     ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``. ``overlap`` is the
     data set's.
     """
-    given = test is not None and settings.split == "given"
-    counted = train if test is None or given else np.concatenate([train, test])
+    separate = test is not None and settings.split == "given"
+    counted = train if test is None or separate else np.concatenate([train, test])
     counts = _counts([*map(len, _by_owner(counted))], overlap, settings)
-    found = sum(count >= settings.min_samples for count in counts)
-    return found + len(only_tested(train, test, settings) if given and test is not None else ())
+    enough = sum(count >= settings.min_samples for count in counts)
+    return enough + len(only_tested(train, test, settings) if separate and test is not None else ())
 
 
 def only_tested(train: np.ndarray, test: np.ndarray, settings: DataSettings) -> list[np.ndarray]:
@@ -271,7 +271,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     if data.has_targets:
         data = _as_one_class(data, settings)
     chosen = _entry(settings)
-    given = settings.split == "given"
+    separate = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     labels, owners = np.concatenate([data.y_train, y_test]), all_owners(data)
     n_train, everything = len(data.y_train), np.arange(len(labels))
@@ -279,9 +279,9 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     held = np.flatnonzero(data.validation) if data.validation is not None else everything[:0]
     learnt = np.setdiff1d(everything[:n_train], held)
 
-    def deal(positions: np.ndarray, of: str, clients: int = num_clients) -> list[np.ndarray]:
+    def deal(positions: np.ndarray, which: str, clients: int = num_clients) -> list[np.ndarray]:
         theirs = None if owners is None else owners[positions]
-        pool = Pool(labels[positions], data.num_classes, theirs, of, data.overlap)
+        pool = Pool(labels[positions], data.num_classes, theirs, which, data.overlap)
         return [positions[np.sort(mine)] for mine in chosen.deal(pool, clients, settings, seed)]
 
     if chosen.cuts:
@@ -291,12 +291,12 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         cut = Share(learnt, everything[n_train:])
         cut = (
             cut
-            if given
+            if separate
             else cut_share(everything, settings, seed, labels=labels, overlap=data.overlap, groups=data.groups)
         )
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
-    elif given:
-        shares = _given(data, settings, num_clients, seed, partial(deal, learnt, "train"))
+    elif separate:
+        shares = _with_test_set(data, settings, num_clients, seed, partial(deal, learnt, "train"))
     else:
         dealt = deal(everything, "all")
         shares = [
@@ -308,7 +308,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     return shares
 
 
-def _given(
+def _with_test_set(
     data: Dataset, settings: DataSettings, num_clients: int, seed: int, deal: Callable[..., list[np.ndarray]]
 ) -> list[Share]:
     """Divide the training set, which ``deal`` does, and the test set as each client's share of the classes is.
@@ -328,9 +328,9 @@ def _given(
     if only:
         require_owners(num_clients, there + len(only), settings)
     train = deal(there if only else num_clients)
-    found = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
-    found += [Share(np.arange(0), n_train + np.sort(mine)) for mine in only]
-    return sorted(found, key=lambda share: int(owners[np.concatenate(share)[0]]))[:num_clients]
+    shares = [Share(mine, n_train + np.flatnonzero(data.client_test == owners[mine[0]])) for mine in train]
+    shares += [Share(np.arange(0), n_train + np.sort(mine)) for mine in only]
+    return sorted(shares, key=lambda share: int(owners[np.concatenate(share)[0]]))[:num_clients]
 
 
 def _with_validation(shares: list[Share], data: Dataset, settings: DataSettings, seed: int) -> list[Share]:
@@ -353,13 +353,13 @@ def _matching(
     total = counts.sum(axis=1, keepdims=True)
     test_sizes = np.bincount(y_test, minlength=data.num_classes)
     # Test samples of a class that no client trains on are not used.
-    known = test_sizes * (total[:, 0] > 0)
-    if known.sum() < len(labels):
+    used = test_sizes * (total[:, 0] > 0)
+    if used.sum() < len(labels):
         raise DataError(
-            f"{data.name}: {int(known.sum())} {part} samples cannot be divided among {len(labels)} clients: use "
+            f"{data.name}: {int(used.sum())} {part} samples cannot be divided among {len(labels)} clients: use "
             'split = "mixed" or fewer clients'
         )
-    dealt = top_up(proportional(known, counts / np.maximum(total, 1)), 1, counts)
+    dealt = top_up(proportional(used, counts / np.maximum(total, 1)), 1, counts)
     classes = Pool(y_test, data.num_classes).by_class(generator(seed, f"matching {part} samples"))
     return [np.sort(mine) for mine in deal_by_class(classes, dealt)]
 
@@ -409,7 +409,7 @@ def cut_validation(
 
 
 def held_out(n: int, share: float) -> int:
-    """Return how many of n samples a share of them is, at least one and not all."""
+    """Return the number of samples that a share of n is, at least one and not all."""
     return min(max(int(n * share + 0.5), 1), max(n - 1, 0)) if share else 0
 
 
@@ -439,12 +439,12 @@ def _cut(
 
 def _whole_groups(groups: np.ndarray, count: int, rng: np.random.Generator, whose: str, what: str) -> np.ndarray:
     """Choose whole groups of about so many samples, at least one group and not all."""
-    of = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    order = rng.permutation(int(of.max()) + 1)
+    numbers = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    order = rng.permutation(int(numbers.max()) + 1)
     if len(order) < 2:
         raise DataError(f"{whose} has samples of one group alone (group-column): none can be cut off for {what}")
-    sizes = np.bincount(of)[order].cumsum()[:-1]
-    return np.isin(of, order[: int(np.abs(sizes - count).argmin()) + 1])
+    sizes = np.bincount(numbers)[order].cumsum()[:-1]
+    return np.isin(numbers, order[: int(np.abs(sizes - count).argmin()) + 1])
 
 
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
@@ -468,9 +468,9 @@ def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     """Return data that have no classes as if all samples were of one, for partitioners that do not look at them."""
     if settings.partitioner not in ("iid", "natural", "dirichlet-sizes"):
         has = "masks" if data.has_masks else "numbers as targets"
-        allowed = f"divides by classes, but {data.name} has {has}: use iid, natural or dirichlet-sizes"
-        allowed += "" if settings.targets or data.has_masks else "; labels of classes are whole numbers or names"
-        raise ConfigError("partitioner", settings.partitioner, allowed)
+        message = f"divides by classes, but {data.name} has {has}: use iid, natural or dirichlet-sizes"
+        message += "" if settings.targets or data.has_masks else "; labels of classes are whole numbers or names"
+        raise ConfigError("partitioner", settings.partitioner, message)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())
 
@@ -483,20 +483,20 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
     if settings.partitioner not in PARTITIONERS and not is_flower(settings.partitioner):
         raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(PARTITIONERS))
     if settings.split == "time" and data.y_test is not None:
-        allowed = f'cuts the last samples of each client off for tests, but {data.name} has a test set: use "given"'
-        raise ConfigError("split", "time", allowed)
+        message = f'cuts the last samples of each client off for tests, but {data.name} has a test set: use "given"'
+        raise ConfigError("split", "time", message)
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no separate test set, use "mixed"')
     if settings.split == "given" and _entry(settings).cuts:
-        allowed = f'must be "mixed" for partitioner = "{settings.partitioner}", which takes one pool of samples'
-        raise ConfigError("split", "given", allowed)
+        message = f'must be "mixed" for partitioner = "{settings.partitioner}", which takes one pool of samples'
+        raise ConfigError("split", "given", message)
     if settings.split != "given" and data.validation is not None:
-        allowed = f'must be "given" for {data.name}, which has a validation part next to its test set'
-        raise ConfigError("split", settings.split, allowed)
+        message = f'must be "given" for {data.name}, which has a validation part next to its test set'
+        raise ConfigError("split", settings.split, message)
     if data.groups is not None and (settings.partitioner != "natural" or settings.split in ("stratified", "time")):
         if settings.partitioner != "natural":
-            allowed = "must be natural with group-column: others give samples of one group to several clients"
-            raise ConfigError("partitioner", settings.partitioner, allowed)
+            message = "must be natural with group-column: others give samples of one group to several clients"
+            raise ConfigError("partitioner", settings.partitioner, message)
         raise ConfigError("split", settings.split, 'must be "mixed" or "given" with group-column')
     if data.groups is not None and settings.split == "given":
         training, test = np.split(data.groups, [len(data.y_train)])
@@ -508,16 +508,16 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
 
 
 def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:
-    given = settings.split == "given"
-    if given and settings.partitioner == "natural" and data.client_test is not None:
+    separate = settings.split == "given"
+    if separate and settings.partitioner == "natural" and data.client_test is not None:
         for part, what in enumerate(("trains", "is tested")):
             if not any(len(share[part]) for share in shares):
                 raise DataError(f"{data.name}: no client {what}: none of them has samples for it")
         return  # owners may have samples of one part alone
-    sizes = [len(share.train) + (0 if given else len(share.test)) for share in shares]
+    sizes = [len(share.train) + (0 if separate else len(share.test)) for share in shares]
     smallest = int(np.argmin(sizes))
     if sizes[smallest] < settings.min_samples:
-        what = "training samples" if given else "samples"
+        what = "training samples" if separate else "samples"
         raise DataError(
             f"{data.name}: client {smallest} of {len(shares)} would have {sizes[smallest]} {what}, min-samples is "
             f"{settings.min_samples}: use fewer clients or a smaller min-samples"
@@ -532,12 +532,12 @@ def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) ->
 
 
 def overlap_of(length: int, step: int) -> int:
-    """Return how many samples after one overlap with it, where one of ``length`` rows starts every ``step`` rows."""
+    """Return the number of samples after one that overlap with it, of ``length`` rows every ``step`` rows."""
     return max(0, -(-length // step) - 1)
 
 
 def first_apart(n: int, count: int, overlap: int, settings: DataSettings, client: int, what: str) -> int:
-    """Return how many of the first of a client's n samples share nothing with the last ``count``.
+    """Return the number of the first of a client's n samples that share nothing with the last ``count``.
 
     ``DataError`` if none does. ``overlap`` is the data set's. ``what`` is the purpose of the last ones: ``test`` or
     ``validation``.
@@ -557,7 +557,7 @@ def larger_step(settings: DataSettings, end: str) -> str:
 
 
 def kept(sizes: Sequence[int], overlap: int, settings: DataSettings) -> list[int]:
-    """Return how many of each owner's samples a cut by time keeps; 0 where it leaves none to train on."""
+    """Return the number of each owner's samples that a cut by time keeps; 0 where it leaves none to train on."""
 
     def of_owner(left: int) -> int:
         count = left - overlap

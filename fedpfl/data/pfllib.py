@@ -75,8 +75,8 @@ def pfllib_pathological(pool: Pool, num_clients: int, settings: DataSettings, se
             mine.append(piece)
     for client, mine in enumerate(clients):
         if len(mine) < each:
-            allowed = f"leaves client {client} of {num_clients} with {len(mine)} of the {len(classes)} classes"
-            raise ConfigError("classes-per-client", each, allowed)
+            message = f"leaves client {client} of {num_clients} with {len(mine)} of the {len(classes)} classes"
+            raise ConfigError("classes-per-client", each, message)
     return _cut([np.concatenate(mine) for mine in clients], settings, rng)
 
 

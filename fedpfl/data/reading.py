@@ -16,13 +16,13 @@ from .settings import READING, DataSettings
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
-    """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
+    """Return the entry of a registered name, or of a custom data set that it refers to; else raise ``ConfigError``."""
     if name in DATASETS and name not in custom.entry_point_names("dataset"):
         return DATASETS[name]
     from fedpfl.data.datasets.by_name import entry as _entry
 
-    found: tuple[DatasetInfo, Loader] = _entry(name)
-    return found
+    custom_entry: tuple[DatasetInfo, Loader] = _entry(name)
+    return custom_entry
 
 
 def load(settings: DataSettings, seed: int = 0) -> Dataset:
@@ -34,21 +34,21 @@ def load(settings: DataSettings, seed: int = 0) -> Dataset:
     taken instead of a published data set's own files when it is there.
     """
     info, loader = entry(settings.dataset)
-    if settings.data and not info.own:
-        names = ", ".join(one.name for one in table() if one.own)
+    if settings.data and not info.from_path:
+        names = ", ".join(one.name for one in table() if one.from_path)
         raise ConfigError("data", settings.data, f'is not used with dataset = "{settings.dataset}"; use one of {names}')
     if info.download and shortcut(settings).is_file():
         from fedpfl.data.datasets.npz import read_npz
 
-        found: Dataset = read_npz(shortcut(settings), info.name)
-        return found
+        data: Dataset = read_npz(shortcut(settings), info.name)
+        return data
     drawn = {"seed": settings.partition_seed or seed} if getattr(loader, "draws", False) else {}
-    found = loader(settings, **drawn)
-    return found
+    data = loader(settings, **drawn)
+    return data
 
 
 def load_once(settings: DataSettings, seed: int = 0) -> Dataset:
-    """Return what :func:`load` reads, read once in a process, however it is divided."""
+    """Return the data set of :func:`load`, read once in a process, however it is divided."""
     if custom.is_custom("dataset", settings.dataset):
         return load(settings, seed)  # which keeps it: a user's function may look at any setting
     read = s.parse(type(settings), {key: value for key, value in s.items(settings) if key in READING})
@@ -62,10 +62,10 @@ def _load_once(settings: DataSettings, files: int) -> Dataset:
 
 def state_of_files(settings: DataSettings) -> int:
     """Return a number of the names, sizes and times of a user's files: another one once they have changed."""
-    given = [place for place in (settings.data, settings.division_file, settings.tokenizer) if place]
+    places = [place for place in (settings.data, settings.division_file, settings.tokenizer) if place]
     from fedpfl.data.file_state import state_of
 
-    return int(state_of(given)) if given else 0
+    return int(state_of(places)) if places else 0
 
 
 def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None, int] | None:
@@ -78,8 +78,8 @@ def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     if settings.dataset == "npz" or (info.download and path.is_file()):
         from fedpfl.data.datasets.npz import owners_in
 
-        found = owners_in(path)
-        return None if found is None else (*found, 0)
+        numbers = owners_in(path)
+        return None if numbers is None else (*numbers, 0)
     if not info.owned:
         return None
     data = load_once(settings, seed)

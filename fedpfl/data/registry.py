@@ -22,7 +22,7 @@ class DatasetInfo(NamedTuple):
     source: str
     download: bool
     owned: bool
-    own: bool
+    from_path: bool
 
 
 # Makes a data set of the settings of the data.
@@ -55,7 +55,7 @@ def dataset(
     classes: str = "any",
     download: bool = False,
     owned: bool = False,
-    own: bool = False,
+    from_path: bool = False,
 ) -> Callable[[Loader], Loader]:
     """Register a loader under ``name``; the words are shown by ``fedpfl datasets``.
 
@@ -69,10 +69,10 @@ def dataset(
         Whether files have to be fetched before it can be used.
     owned : bool
         Whether it may say who owns a sample.
-    own : bool
-        Whether it is read from where the setting ``data`` says.
+    from_path : bool
+        Whether it is read from the path in the setting ``data``.
     """
-    info = DatasetInfo(name, description, size, classes, shape, source, download, owned, own)
+    info = DatasetInfo(name, description, size, classes, shape, source, download, owned, from_path)
     return DATASETS.add(name, lambda loader: (info, loader))
 
 
@@ -88,7 +88,7 @@ def table() -> list[DatasetInfo]:
 
 def is_own(name: str) -> bool:
     """Tell a user's own data from published data sets."""
-    return custom.is_custom("dataset", name) or DATASETS[name][0].own
+    return custom.is_custom("dataset", name) or DATASETS[name][0].from_path
 
 
 # Chooses among the partitioners, or the kinds of split, by the data.
@@ -98,7 +98,7 @@ FLOWER, FLOWER_FORM = "flwr:", "flwr:NAME(OPTION=VALUE, …) for one of flwr-dat
 
 
 def is_flower(text: str) -> bool:
-    """Return whether a partitioner is one of ``flwr-datasets``."""
+    """Tell whether a partitioner is one of ``flwr-datasets``."""
     return text.startswith(FLOWER)
 
 

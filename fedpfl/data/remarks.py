@@ -121,15 +121,15 @@ def _leaked(data: Dataset, shares: list[Share]) -> list[str]:
 
 def _marks(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return a number for each sample and label, the same for equal ones."""
-    found = np.zeros(len(x), np.uint64)
+    marks = np.zeros(len(x), np.uint64)
     for values in (x, y):
         values = np.asarray(values).reshape(len(x), -1)
         values = values.view(f"u{values.dtype.itemsize}")
         factors = generator(0, "marks of samples").integers(2**63, size=values.shape[1], dtype=np.uint64) * 2 + 1
         for begin in range(0, len(x), ROWS):
-            found[begin : begin + ROWS] += (values[begin : begin + ROWS] * factors).sum(1)
-        found *= np.uint64(0x9E3779B97F4A7C15)
-    return found
+            marks[begin : begin + ROWS] += (values[begin : begin + ROWS] * factors).sum(1)
+        marks *= np.uint64(0x9E3779B97F4A7C15)
+    return marks
 
 
 def _coarse(data: Dataset) -> list[str]:
@@ -137,14 +137,15 @@ def _coarse(data: Dataset) -> list[str]:
     others = (0, *range(2, data.x_train.ndim))
     low, high = np.fmin.reduce(data.x_train, axis=others), np.fmax.reduce(data.x_train, axis=others)
     steps = np.spacing(np.fmax(np.abs(low), np.abs(high)))
-    found = np.flatnonzero((steps > 1) & (high > low) & (high - low < FEW_STEPS * steps))
-    if not len(found):
+    coarse = np.flatnonzero((steps > 1) & (high > low) & (high - low < FEW_STEPS * steps))
+    if not len(coarse):
         return []
-    at, names = int(found[0]), data.feature_names
-    shown = repr(names[at]) if at < len(names) else f"{at} (counted from 0)"
+    feature, names = int(coarse[0]), data.feature_names
+    shown = repr(names[feature]) if feature < len(names) else f"{feature} (counted from 0)"
+    span, step = f"{low[feature]:.0f} … {high[feature]:.0f}", f"{steps[feature]:.0f}"
     return [
-        f"{data.name}: feature {shown} is {low[at]:.0f} … {high[at]:.0f}, where float32 has steps of {steps[at]:.0f}: "
-        "smaller differences are lost; subtract a number before"
+        f"{data.name}: feature {shown} is {span}, where float32 has steps of {step}: smaller differences are lost; "
+        "subtract a number before"
     ]
 
 
@@ -157,13 +158,13 @@ def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
         raise DataError(f"{data.name}: number of classes: is {data.num_classes}, must be at least 2; {hint}")
     owned = data.client_train is not None and not settings.division_file
     if settings.split == "time" and settings.time_column and owned and settings.partitioner != "natural":
-        allowed = (
+        message = (
             'must be natural with split = "time" and time-column where samples have owners: their order is that of '
             "the owners, and that of time for each owner alone"
         )
-        raise ConfigError("partitioner", settings.partitioner, allowed)
+        raise ConfigError("partitioner", settings.partitioner, message)
     if settings.standardize == "client" and (without := sum(not len(share.train) for share in shares)):
-        allowed = (
+        message = (
             f"needs training samples of each client, and {without} of {len(shares)} have only tests: use all or none"
         )
-        raise ConfigError("standardize", "client", allowed)
+        raise ConfigError("standardize", "client", message)

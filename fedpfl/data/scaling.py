@@ -29,7 +29,7 @@ class Scaling(NamedTuple):
         """Measure samples (n × features, n × channels × …) without their gaps; 0 and 1 where there is nothing else."""
         if inputs:
             each = [cls.of(part) for _, part in inputs.floats(x.view(np.ndarray))]
-            return cls(*(np.concatenate([np.empty(0, np.float32), *of]) for of in zip(*each)))
+            return cls(*(np.concatenate([np.empty(0, np.float32), *numbers]) for numbers in zip(*each)))
         columns = np.moveaxis(x, 1, 0).reshape(x.shape[1], -1).astype(np.float64)
         there = ~np.isnan(columns)
         count = np.maximum(1, there.sum(1))
@@ -49,21 +49,21 @@ class Scaling(NamedTuple):
         """Return samples brought to mean 0 and deviation 1."""
         if inputs:
             return self._each(x, inputs, Scaling.applied)
-        found: np.ndarray = (x - _broad(self.mean, x)) / _broad(self.deviation, x)
-        return found
+        scaled: np.ndarray = (x - _broad(self.mean, x)) / _broad(self.deviation, x)
+        return scaled
 
     def _each(self, x: np.ndarray, inputs: Inputs, change: Callable[[Scaling, np.ndarray], np.ndarray]) -> np.ndarray:
         """Return rows in which each input of floats is changed by its own numbers."""
-        found, at = np.array(x), 0
-        for _, part in inputs.floats(found):
-            own = slice(at, at + part.shape[1])
-            at = own.stop
-            part[...] = change(Scaling(self.mean[own], self.deviation[own]), part)
-        return found
+        changed, start = np.array(x), 0
+        for _, part in inputs.floats(changed):
+            place = slice(start, start + part.shape[1])
+            start = place.stop
+            part[...] = change(Scaling(self.mean[place], self.deviation[place]), part)
+        return changed
 
 
 def features_of(shape: tuple[int, ...]) -> int:
-    """Return how many features or channels samples of a shape have, of several inputs those of floats."""
+    """Return the number of features or channels of samples of a shape, of several inputs those of floats."""
     floats = getattr(shape, "floats", None)
     return shape[0] if floats is None else sum((*part.shape, 1)[0] for part, _ in floats(np.empty((0, *shape))))
 
@@ -74,6 +74,6 @@ def _broad(of_features: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def has_gaps(data: Dataset) -> bool:
-    """Return whether a table lacks a number; a lazy data set has no gaps."""
+    """Tell whether a table lacks a number; a lazy data set has no gaps."""
     parts = [part for part in (data.x_train, data.x_test) if isinstance(part, np.ndarray)]
     return not (data.is_image or data.vocabulary) and any(bool(np.isnan(part).any()) for part in parts)

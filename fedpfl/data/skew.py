@@ -22,7 +22,7 @@ Skewed = Callable[["torch.Tensor", int, str], "torch.Tensor"]
 
 
 def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: int) -> Skewed:
-    """Return what changes the inputs of a client: noise that grows with its number, or a rotation.
+    """Return the change of a client's inputs: noise that grows with its number, or a rotation.
 
     ``ConfigError`` where the data cannot have it.
     """
@@ -37,8 +37,8 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
         "needs test-on = own: a client's tests are of its own inputs": settings.test_on != "own",
         "is for simulations, where the clients' data are divided here": not isinstance(numbers, range),
     }
-    if found := [words for words, wrong in why.items() if wrong]:
-        raise ConfigError("feature-skew", settings.feature_skew, found[0])
+    if reasons := [reason for reason, wrong in why.items() if wrong]:
+        raise ConfigError("feature-skew", settings.feature_skew, reasons[0])
 
     def skewed(x: torch.Tensor, client: int, part: str) -> torch.Tensor:
         import torch
@@ -54,8 +54,8 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
         if not data.inputs:
             return change(x)
         x = x.clone()
-        for of, values in data.inputs.floats(x):
-            if not rotated or _is_square(of.shape):
+        for declared, values in data.inputs.floats(x):
+            if not rotated or _is_square(declared.shape):
                 values.copy_(change(values))
         return x
 
@@ -63,7 +63,7 @@ def skew(data: Dataset, settings: DataSettings, numbers: Sequence[int], seed: in
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:
-    """Return whether samples of a shape are images that can be rotated."""
+    """Tell whether samples of a shape are images that can be rotated."""
     return len(shape) == 3 and shape[1] == shape[2] > 1
 
 

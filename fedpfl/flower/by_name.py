@@ -35,29 +35,29 @@ class Split:
     ) -> None:
         if not arrays:
             raise ConfigError("initial_arrays", {}, "must be the state dict of the model")
-        found = {name: numpy_of(name, array) for name, array in arrays.items()}
-        self._types = {name: array.dtype for name, array in found.items()}
+        values = {name: numpy_of(name, array) for name, array in arrays.items()}
+        self._types = {name: array.dtype for name, array in values.items()}
         self._require_types()
-        self.order, self.keep, self._arrays = list(found), tuple(keep), arrays
-        missing = [pattern for pattern in keep if not any(fits(pattern, name) for name in found)]
+        self.order, self.keep, self._arrays = list(values), tuple(keep), arrays
+        missing = [pattern for pattern in keep if not any(fits(pattern, name) for name in values)]
         if missing and not kept_before:
-            allowed = f"no array is called so, lies below it or fits it; the arrays are {', '.join(found)}"
-            raise ConfigError("keep", missing[0], printable(allowed, 500))
+            message = f"no array is called so, lies below it or fits it; the arrays are {', '.join(values)}"
+            raise ConfigError("keep", missing[0], printable(message, 500))
         # A stand-in for a head that only the nodes have.
-        gone = f"{head}.weight" if head and kept_before and not any(fits(head, name) for name in found) else ""
-        given = {**found, gone: np.zeros((1, 1), np.float32)} if gone else found
-        self.model = skeleton(given, head)
+        gone = f"{head}.weight" if head and kept_before and not any(fits(head, name) for name in values) else ""
+        complete = {**values, gone: np.zeros((1, 1), np.float32)} if gone else values
+        self.model = skeleton(complete, head)
         self.plain = models.plain_names(self.model)
         self.head = "" if isinstance(self.model.head, NoHead) else self.model.head_path
         # Who names arrays of the last layer has named the head.
         self._by_method = not (
             keep and isinstance(method, HeadMethod) and not head
-            and (not self.head or any(fits(p, n) for p in keep for n in found if fits(self.head, n)))
+            and (not self.head or any(fits(p, n) for p in keep for n in values if fits(self.head, n)))
         )  # fmt: skip
         self._method, self._guessed = method, isinstance(method, HeadMethod) and not head and self._by_method
         if isinstance(method, HeadMethod) and self._by_method and not self.head:
-            allowed = f"must name what stays, as {method.name} keeps a head and no layer of {', '.join(found)} is one"
-            raise ConfigError("keep", self.keep, printable(allowed, 500))
+            message = f"must name what stays, as {method.name} keeps a head and no layer of {', '.join(values)} is one"
+            raise ConfigError("keep", self.keep, printable(message, 500))
         self.sharing = Sharing(self.model, self.is_shared)
         names = {self.plain(name): name for name in self.model.state_dict()}
         if gone and self.is_shared(names[gone]):
@@ -66,13 +66,13 @@ class Split:
         self.personal = [name for name in self.order if not self.is_shared(names[name])]
         # Arrays that are no floats, such as BatchNorm's counts: no mean is made of them.
         self.exact = {name: array for name, array in arrays.items() if name not in floats and name not in self.personal}
-        self.initial = {name: found[name] for name in self.personal}
+        self.initial = {name: values[name] for name in self.personal}
         # What the nodes are told: names, or patterns of those that only they have.
         self.kept = [*self.personal, *missing, *([f"{head}.*"] if gone else [])]
         self.places = [] if missing or gone else [self.order.index(name) for name in self.personal]
 
     def is_shared(self, name: str) -> bool:
-        """Return whether an array of the model is shared, by its name there."""
+        """Tell whether an array of the model is shared, by its name there."""
         if any(fits(pattern, self.plain(name)) for pattern in self.keep):
             return False
         return not self._by_method or self._method.travels(name, self.model)
@@ -81,19 +81,19 @@ class Split:
         """Refuse arrays of which no mean can be made; tell which ones lose digits."""
         for name, kind in self._types.items():
             if kind.kind not in "fiub":
-                allowed = f"array {name!r} is {kind}; what is shared travels as float32"
-                raise ConfigError("initial_arrays", name, allowed)
+                message = f"array {name!r} is {kind}; what is shared travels as float32"
+                raise ConfigError("initial_arrays", name, message)
         if double := [name for name, kind in self._types.items() if kind == np.float64]:
-            words = "fedpfl: arrays of float64 (%s) are averaged as float32"
-            logger.log(WARNING, words, printable(", ".join(double), 200))
+            warning = "fedpfl: arrays of float64 (%s) are averaged as float32"
+            logger.log(WARNING, warning, printable(", ".join(double), 200))
 
     def tell(self) -> None:
         """Log which arrays stay on the nodes, and a head that nobody has named."""
         if self.kept:
             logger.log(INFO, "fedpfl: personal, kept by each node: %s", printable(", ".join(self.kept), 500))
         if self._guessed:
-            words = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
-            logger.log(WARNING, words, self.head)
+            warning = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
+            logger.log(WARNING, warning, self.head)
 
     def take_shared(self, arrays: ArrayRecord) -> None:
         """Begin with the shared arrays among these."""
@@ -101,11 +101,11 @@ class Split:
         self.exact = {name: arrays[name] for name in self.exact}
 
     def takes(self, arrays: ArrayRecord) -> bool:
-        """Return whether arrays are what this split shares, without the personal ones."""
+        """Tell whether arrays are those that this split shares, without the personal ones."""
         return [*arrays] == [name for name in self.order if name not in self.initial]
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return those of the arrays that are shared, in their order."""
+        """Return the shared ones of the arrays, in their order."""
         return ArrayRecord({name: arrays[name] for name in self.order if name not in self.initial})
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -128,10 +128,10 @@ class Split:
 
     def floats_of(self, record: ArrayRecord) -> np.ndarray:
         """Return the shared arrays of a reply as one vector; refuse whole numbers of another form."""
-        for name, known in self.exact.items():
+        for name, expected in self.exact.items():
             if name not in record:
                 continue
-            array, wanted = numpy_of(name, record[name]), numpy_of(name, known)
+            array, wanted = numpy_of(name, record[name]), numpy_of(name, expected)
             if array.shape != wanted.shape or array.dtype.kind not in "iubf":
                 arrived = f"{array.dtype} of shape {array.shape} arrived"
                 raise LayoutError(f"array {name!r} must be {wanted.dtype} of shape {wanted.shape}; {arrived}")
@@ -140,8 +140,8 @@ class Split:
     def take_exact(self, contents: Collection[RecordDict]) -> None:
         """Take the lower median of what clients sent of whole numbers: no single client decides one."""
         records = [arrays_of(content)[1] for content in contents]
-        for name, known in self.exact.items():
-            kind = numpy_of(name, known).dtype
+        for name, current in self.exact.items():
+            kind = numpy_of(name, current).dtype
             sent: list[Any] = [numpy_of(name, record[name]) for record in records if name in record]
             if sent:
                 ordered = np.sort(np.stack([np.asarray(array, kind) for array in sent]), axis=0)

@@ -80,10 +80,10 @@ class HalfRound:
         begun, good, over, pace = time.monotonic(), 0, False, Pace()
         while (self._sent_at or self._held) and not (over := time.monotonic() - begun >= wait.timeout):
             looked_at = time.monotonic()
-            found = self._pull()
+            new = self._pull()
             if time.monotonic() - looked_at > AWAY_SECONDS:
                 self._back_at = time.monotonic()
-            self._held.update(found)
+            self._held.update(new)
             for client in sorted(self._held):
                 if good != wait.first:
                     arrived[client] = self._held.pop(client)
@@ -97,7 +97,7 @@ class HalfRound:
                 break
             if self._sent_at:
                 self._probe_the_silent()
-                pace.pause(bool(found))
+                pace.pause(bool(new))
         # The missing ones will not come: continue with those that are here, still in order.
         for client in order:
             if client in arrived:
@@ -121,7 +121,7 @@ class HalfRound:
     def _pull(self) -> dict[int, Message]:
         """Return the replies that are new, by client."""
         suspects, self._suspects = self._suspects, set()
-        found: dict[int, Message] = {}
+        replies: dict[int, Message] = {}
         for reply in self._grid.pull_messages({*self._client_of, *self._probes}):
             answered = reply.metadata.reply_to_message_id
             if answered in self._probes:
@@ -138,18 +138,18 @@ class HalfRound:
                 if self._may_come_back(client):
                     self._away[client] = reply, time.monotonic() + self._check_after
                     continue
-            found[client] = reply
+            replies[client] = reply
             self._close(client)
         for client, (reply, until) in list(self._away.items()):
             if client not in self._sent_at or self._send_again(client, "its node was away"):
                 del self._away[client]
             elif time.monotonic() > until:
-                found[client] = reply
+                replies[client] = reply
                 self._close(client)
         # It went on to the next message, and the reply was not there even after that.
         for client in suspects & self._sent_at.keys():
             self._send_again(client, "it works on nothing")
-        return found
+        return replies
 
     def _send_again(self, client: int, reason: str) -> bool:
         self._find_moved()
@@ -162,7 +162,7 @@ class HalfRound:
         return client in self._sent_at
 
     def _may_come_back(self, client: int) -> bool:
-        """Return whether its node went away in this half of the round; one that was away before is not waited for."""
+        """Tell whether its node went away in this half of the round; one that was away before is not waited for."""
         node = self._nodes[client].id
         return node in self._present and node not in set(self._grid.get_node_ids())
 

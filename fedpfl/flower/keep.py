@@ -90,10 +90,10 @@ def keep(state_dir: str | Path | None = None) -> Mod:
                 reply = call_next(message, context)
                 if reply.has_error() or MARK in reply.content.config_records:
                     return reply
-                allowed = "has phases or parts of its own (model=): the function has to return fit(message, context, …)"
-                return refused(message, ConfigError("method", method_of(told), allowed))
+                problem = "has phases or parts of its own (model=): the function has to return fit(message, context, …)"
+                return refused(message, ConfigError("method", method_of(told), problem))
             try:
-                return _Kept(message, context, told, state_dir).answer(call_next)
+                return _PersonalAnswer(message, context, told, state_dir).answer(call_next)
             except FedpflError as error:
                 return refused(message, error)
 
@@ -109,9 +109,9 @@ def _keeping_in(state_dir: str | Path | None) -> Iterator[None]:
         _state_dir.reset(token)
 
 
-def state_dir_of(given: str | Path | None) -> str | Path | None:
+def state_dir_of(state_dir: str | Path | None) -> str | Path | None:
     """Return the folder of a node's arrays: the one that is given, else that of the mod around the function."""
-    return _state_dir.get() if given is None else given
+    return _state_dir.get() if state_dir is None else state_dir
 
 
 def refused(message: Message, error: FedpflError) -> Message:
@@ -122,11 +122,11 @@ def refused(message: Message, error: FedpflError) -> Message:
 
 
 def told_by(content: RecordDict) -> dict[str, Any] | None:
-    """Return what a strategy of fedpfl says in a message's config; None of another strategy's message."""
+    """Return the entries of fedpfl's strategy in a message's config; None of another strategy's message."""
     return next((dict(record) for record in content.config_records.values() if SETTINGS in record), None)
 
 
-class _Kept:
+class _PersonalAnswer:
     """One message of a strategy that splits arrays by their names, at a node that keeps some of them."""
 
     def __init__(
@@ -144,10 +144,10 @@ class _Kept:
     def answer(self, call_next: CallNext) -> Message:
         """Have the user's function answer, with this node's own arrays in the message."""
         name, shared = arrays_of(self._message.content)
-        own = self._own() if self._patterns or self._node.about.get("names") else {}
-        self._require_still_kept(own)
-        given = self._whole(shared, own)
-        self._message.content[name] = given
+        personal = self._personal_arrays() if self._patterns or self._node.about.get("names") else {}
+        self._require_still_kept(personal)
+        whole = self._whole(shared, personal)
+        self._message.content[name] = whole
         # As the strategy's message says no more than Flower's own would, to whoever reads its config.
         for record in self._message.content.config_records.values():
             record.pop(INITIAL, None)
@@ -155,11 +155,11 @@ class _Kept:
         if reply.has_error():
             return reply
         if self._message.metadata.message_type == MessageType.TRAIN:
-            self._take(reply, given, own)
+            self._take(reply, whole, personal)
         reply.content[MARK] = ConfigRecord({"by": KEEP, "node": self._node.identity})
         return reply
 
-    def _own(self) -> dict[str, np.ndarray]:
+    def _personal_arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays that this node keeps, or those that it begins with."""
         wanted, rounds = int(self._told["personal-round"]), self._node.state.rounds()
         if wanted == NEWEST and rounds:
@@ -172,8 +172,8 @@ class _Kept:
             return {key: numpy_of(key, array) for key, array in sent.items()}
         packed = self._told.get(INITIAL)
         if not isinstance(packed, bytes):
-            allowed = "must have the arrays that stay on the nodes, as this one has none of its own yet"
-            raise ConfigError("initial_arrays", self._patterns, allowed)
+            message = "must have the arrays that stay on the nodes, as this one has none of its own yet"
+            raise ConfigError("initial_arrays", self._patterns, message)
         try:
             return protocol.unpack(packed)[1].arrays
         except protocol.ProtocolError as error:
@@ -182,37 +182,37 @@ class _Kept:
     def _is_kept(self, name: str) -> bool:
         return any(fits(pattern, name) for pattern in self._patterns)
 
-    def _require_still_kept(self, own: Mapping[str, np.ndarray]) -> None:
+    def _require_still_kept(self, personal: Mapping[str, np.ndarray]) -> None:
         """Refuse a message that would have this node send what it has kept so far."""
-        names = [*cast(list[str], self._node.about.get("names", [])), *own]
+        names = [*cast(list[str], self._node.about.get("names", [])), *personal]
         if freed := [name for name in names if not self._is_kept(name)]:
-            allowed = f"does not cover {freed[0]}, which this node has kept so far and does not send"
-            raise ConfigError(KEEP, self._patterns, allowed)
+            message = f"does not cover {freed[0]}, which this node has kept so far and does not send"
+            raise ConfigError(KEEP, self._patterns, message)
 
-    def _whole(self, shared: ArrayRecord, own: Mapping[str, np.ndarray]) -> ArrayRecord:
+    def _whole(self, shared: ArrayRecord, personal: Mapping[str, np.ndarray]) -> ArrayRecord:
         """Return the state dict as the user's model has it, in its order if the strategy knows that."""
         rows = list(shared.items())
-        mine = {name: Array(np.asarray(array, order="C")) for name, array in own.items()}
+        mine = {name: Array(np.asarray(array, order="C")) for name, array in personal.items()}
         places = cast(list[int], self._told.get(PLACES, []))
         for place, name in sorted(zip(places, self._patterns, strict=False)):
             if name in mine:
                 rows.insert(place, (name, mine.pop(name)))
         return ArrayRecord({**dict(rows), **mine})
 
-    def _take(self, reply: Message, given: ArrayRecord, own: Mapping[str, np.ndarray]) -> None:
+    def _take(self, reply: Message, whole: ArrayRecord, personal: Mapping[str, np.ndarray]) -> None:
         """Take this node's own arrays out of a reply, and keep them."""
         name, sent = arrays_of(reply.content)
-        found = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
-        if missing := [key for key in own if key not in found]:
+        kept = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
+        if missing := [key for key in personal if key not in kept]:
             raise LayoutError(f"the reply lacks {missing[0]!r}, which stays on this node: it must have the whole model")
-        if not all(np.isfinite(array).all() for array in found.values() if array.dtype.kind == "f"):
+        if not all(np.isfinite(array).all() for array in kept.values() if array.dtype.kind == "f"):
             number = self._told["server-round"]
             raise StateError(f"the training diverged in round {number}: arrays that stay on this node are not finite")
-        if all(given[key].data == array.data for key, array in sent.items() if key in given):
-            words = "fedpfl: none of the arrays changed in round %s: was the reply made before the training?"
-            logger.log(WARNING, words, self._told["server-round"])
-        self._node.keep(found, int(self._told["round"]), int(self._told["personal-round"]))
-        reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in found})
+        if all(whole[key].data == array.data for key, array in sent.items() if key in whole):
+            warning = "fedpfl: none of the arrays changed in round %s: was the reply made before the training?"
+            logger.log(WARNING, warning, self._told["server-round"])
+        self._node.keep(kept, int(self._told["round"]), int(self._told["personal-round"]))
+        reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in kept})
 
 
 def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:
@@ -224,7 +224,7 @@ def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Return whether a name is the one that a pattern says, lies below it, or fits its ``*`` and ``?``.
+    """Tell whether a name is the one that a pattern says, lies below it, or fits its ``*`` and ``?``.
 
     Examples
     --------
@@ -262,10 +262,10 @@ class Node:
             here, gone = (cast(list[str], told.get(name, [])) for name in (HERE, GONE))
             shown = identity_hash(self.identity)
             if shown in here or (shown not in gone and about["turn"] == turn):
-                allowed = f"is that of node {about['node']} as well, which keeps its arrays in the same state_dir"
-                raise ConfigError("node-config", dict(self._context.node_config), f"{allowed}: give each node its own")
-            words = "fedpfl: this node goes on from the arrays that node %d has left in %s"
-            logger.log(INFO, words, about["node"], getattr(self.state, "folder", ""))
+                message = f"is that of node {about['node']} as well, which keeps its arrays in the same state_dir"
+                raise ConfigError("node-config", dict(self._context.node_config), f"{message}: give each node its own")
+            notice = "fedpfl: this node goes on from the arrays that node %d has left in %s"
+            logger.log(INFO, notice, about["node"], getattr(self.state, "folder", ""))
         life = str(told.get(LIFE, ""))
         if about and about["life"] != life:
             self.state.begin_anew()
@@ -284,7 +284,7 @@ class Node:
 
 
 def identity_hash(identity: str) -> str:
-    """Return what strategies store and send of an identity; who has it cannot pass for the node."""
+    """Return the hash of an identity that strategies store and send; who has it cannot pass for the node."""
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
@@ -312,7 +312,7 @@ class NodeFiles(ClientState):
             self.path(newest).replace(self.path(0))
 
     def read_about(self) -> dict[str, Any]:
-        """Return what the node has noted of itself; nothing if it was never here."""
+        """Return the node's notes of itself; none if it was never here."""
         file = self.folder / "node.json"
         return from_json_line(read_regular(file, MAX_JSON), file, "identity") if file.is_file() else {}
 
@@ -388,7 +388,7 @@ class ContextState(ClientState):
             del self._records[f"{self._prefix}/round-{number}"]
 
     def read_about(self) -> dict[str, Any]:
-        """Return what the node has noted of itself; nothing if it was never here."""
+        """Return the node's notes of itself; none if it was never here."""
         record = self._records.config_records.get(f"{self._prefix}/node")
         return {} if record is None else json.loads(str(record["about"]))
 

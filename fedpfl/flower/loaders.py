@@ -74,17 +74,17 @@ def _batches(loader: DataLoader[Any], keys: Sequence[str]) -> Any:
 
 
 def _keys(sample: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, str]:
-    """Return which entries of a sample are x and y: the two that are named, or the only two, with the label last."""
-    found = tuple(keys) or tuple(sample)
-    if len(found) != 2 or not set(found) <= set(sample):
+    """Return the entries of a sample that are x and y: the two named ones, or the only two, with the label last."""
+    entries = tuple(keys) or tuple(sample)
+    if len(entries) != 2 or not set(entries) <= set(sample):
         raise ConfigError("keys", tuple(keys), f"must name x and y among the entries of a sample: {', '.join(sample)}")
-    if not keys and np.ndim(sample[found[0]]) < np.ndim(sample[found[1]]):
-        found = found[::-1]
-    return found[0], found[1]
+    if not keys and np.ndim(sample[entries[0]]) < np.ndim(sample[entries[1]]):
+        entries = entries[::-1]
+    return entries[0], entries[1]
 
 
 def _draws(samples: Any) -> bool:
-    """Return whether a sample is another one each time that it is read."""
+    """Tell whether a sample is another one each time that it is read."""
     before = shared_states()
     first, again = samples[0], samples[0]
     return bool(shared_states() != before) or not _same(first, again)

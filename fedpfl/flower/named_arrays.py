@@ -42,16 +42,16 @@ def from_named(layout: Layout, record: ArrayRecord, plain: Names) -> np.ndarray:
 
     They come from the network: one that is missing, of another shape or no array of floats raises ``LayoutError``.
     """
-    found = {}
+    arrays = {}
     for name, shape in layout.entries:
         if plain(name) not in record:
             raise LayoutError(f"array {plain(name)!r} is missing")
         array = numpy_of(plain(name), record[plain(name)])
         if array.shape != shape or array.dtype.kind != "f":
-            given = f"{array.dtype} of shape {array.shape}"
-            raise LayoutError(f"array {plain(name)!r} must be floats of shape {shape}; {given} arrived")
-        found[name] = array
-    return layout.flatten(found)
+            arrived = f"{array.dtype} of shape {array.shape}"
+            raise LayoutError(f"array {plain(name)!r} must be floats of shape {shape}; {arrived} arrived")
+        arrays[name] = array
+    return layout.flatten(arrays)
 
 
 def others_of(record: ArrayRecord | None) -> dict[str, np.ndarray]:
@@ -74,9 +74,9 @@ def read_settings(text: object) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > MAX_SETTINGS_BYTES:
         raise LayoutError(f"{SETTINGS}: settings as a text of at most {MAX_SETTINGS_BYTES} characters are expected")
     try:
-        found = json.loads(text)
+        settings = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise LayoutError(f"{SETTINGS}: settings that are not JSON arrived: {error}") from error
-    if not isinstance(found, dict) or not all(type(value) in (bool, int, float, str) for value in found.values()):
+    if not isinstance(settings, dict) or not all(type(value) in (bool, int, float, str) for value in settings.values()):
         raise LayoutError(f"{SETTINGS}: settings with values of other types arrived")
-    return found
+    return settings

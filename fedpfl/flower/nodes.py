@@ -95,8 +95,8 @@ class Nodes:
             if (now := (len(answers), expected)) != told[:2] or time.monotonic() - told[2] > TOLD_EVERY:
                 told = (*now, time.monotonic())
                 if len(answers) < (expected or len(seen)):
-                    words = "fedpfl: %d of %d clients are there; waiting up to %.0f s for the others (min-clients)"
-                    logger.log(INFO, words, len(answers), expected or len(seen), deadline - time.monotonic())
+                    notice = "fedpfl: %d of %d clients are there; waiting up to %.0f s for the others (min-clients)"
+                    logger.log(INFO, notice, len(answers), expected or len(seen), deadline - time.monotonic())
             if over:
                 for node in seen - answers.keys() - self._left_out.keys():
                     self._leave_out(node, f"no answer within node-timeout = {self._settings.node_timeout:g} s")
@@ -118,35 +118,35 @@ class Nodes:
             self.identities.update(_identity(answer))
         return answers
 
-    def find_again(self, wanted: set[int], known: set[int]) -> dict[int, tuple[int, Payload]]:
+    def find_again(self, wanted: set[int], assigned: set[int]) -> dict[int, tuple[int, Payload]]:
         """Return the new nodes of clients that have none, and their answers, by client; ``known`` nodes are not asked.
 
         A SuperNode without a registered key gets another node id each time it starts.
         """
-        nodes = set(self._grid.get_node_ids()) - known - self._left_out.keys()
+        nodes = set(self._grid.get_node_ids()) - assigned - self._left_out.keys()
         new = {node for node in nodes if self._asks[node] < MAX_ASKS}
         self._asks.update(new)
-        found: dict[int, tuple[int, Payload]] = {}
+        by_client: dict[int, tuple[int, Payload]] = {}
         for node, answer in self._query(sorted(new), time.monotonic() + ASK_SECONDS).items():
             client = int(answer.config.get("client", -1))
-            if client not in wanted or client in found:
+            if client not in wanted or client in by_client:
                 continue
             if wrong := self._wrong_identity(answer):
                 self._leave_out(node, wrong)
             else:
-                found[client] = node, answer
+                by_client[client] = node, answer
                 self.identities.update(_identity(answer))
-        return found
+        return by_client
 
     def _stable_nodes(self, deadline: float) -> list[int]:
         """Return the nodes once no more of them come."""
         nodes: list[int] = []
         since, pace = time.monotonic(), Pace()
         while time.monotonic() < deadline:
-            found = sorted(self._grid.get_node_ids())
-            new = found != nodes
+            current = sorted(self._grid.get_node_ids())
+            new = current != nodes
             if new:
-                nodes, since = found, time.monotonic()
+                nodes, since = current, time.monotonic()
             elif nodes and time.monotonic() - since > SETTLED_SECONDS:
                 break
             pace.pause(new)
@@ -159,11 +159,11 @@ class Nodes:
         """
         if not nodes:
             return {}
-        given = {node: {"client": number} for node, number in (numbers or {}).items()}
-        contents = {node: to_content(Payload({**self._question, **given.get(node, {})})) for node in nodes}
+        of_node = {node: {"client": number} for node, number in (numbers or {}).items()}
+        contents = {node: to_content(Payload({**self._question, **of_node.get(node, {})})) for node in nodes}
         questions = [Message(content, node, "query") for node, content in contents.items()]
         pending = {i for i in self._grid.push_messages(questions) if i}
-        found: Answers = {}
+        answers: Answers = {}
         pace = Pace()
         deadline = min(deadline, time.monotonic() + self._settings.round_timeout)
         while pending and time.monotonic() < deadline:
@@ -174,12 +174,12 @@ class Nodes:
                 if node not in nodes:
                     continue  # made by the SuperLink for a node that is gone; if it comes back it is asked again
                 try:
-                    found[node] = self._answer(reply)
+                    answers[node] = self._answer(reply)
                 except FedpflError as error:
                     self._leave_out(node, str(error))
             pace.pause(bool(replies))
         # Which of two nodes with one number is refused must not depend on chance.
-        return dict(sorted(found.items()))
+        return dict(sorted(answers.items()))
 
     def _answer(self, reply: Message) -> Payload:
         """Return a node's answer; raise ``FedpflError`` if it cannot be right."""
@@ -248,8 +248,11 @@ class Nodes:
     def _wrong_identity(self, answer: Payload) -> str:
         """Return why the node of an answer is not the one that had its client's number before; empty if it may be."""
         client = str(answer.config["client"])
-        known = (("identity", self.identities, "this run"), ("earlier-identity", self._earlier, "the run to continue"))
-        for name, identities, run in known:
+        earlier = (
+            ("identity", self.identities, "this run"),
+            ("earlier-identity", self._earlier, "the run to continue"),
+        )
+        for name, identities, run in earlier:
             if identities.get(client) not in (None, _identity(answer, name).get(client)):
                 what = f"another node has had this number in {run}, with another secret in its state-dir"
                 return f"client = {client}: {what}"

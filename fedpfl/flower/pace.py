@@ -21,11 +21,11 @@ class Pace:
     def __init__(self) -> None:
         self._found_at = self._looked_at = time.monotonic()
 
-    def pause(self, found: bool) -> None:
+    def pause(self, new: bool) -> None:
         """Sleep after a poll that found something, or nothing."""
         now = time.monotonic()
-        look = 0.0 if found else now - self._looked_at
-        self._found_at = now if found else self._found_at
+        look = 0.0 if new else now - self._looked_at
+        self._found_at = now if new else self._found_at
         share = min((now - self._found_at) * PAUSE_SHARE, MAX_PAUSE)
         time.sleep(max(share, min(look * PAUSE_PER_LOOK, MAX_PAUSE_PER_LOOK), SHORTEST_PAUSE))
         self._looked_at = time.monotonic()

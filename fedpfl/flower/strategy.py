@@ -204,7 +204,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _by_key(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings by their keys: a method's own have its name in front."""
         name = self.method.name
-        own = {field.name: key_of(field, name) for field in fields(self.method.Settings)}
+        keys = {field.name: key_of(field, name) for field in fields(self.method.Settings)}
         text = name if _is_built_in(self.method) else self._as_setting("method", self.method)
         values = {"method": text, "num-clients": 0, "partitioner": "auto"}
         if self.fraction_train:
@@ -215,14 +215,14 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         texts = {field.name for field in fields(self.method.Settings) if isinstance(field.default, str)}
         for key, value in settings.items():
             number = key in texts and type(value) in (int, float)  # such as tau=0.5, which may be "0.25,inf", too
-            values[own.get(key, key.replace("_", "-"))] = str(value) if number else value
+            values[keys.get(key, key.replace("_", "-"))] = str(value) if number else value
         try:
             check_keys(values)
         except ConfigError as error:
             key = error.key.replace("-", "_")
             if key in FLOWERS_NAMES:
                 raise ConfigError(key, error.value, f"is no setting here: {FLOWERS_NAMES[key]}") from None
-            hint = did_you_mean(key, sorted(own))
+            hint = did_you_mean(key, sorted(keys))
             if key not in settings or not hint:
                 raise
             raise ConfigError(key, error.value, f"{name} has no such setting{hint}") from None
@@ -345,7 +345,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError(
                 "initial_arrays", initial_arrays, "must be an ArrayRecord: ArrayRecord(model.state_dict())"
             )
-        rounds, seconds = self._given(num_rounds, timeout)
+        rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         self._knows_rounds = True
         self._continue(initial_arrays)
         run = replace(self.config.run, num_server_rounds=self._before + rounds)
@@ -353,15 +353,15 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self._loop is not None and self._way is not None:
             self._loop.settings = self._loop.attendance.settings = run
             self._way.settings = settings_text(self._sent_settings())
-        given = evaluate_fn
+        evaluate = evaluate_fn
         if evaluate_fn is not None and self.model is None:
             split = self._split = self._split or self._split_of(initial_arrays)
             if split.initial:
-                words = "fedpfl: evaluate_fn gets the shared arrays and the initial personal ones: no node's model"
-                logger.log(WARNING, words)
-            given = lambda number, arrays: evaluate_fn(number, split.whole(arrays))  # noqa: E731
+                warning = "fedpfl: evaluate_fn gets the shared arrays and the initial personal ones: no node's model"
+                logger.log(WARNING, warning)
+            evaluate = lambda number, arrays: evaluate_fn(number, split.whole(arrays))  # noqa: E731
         self._counted, self._failed = 0, None
-        result = super().start(grid, initial_arrays, rounds, seconds, train_config, evaluate_config, given)
+        result = super().start(grid, initial_arrays, rounds, seconds, train_config, evaluate_config, evaluate)
         self._before += rounds
         if self._failed is not None and not self._counted:
             raise FedpflError(f"no round counted: {self._failed}") from self._failed
@@ -390,8 +390,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             theirs = made.__mro__[made.__mro__.index(of(self.method)) + 1 :] if self.method in _classes else ()
             ours = of(self.method) if theirs else MethodStrategy
             if getattr(made, hook) is not getattr(ours, hook):
-                allowed = f"overrides {hook}, which fedpfl's own loop never calls: use listeners="
-                raise ConfigError("strategy", made.__name__, allowed)
+                message = f"overrides {hook}, which fedpfl's own loop never calls: use listeners="
+                raise ConfigError("strategy", made.__name__, message)
         _, _, *flowers = inspect.signature(MethodStrategy.__init__).parameters.values()  # without self, fraction_train
         for argument in flowers:
             of_flower, value = argument.kind is argument.POSITIONAL_OR_KEYWORD, getattr(self, argument.name, None)
@@ -400,23 +400,23 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 raise ConfigError(argument.name, value, "has no effect in fedpfl's own loop: use start")
         if not self._told:
             tell_unsent(self.values)
-        rounds, seconds = self._given(num_rounds, timeout)
+        rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         run = replace(self.config.run, num_server_rounds=rounds, round_timeout=seconds)
         self.config = replace(self.config, run=run)
-        kept = _Kept(evaluate_fn, self._plain_names)
+        recorder = _ResultRecorder(evaluate_fn, self._plain_names)
         transport = FlowerTransport(grid, "" if self._told else settings_text(self._sent_settings()))
         transport.least = max(1, self.min_train_nodes)
-        following = [Log(rounds), *self.listeners, kept]
+        following = [Log(rounds), *self.listeners, recorder]
         self.folder = run_federation(transport, self.config, following, unused(self.values, self.method.name))
-        return kept.result
+        return recorder.result
 
-    def _given(self, num_rounds: int | None, timeout: float | None) -> tuple[int, float]:
+    def _rounds_and_seconds(self, num_rounds: int | None, timeout: float | None) -> tuple[int, float]:
         """Return the number of rounds and the seconds: arguments first, then settings, then Flower's defaults."""
         rounds = self.values.get("num-server-rounds", 3) if num_rounds is None else num_rounds
         return rounds, float(self.values.get("round-timeout", 3600) if timeout is None else timeout)
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return those of a state dict's arrays that the method shares; for a strategy without ``model``.
+        """Return the arrays of a state dict that the method shares; for a strategy without ``model``.
 
         Wrappers of Flower's that compare replies with the initial arrays, as those for differential privacy do, are
         started with these.
@@ -463,8 +463,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         form = Form(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key, always)
         least = max(available, self.min_train_nodes)
         if self.model is None:
-            known = self._split
-            split = self._split = known if known and known.takes(arrays) else self._split_of(arrays)
+            before = self._split
+            split = self._split = before if before and before.takes(arrays) else self._split_of(arrays)
             require_acting(self.values)
             split.take_shared(arrays)
             self._require_right_wrapper(arrays, split)
@@ -497,7 +497,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._way = way
 
     def _split_of(self, arrays: ArrayRecord) -> Split:
-        """Return which of some arrays are shared; refuse a method that needs more of a client than these."""
+        """Split arrays into shared and personal ones; refuse a method that needs more of a client than these."""
         method = self.config.method
         has_adapters = type(method).build is AdapterMethod.build and any(matrix_of(name) for name in arrays)
         if needs := needs_of(method, {"build"} if has_adapters else (), self._flowers_mu):
@@ -516,8 +516,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             plain = models.plain_names(module)
             arrays = {name: numpy_of(name, array) for name, array in self._initial.items()}
             # The shared arrays of an earlier result are filled with the model's own.
-            own = {plain(name): array.numpy() for name, array in module.state_dict().items()}
-            own_models.load_arrays(module, {**own, **arrays} if arrays.keys() <= own.keys() else arrays, plain)
+            built = {plain(name): array.numpy() for name, array in module.state_dict().items()}
+            own_models.load_arrays(module, {**built, **arrays} if arrays.keys() <= built.keys() else arrays, plain)
         return module
 
     def _sent_settings(self) -> dict[str, Value]:
@@ -540,8 +540,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         named = {key: value for key, value in config.items() if key != "server-round"}
         if self.model is None or not named:
             return config
-        own = {field.name: key_of(field, self.method.name) for field in fields(self.method.Settings)}
-        values = {own.get(key.replace("-", "_"), key.replace("_", "-")): value for key, value in named.items()}
+        keys = {field.name: key_of(field, self.method.name) for field in fields(self.method.Settings)}
+        values = {keys.get(key.replace("-", "_"), key.replace("_", "-")): value for key, value in named.items()}
         for key, value in values.items():
             check_keys({"method": self.values["method"], key: value})
             if key in NOT_SENT:
@@ -564,8 +564,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         frame: Any = inspect.currentframe()
         while frame is not None and frame.f_locals.get("self") is self:
             frame = frame.f_back
-        found = None if frame is None else frame.f_locals.get("self")
-        return found if isinstance(found, Strategy) and getattr(found, "strategy", None) is self else None
+        caller = None if frame is None else frame.f_locals.get("self")
+        return caller if isinstance(caller, Strategy) and getattr(caller, "strategy", None) is self else None
 
     @property
     def _is_private(self) -> bool:
@@ -578,13 +578,13 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         name, wrapper = self.method.name, type(self._wrapper).__name__
         rule = self.config.method.aggregation.rule
         if not rule.one_model:
-            allowed = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
-            raise ConfigError("arrays", f"changed by {wrapper}", allowed)
+            message = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
+            raise ConfigError("arrays", f"changed by {wrapper}", message)
         if not self._is_private:
             return
         if split is None:
-            allowed = f"cannot be given inside {wrapper}, which sees named arrays alone: use dp_noise_multiplier= and "
-            raise ConfigError("model", own_models.name_of(self.model or ""), f"{allowed}run_federation")
+            message = f"cannot be given inside {wrapper}, which sees named arrays alone: use dp_noise_multiplier= and "
+            raise ConfigError("model", own_models.name_of(self.model or ""), f"{message}run_federation")
         if not rule.only_a_sum:
             raise ConfigError("method", name, f"computes more of arrays than the mean that {wrapper} adds noise to")
         if [*arrays] != [*split.shared(arrays)] if not split.takes(arrays) else False:
@@ -595,24 +595,24 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         uniform = self.config.method.aggregation.options.get("weights") == "uniform"
         weights = {loop.rule.clients[client].train_samples for client in loop.round.trained}
         if self._is_private and not uniform and len(weights) > 1:
-            allowed = f"must be equal in {type(self._wrapper).__name__}, whose noise is for the mean of equal clients"
-            raise ConfigError(self.weighted_by_key, sorted(weights), f"{allowed}: give weights='uniform'")
+            message = f"must be equal in {type(self._wrapper).__name__}, whose noise is for the mean of equal clients"
+            raise ConfigError(self.weighted_by_key, sorted(weights), f"{message}: give weights='uniform'")
 
     def _take(self, rule: Rule, arrays: ArrayRecord) -> None:
         """Go on from arrays that a wrapper or a subclass has changed since :meth:`aggregate_train` returned them."""
         if arrays is self._arrays or not arrays or self._arrays is None:
             return
-        given = from_named(rule.layout, arrays, self._plain)
-        if np.array_equal(given, rule.common):
+        changed = from_named(rule.layout, arrays, self._plain)
+        if np.array_equal(changed, rule.common):
             return
         name = self.method.name
         if not rule.one_model:
-            allowed = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
-            raise ConfigError("arrays", "changed by a wrapper", allowed)
+            message = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
+            raise ConfigError("arrays", "changed by a wrapper", message)
         if not rule.only_a_sum:
-            words = "the rule of %s computes more of clients' arrays than the sum that a wrapper changes"
-            logger.log(WARNING, f"fedpfl: {words}", name)
-        rule.shared = without_negative_variances(rule.layout, given)
+            warning = "the rule of %s computes more of clients' arrays than the sum that a wrapper changes"
+            logger.log(WARNING, f"fedpfl: {warning}", name)
+        rule.shared = without_negative_variances(rule.layout, changed)
 
     # -- a round -----------------------------------------------------------------------------------------------------
 
@@ -632,13 +632,13 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             logger.log(WARNING, "fedpfl: round %d: %s: %s", done.number, way.shown(client), reason)
             if client in way.lost:
                 self._loop.rule.personal_round[client] = 0
-                words = "fedpfl: %s has lost its personal arrays, and begins again with the initial ones"
-                logger.log(WARNING, words, way.shown(client))
+                warning = "fedpfl: %s has lost its personal arrays, and begins again with the initial ones"
+                logger.log(WARNING, warning, way.shown(client))
         done.failed = {}
 
 
 def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Return whether two records have the same arrays under the same names, also after they were saved."""
+    """Tell whether two records have the same arrays under the same names, also after they were saved."""
     if one is other:
         return True
     return [*one] == [*other] and all(
@@ -659,17 +659,17 @@ class Weighted(Expected):
 
     def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Return why a reply cannot count, or an empty text."""
-        given = metrics.get(self.key)
-        wrong = problem(self.key, given, Bounds(float, 0, self.most))
+        weight = metrics.get(self.key)
+        wrong = problem(self.key, weight, Bounds(float, 0, self.most))
         if wrong and self.most < LARGEST:
             wrong += " (max_client_samples)"
-        if not wrong and kind == TRAIN and not given:
+        if not wrong and kind == TRAIN and not weight:
             wrong = f"{self.key} = 0: it has trained on nothing"
         return (f"its reply says {wrong}" if wrong else ""), {}
 
 
-class _Kept(Listener):
-    """Keeps what Flower's ``Result`` holds of a run in fedpfl's own loop, and calls ``evaluate_fn``."""
+class _ResultRecorder(Listener):
+    """Makes Flower's ``Result`` of a run in fedpfl's own loop, and calls ``evaluate_fn``."""
 
     def __init__(self, evaluate_fn: EvaluateFunction | None, names: Callable[[RunFolder], Names]) -> None:
         self.result, self._evaluate_fn, self._names = Result(), evaluate_fn, names
@@ -690,13 +690,13 @@ class _Kept(Listener):
             self.result.train_metrics_clientapp[done.number] = MetricRecord({"train-loss": mean})
         scores = {}
         for model in ("personalised", "global"):
-            found = done.line.get(model, {})
-            means = {"accuracy": found.get("weighted", found.get("accuracy")), "loss": found.get("loss")}
+            test = done.line.get(model, {})
+            means = {"accuracy": test.get("weighted", test.get("accuracy")), "loss": test.get("loss")}
             scores.update({f"{model}-{name}": mean for name, mean in means.items() if mean is not None})
         if scores:
             self.result.evaluate_metrics_clientapp[done.number] = MetricRecord(scores)
-        if self._evaluate_fn and (found := self._evaluate_fn(done.number, self.result.arrays)) is not None:
-            self.result.evaluate_metrics_serverapp[done.number] = found
+        if self._evaluate_fn and (metrics := self._evaluate_fn(done.number, self.result.arrays)) is not None:
+            self.result.evaluate_metrics_serverapp[done.number] = metrics
         return False
 
 
@@ -713,24 +713,24 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
 
 
 def needs_of(method: Method, without: Iterable[str] = (), flowers_mu: bool = False) -> list[str]:
-    """Return what a method needs of clients besides shared arrays; nothing if Flower's own ClientApps are enough.
+    """Name the needs of a method besides shared arrays; none if Flower's own ClientApps are enough.
 
     Hooks ``without`` have nothing to do, and with ``flowers_mu`` the phases of FedProx are the ClientApp's own.
     """
     rule = method.aggregation.rule
     without = {*without, *(["schedule"] if flowers_mu else [])}
-    found = own_of(method, {hook: words for hook, words in OF_ARRAYS.items() if hook not in without})
+    needs = own_of(method, {hook: text for hook, text in OF_ARRAYS.items() if hook not in without})
     if method.extras:
-        found.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
+        needs.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
     if rule.reads:
-        found.append(f"weighs by {', '.join(rule.reads)}")
-    return found or own_of(method, {hook: words for hook, words in OF_TRAINING.items() if hook not in without})
+        needs.append(f"weighs by {', '.join(rule.reads)}")
+    return needs or own_of(method, {hook: text for hook, text in OF_TRAINING.items() if hook not in without})
 
 
 def own_of(method: Method, hooks: Mapping[str, str]) -> list[str]:
-    """Return what a method does by those of the hooks that it has itself: each hook's words."""
+    """Name the parts of a method by the hooks that it has itself: each hook's text."""
     kind = type(method)
-    return [words for hook, words in hooks.items() if getattr(kind, hook) is not getattr(Method, hook)]
+    return [text for hook, text in hooks.items() if getattr(kind, hook) is not getattr(Method, hook)]
 
 
 def _is_built_in(method: type[Method]) -> bool:
@@ -768,10 +768,13 @@ def of(method: type[Method]) -> type[MethodStrategy]:
         return _classes[method]
     made = _classes[method] = type(method.__name__, (MethodStrategy,), {"method": method, "__doc__": _about(method)})
     made.__module__ = "fedpfl.strategies"
-    own = [inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-           for field in fields(method.Settings)]  # fmt: skip
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(field.name, keyword, default=field.default, annotation=field.type)
+        for field in fields(method.Settings)
+    ]
     *listed, last = inspect.signature(MethodStrategy.__init__).parameters.values()
-    made.__signature__ = inspect.Signature([*listed[1:], *own, last])  # type: ignore[attr-defined]
+    made.__signature__ = inspect.Signature([*listed[1:], *parameters, last])  # type: ignore[attr-defined]
     return made
 
 

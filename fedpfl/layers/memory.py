@@ -65,7 +65,7 @@ def twin(model: nn.Module) -> nn.Module:
 
 
 def in_twin(name: str) -> bool:
-    """Return whether an array, by its name in a state dict, belongs to :func:`twin`.
+    """Tell whether an array, by its name in a state dict, belongs to :func:`twin`.
 
     Examples
     --------

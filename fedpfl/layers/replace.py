@@ -43,7 +43,7 @@ def require_plain(layer: nn.Module, name: str, derived: bool = False) -> None:
 
 
 def computes_weight(layer: nn.Module) -> bool:
-    """Return whether a layer's weight is computed from other arrays in each forward pass."""
+    """Tell whether a layer's weight is computed from other arrays in each forward pass."""
     return is_parametrized(layer, "weight") or isinstance(vars(layer).get("weight"), Tensor)
 
 

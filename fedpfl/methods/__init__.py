@@ -35,18 +35,18 @@ __all__ = [
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
 # current.
-_own: dict[str, tuple[type[Method], int]] = {}
+_users_methods: dict[str, tuple[type[Method], int]] = {}
 
 
 @lru_cache(maxsize=1)
 def methods() -> dict[str, type[Method]]:
     """Return every method of this package by name, in alphabetical order."""
-    found: dict[str, type[Method]] = {}
+    by_name: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(__path__):
         for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
             if _is_method(value):
-                found[value.name] = value
-    return dict(sorted(found.items()))
+                by_name[value.name] = value
+    return dict(sorted(by_name.items()))
 
 
 def known() -> dict[str, type[Method]]:
@@ -57,12 +57,12 @@ def known() -> dict[str, type[Method]]:
 def _custom(look: bool = True) -> list[type[Method]]:
     """Return the custom methods that have been found; ``look`` for those of installed packages as well."""
     for name in custom.entry_point_names("method") if look else ():
-        if name not in _own:
+        if name not in _users_methods:
             try:
                 find(name)
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
-    return [method for name, (method, version) in _own.items() if own_code.is_current(name, version)]
+    return [method for name, (method, version) in _users_methods.items() if own_code.is_current(name, version)]
 
 
 def settings_of_methods(look: bool = True) -> dict[str, type[Any]]:
@@ -74,16 +74,16 @@ def own_settings(method: str) -> type[Any] | None:
     """Return the settings class of a method; None if there is none of this name, or it is custom and not found yet."""
     if method in SETTINGS:
         return SETTINGS[method]
-    return next((found.Settings for found in _custom(look=False) if found.name == method), None)
+    return next((user_method.Settings for user_method in _custom(look=False) if user_method.name == method), None)
 
 
 def discover(module: str = "parts") -> list[type[Method]]:
     """Make the methods in a module of the app's folder known, if there is one; return them by name."""
     if not own_code.has_module(module):
         return []
-    found = vars(own_code.module("method", f"{module}:method"))
-    own = [key for key, value in found.items() if _is_method(value) and value.__module__ == module]
-    return sorted((find(f"{module}:{key}") for key in own), key=lambda method: method.name)
+    contents = vars(own_code.module("method", f"{module}:method"))
+    keys = [key for key, value in contents.items() if _is_method(value) and value.__module__ == module]
+    return sorted((find(f"{module}:{key}") for key in keys), key=lambda method: method.name)
 
 
 def _is_method(value: Any) -> bool:
@@ -94,8 +94,10 @@ def _is_method(value: Any) -> bool:
 
 def names() -> list[str]:
     """Return the names and aliases that users may write."""
-    own = [word for name in SETTINGS for word in (name, *(alias for alias, of in ALIASES.items() if of == name))]
-    return [*own, *(name for name in custom.entry_point_names("method") if name not in own)]
+    builtin = [
+        word for name in SETTINGS for word in (name, *(alias for alias, target in ALIASES.items() if target == name))
+    ]
+    return [*builtin, *(name for name in custom.entry_point_names("method") if name not in builtin)]
 
 
 @lru_cache(maxsize=64)
@@ -104,21 +106,21 @@ def _in_own_file(name: str) -> type[Method] | None:
     file = name.replace("-", "_")
     if not file.isidentifier() or importlib.util.find_spec(f"{__name__}.{file}") is None:
         return None
-    found = vars(importlib.import_module(f"{__name__}.{file}")).values()
-    return next((value for value in found if _is_method(value) and value.name == name), None)
+    values = vars(importlib.import_module(f"{__name__}.{file}")).values()
+    return next((value for value in values if _is_method(value) and value.name == name), None)
 
 
 def find(name: str) -> type[Method]:
     """Return the method called ``name``, or the custom one that it refers to."""
-    own = [*SETTINGS, *ALIASES]
-    if name in own and name not in custom.entry_point_names("method"):
+    builtin = [*SETTINGS, *ALIASES]
+    if name in builtin and name not in custom.entry_point_names("method"):
         name = ALIASES.get(name, name)
         return _in_own_file(name) or methods()[name]
-    found = own_code.find("method", name, own)
-    if found not in methods().values():
-        _require_method(name, found, own)
-        _own[name] = found, own_code.version()
-    return found  # type: ignore[no-any-return]
+    method = own_code.find("method", name, builtin)
+    if method not in methods().values():
+        _require_method(name, method, builtin)
+        _users_methods[name] = method, own_code.version()
+    return method  # type: ignore[no-any-return]
 
 
 def method_class(name: str) -> type[Method]:
@@ -133,22 +135,24 @@ def method_class(name: str) -> type[Method]:
     return find(name)
 
 
-def _require_method(name: str, found: Any, taken: list[str]) -> None:
+def _require_method(name: str, method: Any, taken: list[str]) -> None:
     from .base import Method
 
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        allowed = f"is {custom.article(found)}, and must be a subclass of fedpfl.Method"
-        raise ConfigError("method", name, allowed)
-    missing = [word for word in ("name", "paper", "shares") if not isinstance(getattr(found, word, None), str)]
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        message = f"is {custom.article(method)}, and must be a subclass of fedpfl.Method"
+        raise ConfigError("method", name, message)
+    missing = [word for word in ("name", "paper", "shares") if not isinstance(getattr(method, word, None), str)]
     if missing:
-        raise ConfigError("method", name, f'the class {found.__name__} lacks {missing[0]} = "…", a text')
-    if found.name in taken:
-        allowed = f"the class {found.__name__} has the name {found.name!r}, which is a method of fedpfl; choose another"
-        raise ConfigError("method", name, allowed)
-    if not _WORD.fullmatch(found.name):
-        allowed = f"the class {found.__name__} has the name {found.name!r}; it must be lower-case words with dashes"
-        raise ConfigError("method", name, allowed)
-    _require_settings("method", name, found.Settings)
+        raise ConfigError("method", name, f'the class {method.__name__} lacks {missing[0]} = "…", a text')
+    if method.name in taken:
+        message = (
+            f"the class {method.__name__} has the name {method.name!r}, which is a method of fedpfl; choose another"
+        )
+        raise ConfigError("method", name, message)
+    if not _WORD.fullmatch(method.name):
+        message = f"the class {method.__name__} has the name {method.name!r}; it must be lower-case words with dashes"
+        raise ConfigError("method", name, message)
+    _require_settings("method", name, method.Settings)
 
 
 def _require_settings(key: str, value: str, cls: Any) -> None:

@@ -85,6 +85,6 @@ class APFL(Method):
 
 def mixture(model: nn.Module) -> dict[str, Tensor]:
     """Return v̄ by the plain model's names; no gradient reaches w."""
-    arrays, own = dict(model.named_parameters()), dict(twin(model).named_parameters())
+    arrays, personal = dict(model.named_parameters()), dict(twin(model).named_parameters())
     alpha = arrays[ALPHA]
-    return {name: alpha * v + (1 - alpha) * arrays[name].detach() for name, v in own.items()}
+    return {name: alpha * v + (1 - alpha) * arrays[name].detach() for name, v in personal.items()}

@@ -164,7 +164,7 @@ class LocalRound:
         return self.extras[name]
 
     def has_received(self, name: str) -> bool:
-        """Return whether the server attached an array."""
+        """Tell whether the server attached an array."""
         return name in self.extras
 
     def by_name(self, vector: np.ndarray) -> dict[str, Tensor]:
@@ -174,15 +174,15 @@ class LocalRound:
 
     def as_vector(self, arrays: Mapping[str, Tensor]) -> np.ndarray:
         """Lay arrays by name end to end as the shared ones are, shape (layout.size,); 0 for those that are missing."""
-        given = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
-        zeros = {name: np.zeros(shape, np.float32) for name, shape in self.layout.entries if name not in given}
-        return self.layout.flatten({**given, **zeros})
+        values = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in self.layout.entries if name not in values}
+        return self.layout.flatten({**values, **zeros})
 
     def draw(self, count: int, purpose: str) -> Samples:
         """Return ``count`` of the client's training samples, drawn without replacement; all if there are fewer."""
         x, y = self.samples
-        at = torch.from_numpy(self.generator(purpose).permutation(len(y))[:count]).to(y.device)
-        return Samples(x[at], y[at])
+        positions = torch.from_numpy(self.generator(purpose).permutation(len(y))[:count]).to(y.device)
+        return Samples(x[positions], y[positions])
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the source of this client's random choices for one purpose in this round."""
@@ -282,7 +282,7 @@ class Method:
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Return whether an array of the state dict travels; others never leave the client. Default: all do."""
+        """Tell whether an array of the state dict travels; others never leave the client. Default: all do."""
         return True
 
     @property
@@ -364,7 +364,7 @@ class Method:
     # -- advanced ----------------------------------------------------------------------------------------------------
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Return what users should know before round 1, for example that nothing is personal. Default: nothing.
+        """Return sentences for users before round 1, for example that nothing is personal. Default: none.
 
         Parameters
         ----------
@@ -382,11 +382,11 @@ class Method:
         return Sharing(model, lambda name: self.travels(name, model))
 
     def travels(self, name: str, model: nn.Module) -> bool:
-        """Return whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
+        """Tell whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
         return self.is_shared(name, model) and not (self.personal_head and in_classifier(name))
 
     def in_mean_model(self, name: str) -> bool:
-        """Return whether a personal array counts in the mean of models for ``evaluate-global``. Default: all do.
+        """Tell whether a personal array counts in the mean of models for ``evaluate-global``. Default: all do.
 
         Leave out what :meth:`personalised` does not compute with, for example memories.
         """
@@ -398,14 +398,14 @@ class Method:
         return {name: array for name, array in arrays.items() if not self.travels(name, model)}
 
 
-def require_returned(method: Method, hook: str, found: object, kind: type, words: str) -> None:
-    """Raise :class:`ConfigError` if a hook has not returned what it must: ``words``, of the type ``kind``."""
-    if not isinstance(found, kind):
-        raise ConfigError("method", method.name, f"{hook} returns {article(found)}, and must return {words}")
+def require_returned(method: Method, hook: str, result: object, kind: type, expected: str) -> None:
+    """Raise :class:`ConfigError` if a hook's result is not of the type ``kind``, which ``expected`` describes."""
+    if not isinstance(result, kind):
+        raise ConfigError("method", method.name, f"{hook} returns {article(result)}, and must return {expected}")
 
 
 def export_of(method: Method, model: nn.Module) -> dict[str, Tensor]:
-    """Return what the method exports of a client's model, with what is frozen in it."""
+    """Return the arrays that the method exports of a client's model, with those that are frozen in it."""
     return {**dict(frozen(model)), **method.export(model)}
 
 
@@ -419,19 +419,19 @@ def common_model(method: Method, model: nn.Module) -> Forward | None:
 
 
 def adapts_itself(method: type[Method]) -> bool:
-    """Return whether a method has its own adaptation, to which ``tune-epochs`` does nothing."""
+    """Tell whether a method has its own adaptation, to which ``tune-epochs`` does nothing."""
     return method.adaptation is not Method.adaptation
 
 
 def tests_more_than_arrays(method: Method) -> bool:
-    """Return whether a test computes with more than :meth:`Method.export` can find in what a run stores."""
+    """Tell whether a test computes with more than :meth:`Method.export` can find in a stored run."""
     kind = type(method)
     prepared = kind.prepare is not Method.prepare or kind.personalised is not Method.personalised
     return method.training.tune_epochs > 0 or adapts_itself(kind) or (prepared and kind.export is Method.export)
 
 
 def in_classifier(name: str) -> bool:
-    """Return whether an array belongs to a classifier: the model's, or that of a whole model among its children."""
+    """Tell whether an array belongs to a classifier: the model's, or that of a whole model among its children."""
     return next((part for part in name.split(".") if part in ("base", "head")), "base") == "head"
 
 

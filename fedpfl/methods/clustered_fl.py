@@ -111,9 +111,9 @@ class Clusters(PerClientRule):
     def _answered(self, number: int) -> list[int]:
         return [i for i in self._arrived if self.cluster[i] == number]
 
-    def _weight(self, client: int) -> float:
-        found = self.clients[client]
-        return found.train_samples * self.damping(found)
+    def _weight(self, number: int) -> float:
+        client = self.clients[number]
+        return client.train_samples * self.damping(client)
 
     def _members(self, number: int) -> list[int]:
         return [i for i in self.answered_before() if self.cluster[i] == number]
@@ -142,8 +142,8 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     products = inner_products(vectors)
     norms = np.sqrt(np.diag(products))
     lengths = np.outer(norms, norms)
-    found: np.ndarray = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return found
+    quotients: np.ndarray = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return quotients
 
 
 def bipartition(similarities: np.ndarray) -> tuple[list[int], list[int]]:

@@ -71,8 +71,8 @@ class FedALA(Method):
     def conclude(self, local: LocalRound) -> Payload:
         """Keep the trained higher layers."""
         trained = dict(local.model.named_parameters())
-        for name, own in remembered(local.model, OWN).items():
-            own.copy_(trained[name])
+        for name, kept in remembered(local.model, OWN).items():
+            kept.copy_(trained[name])
         local.notes["trained"] = True
         return Payload()
 
@@ -86,7 +86,7 @@ class FedALA(Method):
 
         def mixed() -> dict[str, Tensor]:
             pairs = remembered(local.model, OWN).items()
-            return {name: own + (local.start[name] - own) * weights[name] for name, own in pairs}
+            return {name: kept + (local.start[name] - kept) * weights[name] for name, kept in pairs}
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.training.criterion(forward_with(model, mixed(), batch.x), batch.y)

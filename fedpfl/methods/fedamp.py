@@ -103,12 +103,12 @@ class Attentive(PerClientRule):
         others[:, sorted(self.clients.keys() - set(self.answered_before()))] = 0.0
         totals = others.sum(axis=1)
         if totals.max() >= 1:
-            allowed = (
+            message = (
                 f"the weights of the other clients in the mixture of client {totals.argmax()} add up to "
                 f"{totals.max():.3g} in round {self.round}, they must stay below 1; more than fedamp-alpha × (clients "
                 f"− 1) = {self.alpha * (len(totals) - 1):g} is always enough"
             )
-            raise ConfigError("fedamp-sigma", self.sigma, allowed)
+            raise ConfigError("fedamp-sigma", self.sigma, message)
         self.for_clients = mix(others + np.diag(1 - totals), self.newest)
         self.note("self-weight", 1 - totals.mean())
 

@@ -83,13 +83,13 @@ class Critical(PerClientRule):
     def finish(self) -> None:
         """Put every client's next model together."""
         self.shared = self._mean.value()
-        known = self.answered_before()
-        overlap = overlaps(self.masks[known])
+        answered = self.answered_before()
+        overlap = overlaps(self.masks[answered])
         matches = overlap >= threshold(overlap, self.round, self.beta)
         np.fill_diagonal(matches, True)
-        custom = mix(matches / matches.sum(axis=1, keepdims=True), self.newest[known])
+        custom = mix(matches / matches.sum(axis=1, keepdims=True), self.newest[answered])
         self.for_clients[:] = self.shared
-        self.for_clients[known] = np.where(self.masks[known], custom, self.shared)
+        self.for_clients[answered] = np.where(self.masks[answered], custom, self.shared)
         self.note("collaborators", matches.sum(axis=1).mean() - 1)
 
 

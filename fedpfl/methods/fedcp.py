@@ -98,8 +98,8 @@ class FedCP(Method):
     def conclude(self, local: LocalRound) -> Payload:
         """Move the global head, which is sent, half the way to the own one."""
         model: Any = local.model
-        for common, own in zip(model.global_head.parameters(), model.head.parameters()):
-            common.add_(own).mul_(0.5)
+        for common, personal in zip(model.global_head.parameters(), model.head.parameters()):
+            common.add_(personal).mul_(0.5)
         return Payload()
 
     def personalised(self, model: nn.Module) -> Forward:
@@ -113,8 +113,8 @@ class FedCP(Method):
 
 def divided(model: Any, features: Tensor) -> Tensor:
     """Return the sum of both heads' logits, each of its share of the features."""
-    own = model.policy(features, model.context) * features
-    logits: Tensor = model.head(own) + model.global_head(features - own)
+    personal = model.policy(features, model.context) * features
+    logits: Tensor = model.head(personal) + model.global_head(features - personal)
     return logits
 
 

@@ -114,12 +114,12 @@ class FedPAC(PrototypeMethod):
         moments, n = of_class.T @ features / len(features), len(features)
         variance = (features.square().sum() / n - moments.square().sum()) / n
         local.notes.update(moments=moments, variance=variance.reshape(1))
-        prototypes, known = self.prototypes(local)
+        prototypes, has_prototype = self.prototypes(local)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             base, head, _ = cut(model)
             z = base(batch.x)
-            pull: Tensor = ALIGNMENT * apart(z, batch.y, prototypes, known)
+            pull: Tensor = ALIGNMENT * apart(z, batch.y, prototypes, has_prototype)
             return self.training.criterion(head(z), batch.y) + pull
 
         in_head = cut(local.model).in_head

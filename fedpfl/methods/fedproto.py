@@ -62,12 +62,12 @@ class FedProto(PrototypeMethod):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs of everything (Equation 7)."""
-        prototypes, known = self.prototypes(local)
+        prototypes, has_prototype = self.prototypes(local)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             base, head, _ = cut(model)
             features = base(batch.x)
-            pull = self.settings.pull * apart(features, batch.y, prototypes, known)
+            pull = self.settings.pull * apart(features, batch.y, prototypes, has_prototype)
             total: Tensor = self.training.criterion(head(features), batch.y) + pull
             return total
 

@@ -111,8 +111,8 @@ class FlexLoRA(AdapterMethod):
         self.ranks: list[int] = []
         for word in filter(None, self.settings.ranks.split(",")):
             if not word.strip().isdecimal() or not int(word):
-                allowed = "must be whole numbers of at least 1, separated by commas"
-                raise ConfigError("flexlora-ranks", self.settings.ranks, allowed)
+                message = "must be whole numbers of at least 1, separated by commas"
+                raise ConfigError("flexlora-ranks", self.settings.ranks, message)
             self.ranks.append(int(word))
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -22,7 +22,7 @@ from .bases.prototypes import class_by_width
 from .settings.own_models import KNNPerSettings
 
 # Weights that a client chooses from.
-GRID = [at / 10 for at in range(11)]
+GRID = [tenth / 10 for tenth in range(11)]
 NEIGHBOURS = 10  # k; all training samples if the client has fewer
 SCALE = 1.0  # σ of distances
 LEAST = 1e-12  # The least probability whose logarithm is taken.

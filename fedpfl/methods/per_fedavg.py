@@ -44,8 +44,8 @@ class PerFedAvg(Method):
         if self.training.optimizer != "sgd":
             raise ConfigError("optimizer", self.training.optimizer, "must be sgd for per-fedavg")
         if self.settings.gradient == "hessian-free" and self.training.precision != "float32":
-            allowed = 'must be float32 for per-fedavg-gradient = "hessian-free": bfloat16 would round a step of δ away'
-            raise ConfigError("precision", self.training.precision, allowed)
+            message = 'must be float32 for per-fedavg-gradient = "hessian-free": bfloat16 would round a step of δ away'
+            raise ConfigError("precision", self.training.precision, message)
 
     @property
     def batches(self) -> int:

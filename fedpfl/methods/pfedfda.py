@@ -178,9 +178,9 @@ def gaussian(z: Tensor, y: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
     return means, apart.t() @ apart / max(1, len(z) - 1) + torch.eye(z.shape[1]).to(z)
 
 
-def mix(beta: Tensor, own: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def mix(beta: Tensor, personal: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return means and covariance with the shares ``beta``, (2,), of a client's own."""
-    means, covariance = (share * mine + (1 - share) * all_ for share, mine, all_ in zip(beta, own, others))
+    means, covariance = (share * mine + (1 - share) * all_ for share, mine, all_ in zip(beta, personal, others))
     return means, covariance
 
 
@@ -207,15 +207,18 @@ def best_shares(
     if not len(fold):
         return torch.zeros(2).to(z)
     z, y = z[order][many], y[order][many]
-    halves = [(gaussian(z[fold != at], y[fold != at], means), z[fold == at], y[fold == at]) for at in (0, 1)]
+    halves = [
+        (gaussian(z[fold != held_out], y[fold != held_out], means), z[fold == held_out], y[fold == held_out])
+        for held_out in (0, 1)
+    ]
     logits = torch.zeros(2).to(z).requires_grad_()
     optimizer = torch.optim.LBFGS([logits], max_iter=10, tolerance_grad=1e-3, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         total = torch.zeros(()).to(z)
-        for own, inputs, labels in halves:
-            weight, bias = classifier(*mix(logits.sigmoid(), own, (means, covariance)), priors)
+        for personal, inputs, labels in halves:
+            weight, bias = classifier(*mix(logits.sigmoid(), personal, (means, covariance)), priors)
             total = total + F.cross_entropy(inputs @ weight.t() + bias, labels)
         total.backward()  # type: ignore[no-untyped-call]
         return total

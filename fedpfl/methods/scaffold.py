@@ -77,8 +77,8 @@ class Scaffold(KeepsArrays):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs with the correction c − c_i of what arrived."""
-        common, own = local.by_name(local.received("control")), self.kept(local.model)
-        arrays = {name: common[name] - own[name] for name in own if name in common}
+        common, control = local.by_name(local.received("control")), self.kept(local.model)
+        arrays = {name: common[name] - control[name] for name in control if name in common}
         local.notes["gradients"] = steps = Correction(arrays)
         momentum = 0.0 if self.training.optimizer == "sgd" else None
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=steps, momentum=momentum)]
@@ -92,8 +92,8 @@ class Scaffold(KeepsArrays):
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:
         """Renew c_i and send its change; it stays 0 for a parameter that did not arrive."""
-        own, change = self.kept(local.model), {}
+        control, change = self.kept(local.model), {}
         for name, gradient in local.notes["gradients"].mean_gradient().items():
-            change[name] = gradient - own[name]
-            own[name].copy_(gradient)
+            change[name] = gradient - control[name]
+            control[name].copy_(gradient)
         return Payload(arrays={"change": local.as_vector(change)})

@@ -32,25 +32,25 @@ class ModelInfo(NamedTuple):
 
 
 def describe(name: str) -> ModelInfo:
-    """Return what is known of a model of :func:`fedpfl.models.names`, from its builder's docstring and limits."""
-    known = MODELS[name]
+    """Describe a model of :func:`fedpfl.models.names`, from its builder's docstring and limits."""
+    entry = MODELS[name]
     example: tuple[Shape, int, int, str]
-    if known.tokens:
+    if entry.tokens:
         takes, example = "texts", _TEXT
-    elif known.smallest_length is not None:
-        length = known.smallest_length
+    elif entry.smallest_length is not None:
+        length = entry.smallest_length
         takes, example = f"series of at least {length} steps" if length > 1 else "series of any length", _SERIES
-    elif known.smallest_side is not None:
-        takes, example = f"images of at least {known.smallest_side}×{known.smallest_side}", _IMAGE
+    elif entry.smallest_side is not None:
+        takes, example = f"images of at least {entry.smallest_side}×{entry.smallest_side}", _IMAGE
     else:
         takes, example = "numbers of any shape", _IMAGE
-    what, _, about = (inspect.getdoc(known.builder) or "").partition("\n\n")
+    what, _, about = (inspect.getdoc(entry.builder) or "").partition("\n\n")
     source = " ".join(about.partition("\n\nParameters\n")[0].split())
     source = _SIZE.sub(".", source)  # it is told for the same input of all
-    shape, classes, tokens, words = example
+    shape, classes, tokens, input_text = example
     model = _without_weights(name, shape, classes, tokens)
     size = None if model is None else sum(parameter.numel() for parameter in model.parameters())
-    return ModelInfo(name, " ".join(what.split()), takes, size, words, re.sub("``|:func:|`", "", source))
+    return ModelInfo(name, " ".join(what.split()), takes, size, input_text, re.sub("``|:func:|`", "", source))
 
 
 def _without_weights(name: str, shape: Shape, classes: int, tokens: int) -> BaseHeadModel | None:

@@ -39,8 +39,10 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str) -> nn.
     peft = extra("peft", "lora", "trainable", "lora")
     layers = _layers(model, targets)
     if not layers:
-        found = ", ".join(list(_plain(model))[:5]) or "none at all"
-        raise ConfigError("lora-targets", targets, f"fits no linear layer or 2-D convolution of the base ({found}, …)")
+        present = ", ".join(list(_plain(model))[:5]) or "none at all"
+        raise ConfigError(
+            "lora-targets", targets, f"fits no linear layer or 2-D convolution of the base ({present}, …)"
+        )
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha, target_modules="|".join(re.escape(layer) for layer in layers), lora_dropout=0.0
     )
@@ -71,18 +73,18 @@ def _inject(model: nn.Module, config: Any, name: str) -> nn.Module:
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Return whether a model has adapters."""
+    """Tell whether a model has adapters."""
     return bool(_adapted(model))
 
 
 def in_adapter(name: str, adapter: str | None = None) -> bool:
-    """Return whether an array belongs to an adapter, or to the adapter of one name."""
-    words = name.split(".")
-    return any(kind in _KINDS and adapter in (None, own) for kind, own in zip(words, words[1:]))
+    """Tell whether an array belongs to an adapter, or to the adapter of one name."""
+    parts = name.split(".")
+    return any(kind in _KINDS and adapter in (None, adapter_name) for kind, adapter_name in zip(parts, parts[1:]))
 
 
 def matrix_of(name: str) -> str:
-    """Return which matrix of an adapter B·A an array is, by its name in a state dict.
+    """Return the matrix of an adapter B·A that an array is, by its name in a state dict.
 
     Returns
     -------
@@ -100,10 +102,10 @@ def matrix_of(name: str) -> str:
 
 def names_of(model: nn.Module) -> list[str]:
     """Return the names of a model's adapters, in the order in which they were added."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for layer in _adapted(model):
-        found.update(dict.fromkeys(layer.r))
-    return list(found)
+        names.update(dict.fromkeys(layer.r))
+    return list(names)
 
 
 def use(model: nn.Module, names: Sequence[str]) -> None:
@@ -127,7 +129,7 @@ def with_adapters(forward: Callable[[Tensor], Tensor], model: nn.Module, names: 
 
 @torch.no_grad()
 def deltas(model: nn.Module, adapter: str) -> dict[str, Tensor]:
-    """Return what an adapter adds to each weight, by the weight's name in the plain model."""
+    """Return the matrix that an adapter adds to each weight, by the weight's name in the plain model."""
     adapted: Any = set(_adapted(model))
     layers = ((name, module) for name, module in model.named_modules() if module in adapted)
     return {f"{name}.weight": module.get_delta_weight(adapter).detach() for name, module in layers}  # type: ignore

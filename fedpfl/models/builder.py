@@ -57,24 +57,26 @@ def _is_registered(name: str) -> bool:
 
 
 def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    known = MODELS[name]
-    complaint = known.complaint(input_shape, vocabulary)
+    entry = MODELS[name]
+    complaint = entry.complaint(input_shape, vocabulary)
     if complaint:
-        given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
+        input_text = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
         fitting = ", ".join(other for other in MODELS if not MODELS[other].complaint(input_shape, vocabulary))
         hint = f"; models that fit: {fitting}" if fitting else ""
-        raise ConfigError("model", name, f"{complaint}, but the input is {given}{hint}")
-    return known.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
+        raise ConfigError("model", name, f"{complaint}, but the input is {input_text}{hint}")
+    return entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
 
 
 def _of_the_user(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     """Build what the function that a setting names makes; it gets those of :func:`build`'s arguments that it names."""
-    found = own_code.find("model", name, MODELS)
-    if isinstance(found, nn.Module):
-        raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
+    function = own_code.find("model", name, MODELS)
+    if isinstance(function, nn.Module):
+        raise ConfigError(
+            "model", name, f"is a {type(function).__name__} that is built; give a function that builds one"
+        )
     shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
     offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
-    built = own_code.call("model", name, found, offered)
+    built = own_code.call("model", name, function, offered)
     if not isinstance(built, nn.Module):
         raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
     from fedpfl.models.external import with_head

@@ -47,8 +47,8 @@ def extra(package: str, name: str, key: str, value: object) -> Any:
     except ImportError as error:
         missing = package.partition(".")[0]
         wanted = f"fedpfl[{name}]" if name else missing
-        allowed = f'needs {missing}, which is not installed here: pip install "{wanted}" ({error})'
-        raise ConfigError(key, value, allowed) from None
+        message = f'needs {missing}, which is not installed here: pip install "{wanted}" ({error})'
+        raise ConfigError(key, value, message) from None
 
 
 def with_head(
@@ -62,17 +62,17 @@ def with_head(
     does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
-    x, given = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
+    x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
-        _output(module, x, name, num_classes, given)  # makes their parameters
+        _output(module, x, name, num_classes, input_text)  # makes their parameters
     state = ModelState(module)
-    wanted = _output(module, x, name, num_classes, given)
+    wanted = _output(module, x, name, num_classes, input_text)
     state.restore()
     with _Sigmoids() as sigmoids:
-        out = _output(module, x, name, num_classes, given, training=True)
+        out = _output(module, x, name, num_classes, input_text, training=True)
     unkept = tuple(state.changed())
     state.restore()
-    contiguous = _needs_contiguous(module, x, name, num_classes, given)
+    contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
     state.restore()
     if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(wanted.sum(1), torch.ones(PROBES)):
         raise ConfigError(
@@ -85,8 +85,8 @@ def with_head(
     return model
 
 
-def _needs_contiguous(module: nn.Module, x: Tensor, name: str, num_classes: int, given: str) -> bool:
-    """Return whether a model of images takes them in the usual order of memory alone, as one with ``x.view(…)`` does.
+def _needs_contiguous(module: nn.Module, x: Tensor, name: str, num_classes: int, input_text: str) -> bool:
+    """Tell whether a model takes images in the usual order of memory alone, as one with ``x.view(…)`` does.
 
     It gets them so from now on; other models compute faster with the channels last.
     """
@@ -96,7 +96,7 @@ def _needs_contiguous(module: nn.Module, x: Tensor, name: str, num_classes: int,
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:
         last = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-        _output(module, last, name, num_classes, given, training=True)
+        _output(module, last, name, num_classes, input_text, training=True)
         return False
     except ConfigError:
         for array, data in before:
@@ -118,26 +118,27 @@ class _Sigmoids(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._given: list[Tensor] = []
+        self._results: list[Tensor] = []
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch and note a sigmoid's values."""
-        found = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "").strip("_") in ("sigmoid", "hardsigmoid") and isinstance(found, Tensor):
-            self._given.append(found)
-        return found
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "").strip("_") in ("sigmoid", "hardsigmoid") and isinstance(result, Tensor):
+            self._results.append(result)
+        return result
 
     def made(self, out: Tensor) -> bool:
-        """Return whether the values of a model's output are those that a sigmoid has given."""
+        """Tell whether a model's output is that of a sigmoid."""
         values = out.flatten().sort().values
-        alike = (given.flatten().sort().values for given in self._given if given.numel() == out.numel())
-        return any(torch.equal(given, values) for given in alike)
+        alike = (result.flatten().sort().values for result in self._results if result.numel() == out.numel())
+        return any(torch.equal(result, values) for result in alike)
 
 
 def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) -> BaseHeadModel:
     """Cut a module before its head; ``wanted`` is what it gives for ``x``."""
     kind = nn.Conv2d if wanted.dim() > 2 else nn.Linear
-    layers, what = [layer for layer, found in module.named_modules() if type(found) is kind], f"nn.{kind.__name__}"
+    what = f"nn.{kind.__name__}"
+    layers = [path for path, layer in module.named_modules() if type(layer) is kind]
     if head and head not in layers:
         raise ConfigError("model", name, f"has no {what} called {head!r}")
     if not layers:
@@ -176,11 +177,13 @@ def made_up(shape: Shape, vocabulary: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, given: str, training: bool = False) -> Tensor:
-    """Return what a module gives for made-up samples; its arrays are as before afterwards.
+def _output(
+    module: nn.Module, x: Tensor, name: str, num_classes: int, input_text: str, training: bool = False
+) -> Tensor:
+    """Return a module's output for made-up samples; its arrays are as before afterwards.
 
-    ``ConfigError`` if it does not take them (``given``, in words), or gives something else than a number for each
-    class.
+    ``ConfigError`` if it does not take them (``input_text`` describes them), or gives something else than a number for
+    each class.
     """
     mode, when = module.training, " in training mode" if training else ""
     arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
@@ -190,19 +193,19 @@ def _output(module: nn.Module, x: Tensor, name: str, num_classes: int, given: st
             out = module(x)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        allowed = f"does not take inputs of {given}{when}: {reason}"
-        raise ConfigError("model", name, allowed) from error
+        message = f"does not take inputs of {input_text}{when}: {reason}"
+        raise ConfigError("model", name, message) from error
     finally:
         module.train(mode)
         for array, before in arrays:
             array.copy_(before)
     if not isinstance(out, Tensor):
-        allowed = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"
-        raise ConfigError("model", name, allowed)
+        message = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"
+        raise ConfigError("model", name, message)
     # A number for each class, or for each class and pixel.
     if tuple(out.shape) not in ((PROBES, num_classes), (PROBES, num_classes, *x.shape[2:])):
-        found = shown(tuple(out.shape[1:]))
-        raise ConfigError("model", name, f"gives {found} numbers for a sample{when}; the data need {num_classes}")
+        numbers = shown(tuple(out.shape[1:]))
+        raise ConfigError("model", name, f"gives {numbers} numbers for a sample{when}; the data need {num_classes}")
     return out
 
 
@@ -216,23 +219,25 @@ def _without_breakpoints() -> Iterator[None]:
         sys.breakpointhook = hook
 
 
-def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
-    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{did_you_mean(word, known)}")
+def _unknown(value: str, word: str, available: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        "model", value, f"{value.partition(':')[0]} has no model {word!r}{did_you_mean(word, available)}"
+    )
 
 
 def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
     """Build one of ``torchvision.models``."""
     value = f"torchvision:{word}"
     zoo = extra("torchvision.models", "", "model", value)
-    known = zoo.list_models(module=zoo)
-    if word not in known:
-        raise _unknown(value, word, known)
+    available = zoo.list_models(module=zoo)
+    if word not in available:
+        raise _unknown(value, word, available)
     build = partial(zoo.get_model, word)
     if not download:
         return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
                          vocabulary, name=value)  # fmt: skip
     module = _built(partial(build, weights="DEFAULT"), value)
-    linear = [(name, found) for name, found in module.named_modules() if type(found) is nn.Linear]
+    linear = [(path, layer) for path, layer in module.named_modules() if type(layer) is nn.Linear]
     if linear:
         last, layer = linear[-1]
         parent, _, short = last.rpartition(".")
@@ -286,10 +291,10 @@ def hf_model(word: str, shape: Shape, num_classes: int, vocabulary: int, downloa
     folder = Path(word).expanduser()
     there = (folder / "config.json").is_file()
     if not there and not download:
-        allowed = (
+        message = (
             "is no folder with a config.json on this machine; download-weights = true would look for it on the hub"
         )
-        raise ConfigError("model", value, allowed)
+        raise ConfigError("model", value, message)
     place = str(folder) if there else word
     kind = "AutoModelForSequenceClassification" if vocabulary else "AutoModelForImageClassification"
     auto = getattr(transformers, kind)

@@ -43,16 +43,16 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
     if head_layers == 1:
         return Parts(model.base, model.head, lambda name: name.startswith("head."))
     layers = list(model.base.named_children()) if isinstance(model.base, nn.Sequential) else []
-    linear = [at for at, (_, layer) in enumerate(layers) if isinstance(layer, nn.Linear)]
+    linear = [index for index, (_, layer) in enumerate(layers) if isinstance(layer, nn.Linear)]
     # Only what stands behind the last layer with other weights (a convolution, say) can be a head of linear layers.
-    other = [at for at, (_, layer) in enumerate(layers) if at not in linear and list(layer.parameters())]
-    linear = [at for at in linear if at > max(other, default=-1)]
+    other = [index for index, (_, layer) in enumerate(layers) if index not in linear and list(layer.parameters())]
+    linear = [index for index in linear if index > max(other, default=-1)]
     if not 1 <= head_layers <= len(linear) + 1:
         raise ConfigError(key, head_layers, f"the model ends with {len(linear) + 1} linear layers")
-    at = linear[-(head_layers - 1)]
-    names = (*(f"base.{name}." for name, _ in layers[at:]), "head.")
-    base = nn.Sequential(*(layer for _, layer in layers[:at]))
-    head = nn.Sequential(*(layer for _, layer in layers[at:]), model.head)
+    index = linear[-(head_layers - 1)]
+    names = (*(f"base.{name}." for name, _ in layers[index:]), "head.")
+    base = nn.Sequential(*(layer for _, layer in layers[:index]))
+    head = nn.Sequential(*(layer for _, layer in layers[index:]), model.head)
     return Parts(base, head, lambda name: name.startswith(names))
 
 

@@ -101,7 +101,7 @@ class _Entry(NamedTuple):
     smallest_length: int | None = None
 
     def complaint(self, shape: Shape, vocabulary: int) -> str | None:
-        """Return what the model needs, if it cannot take an input of this shape."""
+        """Describe the model's need, if it cannot take an input of this shape."""
         if self.tokens:
             return None if vocabulary and len(shape) == 1 and shape[0] >= 1 else "needs texts"
         if self.smallest_length is not None:

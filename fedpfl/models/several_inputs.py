@@ -22,11 +22,11 @@ class _Unpack:
     def __init__(self, inputs: Inputs, arguments: Call) -> None:
         self.inputs, self.arguments = inputs, arguments
 
-    def __call__(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
-        if named or len(given) != 1 or not isinstance(given[0], Tensor):
+    def __call__(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Arguments | None:
+        if named or len(positional) != 1 or not isinstance(positional[0], Tensor):
             return None
-        is_row = given[0].dim() == 2 and given[0].shape[1] == self.inputs[0]
-        return self.arguments(self.inputs.unpacked(given[0])) if is_row else None
+        is_row = positional[0].dim() == 2 and positional[0].shape[1] == self.inputs[0]
+        return self.arguments(self.inputs.unpacked(positional[0])) if is_row else None
 
 
 class Call:
@@ -44,12 +44,12 @@ class Call:
 
 
 def call_of(module: nn.Module, inputs: Inputs, name: str) -> Call:
-    """Return what makes the arguments of a module's forward of the inputs; ``ConfigError`` if it cannot take them."""
+    """Return the call of a module's forward with the inputs; ``ConfigError`` if it cannot take them."""
     signature, reasons = inspect.signature(module.forward), []
     for call in (Call(inputs, False), Call(inputs, True)):
-        given, named = call(inputs.parts)
+        positional, named = call(inputs.parts)
         try:
-            signature.bind(*given, **named)
+            signature.bind(*positional, **named)
         except TypeError as error:
             reasons.append(str(error))
         else:

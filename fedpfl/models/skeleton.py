@@ -25,7 +25,7 @@ def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
     for name, array in arrays.items():
         layer, _, short = name.rpartition(".")
         by_layer.setdefault(layer, {})[short] = torch.tensor(array)
-    layers = {name: _layer(own) for name, own in by_layer.items()}
+    layers = {name: _layer(layer_arrays) for name, layer_arrays in by_layer.items()}
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     if head and head not in layers:
         raise ConfigError("head", head, f"must be a layer of the model{did_you_mean(head, list(layers))}")

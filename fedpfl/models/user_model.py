@@ -57,19 +57,19 @@ def original_module(model: BaseHeadModel) -> nn.Module:
 
 
 def name_of(model: OwnModel) -> str:
-    """Return what errors call a model."""
+    """Return the name of a model in errors."""
     return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
 
 
 def needs_classes(model: OwnModel) -> bool:
-    """Return whether a model can only be built for a known number of classes."""
+    """Tell whether a model can only be built for a known number of classes."""
     if isinstance(model, nn.Module):
         return False
     return isinstance(model, str) or "num_classes" in inspect.signature(model).parameters
 
 
 def outputs_of(model: OwnModel, input_shape: Shape) -> int:
-    """Return how many numbers a model gives for a sample, which are its classes."""
+    """Return the number of a model's outputs for a sample, which are its classes."""
     if needs_classes(model):
         raise ConfigError("num_classes", 0, f"must be given: {name_of(model)} is built for a number of classes")
     module = made(model, input_shape, 0).eval()

@@ -74,11 +74,11 @@ def _read(path: str) -> Mapping[str, Tensor]:
                 return load_file(place)
             return {name: torch.from_numpy(array) for name, array in read_arrays(place).items()}
         if _version(torch.__version__) < _SAFE_TORCH:
-            allowed = (
+            message = (
                 f"must be safetensors on a machine with PyTorch {torch.__version__}, where other files can run code; "
                 "safetensors.torch.save_file writes one, on a machine with PyTorch 2.10 or later"
             )
-            raise ConfigError("initial-weights", path, allowed)
+            raise ConfigError("initial-weights", path, message)
         content = torch.load(place, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
@@ -95,14 +95,14 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def _difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
+def _difference(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> str | None:
     for key, array in expected.items():
-        if key not in found:
+        if key not in stored:
             return f"{key} is missing"
-        if found[key].shape != array.shape:
-            return f"{key} has shape {tuple(found[key].shape)}, expected {tuple(array.shape)}"
-        if found[key].is_floating_point() != array.is_floating_point():
-            return f"{key} holds {found[key].dtype}, expected {array.dtype}"
-        if not torch.isfinite(found[key].to(array.dtype)).all():
+        if stored[key].shape != array.shape:
+            return f"{key} has shape {tuple(stored[key].shape)}, expected {tuple(array.shape)}"
+        if stored[key].is_floating_point() != array.is_floating_point():
+            return f"{key} holds {stored[key].dtype}, expected {array.dtype}"
+        if not torch.isfinite(stored[key].to(array.dtype)).all():
             return f"{key} has a value that is not finite in {array.dtype}"
-    return next((f"{printable(key)} is not in the model" for key in found if key not in expected), None)
+    return next((f"{printable(key)} is not in the model" for key in stored if key not in expected), None)

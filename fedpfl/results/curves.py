@@ -46,7 +46,7 @@ class Curves:
 def curves(line: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a round that trackers draw, by their names there, from its line of ``metrics.jsonl``."""
     parts = {part: line.get(part) or {} for part in ("personalised", "global", "validation")}
-    found = {
+    numbers = {
         "train/loss": line.get("train_loss"),
         **{f"{part}/accuracy": scores.get("accuracy") for part, scores in parts.items()},
         **{f"{part}/{name}": scores[name] for part, scores in parts.items() for name in metric_names(scores)},
@@ -56,4 +56,4 @@ def curves(line: dict[str, Any]) -> dict[str, float]:
         "seconds-virtual": line.get("seconds_virtual"),
         "joules": line.get("joules"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in numbers.items() if value is not None}

@@ -106,7 +106,7 @@ def stored_rule(config: Config, task: Mapping[str, Any], state: Mapping[str, np.
     shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
     sizes = task.get("samples", [(0, 0)] * task["clients"])
     sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)[1]
-    rule = make_rule(config, [Client(i, *of) for i, of in enumerate(sizes)], sharing)
+    rule = make_rule(config, [Client(i, *counts) for i, counts in enumerate(sizes)], sharing)
     rule.load_state(state)
     return rule
 
@@ -137,7 +137,7 @@ class _StoredModels:
         return stored_rule(self.config, self.task, self.checkpoint[1])
 
     def of(self, client: int) -> dict[str, Tensor] | FedpflError | None:
-        """Return what a client's plain model loads; None if global.safetensors is; or why this machine has none."""
+        """Return the arrays of a client's plain model; None if they are global.safetensors; or the reason for none."""
         last, stored = self.checkpoint
         key, number = personal_place(self.task, client, int(stored["personal_round"][client]))
         state_dir, name = Path(self.config.run.state_dir), self.folder.path.name
@@ -152,25 +152,25 @@ class _StoredModels:
             if kept is not None:
                 return kept
         if self.more:
-            words = f"has no model of round {last} for client {self.name(client)}, which makes it for a test"
+            message = f"has no model of round {last} for client {self.name(client)}, which makes it for a test"
             where = "it is written at the test after the last round, where the client is (device-models, test-at)"
-            return NoPlainModel(f"{here} {words}; {where}")
+            return NoPlainModel(f"{here} {message}; {where}")
         config = _of_client(self.config, self.task, client)
         kind = self.classes[client], config.run.model
         if kind not in self.blanks:
             self.blanks[kind] = _blank(config, self.shape, self.classes[client], self.vocabulary, stored)
         model, sharing, initial, plain = self.blanks[kind]
         if sharing.personal and not state.folder.is_dir():
-            words = f"has no stored state of run {name} in {state_dir}, and no model in {self.folder.path / PERSONAL}"
-            return ConfigError("client", self.name(client), words)
+            message = f"has no stored state of run {name} in {state_dir}, and no model in {self.folder.path / PERSONAL}"
+            return ConfigError("client", self.name(client), message)
         sent = sharing.layout.pack(self.rule.outgoing(self.rule.clients[client]), config.run.wire_dtype)
         sharing.set_shared(sharing.layout.unpack(sent))
         if sharing.personal:
             arrays = state.load(number) if number else initial
             sharing.set_personal(arrays)
         exported = export_of(config.method, model)
-        own = sharing.personal or sharing.layout.frozen or not self.rule.one_model
-        if not own and plain.state_dict().keys() >= set(sharing.shared):
+        has_own_arrays = sharing.personal or sharing.layout.frozen or not self.rule.one_model
+        if not has_own_arrays and plain.state_dict().keys() >= set(sharing.shared):
             return None  # global.safetensors
         return complete_arrays(plain, exported)
 
@@ -185,7 +185,7 @@ class _StoredModels:
         return any((row != row[0]).any() for row in self.rows.values())
 
     def _exported(self, client: int) -> dict[str, Tensor] | None:
-        """Return what the run's folder has of a client, as a folder that was made on another machine does."""
+        """Return a client's arrays in the run's folder, as a folder that was made on another machine has them."""
         file = self._file(client)
         if not file.is_file():
             return None
@@ -208,7 +208,7 @@ class _StoredModels:
         return path
 
     def _about(self, client: int | None) -> dict[str, Any]:
-        """Return what a model takes and gives, and its accuracy if it was tested at the end of the run.
+        """Describe a model's inputs and outputs, and its accuracy if it was tested at the end of the run.
 
         Only a run whose clients were in its own program knows the scaling of their inputs.
         """
@@ -241,32 +241,32 @@ class _StoredModels:
         return names_of_classes(self.rows["classes"][client].tolist(), names)
 
     def _numbers(self, client: int | None) -> dict[str, np.ndarray]:
-        """Return what is done to a client's features, or to those of all where that is the same."""
+        """Return the numbers that change a client's features, or those of all where they are the same."""
         if client is None and self.differ:
             return {}
         return {key: row[client or 0] for key, row in self.rows.items() if key != "classes"}
 
     def module(self, client: int | None, arrays: Mapping[str, Tensor]) -> nn.Module:
         """Return the plain model with a client's arrays, or with those that all clients share."""
-        own = self._config(client)
-        seed_model(own)  # a model may have drawn more than its arrays
-        plain = models.build(own.run.model, self.shape, self._classes(client), self.vocabulary)
+        config = self._config(client)
+        seed_model(config)  # a model may have drawn more than its arrays
+        plain = models.build(config.run.model, self.shape, self._classes(client), self.vocabulary)
         plain.load_state_dict(arrays)
         original = models.original_module(plain).eval()
         inputs = self.shape if isinstance(self.shape, Inputs) else None
         return prepare(original if inputs is None else released(original), self._numbers(client), inputs)
 
     def shared(self, client: int | None = None) -> dict[str, Tensor]:
-        """Return what the plain model loads of the arrays that all clients share."""
-        own, path = self._config(client), self.folder.path / GLOBAL
+        """Return the plain model's arrays of those that all clients share."""
+        config, path = self._config(client), self.folder.path / GLOBAL
         count = self._classes(client)
-        plain = models.build(own.run.model, self.shape, count, self.vocabulary)
+        plain = models.build(config.run.model, self.shape, count, self.vocabulary)
         stored = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()} if path.is_file() else {}
         if (arrays := _shared_model(plain, stored)) is not None:
             return arrays
         # Frozen arrays and whole numbers, which nobody sends, are the initial ones.
-        still = dict(frozen(assemble(own, self.shape, count, vocabulary=self.vocabulary)[0]))
-        start = plain_model(own, self.shape, count, self.vocabulary)
+        still = dict(frozen(assemble(config, self.shape, count, vocabulary=self.vocabulary)[0]))
+        start = plain_model(config, self.shape, count, self.vocabulary)
         whole = {name: array for name, array in start.state_dict().items() if is_whole(array)}
         arrays = _shared_model(start, {**whole, **still, **stored})
         if arrays is None:
@@ -287,13 +287,13 @@ def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:
 
 
 def _shared_model(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """Return what a model loads of the arrays that all clients share; None if these are not all that it needs."""
+    """Return a model's arrays of those that all clients share; None if these are not all that it needs."""
     wanted = model.state_dict()
     counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
     also = {name: stored[first] for first, *others in tied(model) if first in stored for name in others}
-    found = {name: array for name, array in {**counts, **also, **stored}.items() if name in wanted}
-    fits = all(found[name].shape == array.shape for name, array in wanted.items() if name in found)
-    return found if found.keys() == wanted.keys() and fits else None
+    arrays = {name: array for name, array in {**counts, **also, **stored}.items() if name in wanted}
+    fits = all(arrays[name].shape == array.shape for name, array in wanted.items() if name in arrays)
+    return arrays if arrays.keys() == wanted.keys() and fits else None
 
 
 class _Blank(NamedTuple):

@@ -33,7 +33,7 @@ class History:
     def curve(self, number: str) -> dict[int, float]:
         """Return a number by round."""
         values = {line["round"]: _value(line, number) for line in self.lines}
-        return {of: value for of, value in values.items() if value is not None}
+        return {round_number: value for round_number, value in values.items() if value is not None}
 
     def last(self, number: str) -> float | None:
         """Return the last value of a number."""
@@ -60,14 +60,14 @@ class History:
         return max(both, key=lambda line: float(self._score(line) or 0), default=None)
 
     def best_score(self) -> float | None:
-        """Return what rounds are chosen by, in the best round; negative where lower is better."""
+        """Return the number by which rounds are chosen, in the best round; negative where lower is better."""
         return max((score for line in self.most_tested() if (score := self._score(line)) is not None), default=None)
 
     def _score(self, line: Mapping[str, Any]) -> float | None:
         return _score(line, self.by)
 
     def stalled(self, patience: int) -> bool:
-        """Return whether what rounds are chosen by has not become better for ``patience`` rounds (0: never)."""
+        """Tell whether the number by which rounds are chosen has not risen for ``patience`` rounds (0: never)."""
         waiting = Patience(patience, self.by)
         for line in self.lines:
             waiting.add(line)
@@ -131,7 +131,7 @@ def _missing(line: Mapping[str, Any]) -> int:
 
 
 def _score(line: Mapping[str, Any], by: str) -> float | None:
-    """Return what rounds are chosen by, the larger the better."""
+    """Return the number by which rounds are chosen, the larger the better."""
     value = _value(line, f"validation.{by}")
     return -value if value is not None and metrics.lower_is_better(by) else value
 

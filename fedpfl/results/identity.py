@@ -44,12 +44,12 @@ def contents(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return what is different in two identities, in words; what one of them does not have is not."""
-    found = []
+    """Describe the differences of two identities; entries that only one of them has are none."""
+    changes = []
     for part, what in (("files", "the content of {}"), ("modules", "the module {}")):
         pairs = {key: (had, now.get(part, {}).get(key)) for key, had in before.get(part, {}).items()}
-        found += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
-    return found
+        changes += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
+    return changes
 
 
 def require_data(task: Mapping[str, Any], data: FederatedData, run: str) -> None:
@@ -92,9 +92,9 @@ def _of_place(place: Path) -> str:
 def _of_file(path: Path) -> str:
     about = path.stat()
     stamp = about.st_mtime_ns, about.st_size
-    known = _hashes.get(path)
-    if known is not None and known[0] == stamp:
-        return known[1]
+    cached = _hashes.get(path)
+    if cached is not None and cached[0] == stamp:
+        return cached[1]
     digest = hashlib.sha256()
     with open_regular(path) as file:
         while block := file.read(2**20):

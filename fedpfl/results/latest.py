@@ -35,12 +35,12 @@ class Version(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Version:
-        """Return that of a file, :data:`ABSENT` if none can be found. No clock is read: a file server has its own."""
+        """Return the version of a file, :data:`ABSENT` without one. No clock is read: a file server has its own."""
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return ABSENT
-        return cls(found.st_ino, found.st_mtime_ns, found.st_size)
+        return cls(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 ABSENT = Version(0, 0, 0)
@@ -50,18 +50,18 @@ _T = TypeVar("_T")
 
 
 def kept(path: Path, read: Callable[[Path], _T]) -> _T:
-    """Return what is read of a file, read once for each of its versions as long as it is among the latest files.
+    """Return the content of a file, read once for each of its versions as long as it is among the latest files.
 
     That of the latest file is kept, and of others what fits into :data:`KEPT_BYTES` with it. Nobody changes it.
     """
-    version, (known, found) = Version.of(path), _kept.pop(path, (None, None))
+    version, (last_version, content) = Version.of(path), _kept.pop(path, (None, None))
     if time.time_ns() - version.changed < FRESH:
         return read(path)
-    new = known != version
-    _kept[path] = version, found = version, read(path) if new else found
-    while new and len(_kept) > 1 and sum(of.size for of, _ in [*_kept.values()]) > KEPT_BYTES:
+    new = last_version != version
+    _kept[path] = version, content = version, read(path) if new else content
+    while new and len(_kept) > 1 and sum(other.size for other, _ in [*_kept.values()]) > KEPT_BYTES:
         _kept.pop(next(iter(_kept)), None)
-    return cast(_T, found)
+    return cast(_T, content)
 
 
 def last_lines(path: Path) -> Iterator[bytes]:
@@ -74,12 +74,12 @@ def last_lines(path: Path) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     with file:
-        at, beginning, cut = file.seek(0, os.SEEK_END), b"", True
-        while at > 0:
+        position, beginning, cut = file.seek(0, os.SEEK_END), b"", True
+        while position > 0:
             if len(beginning) > MAX_LINE:
                 raise DamagedFile(path, f"a line has more than {MAX_LINE} bytes")
-            size = min(at, max(TAIL, len(beginning)))
-            at = file.seek(at - size)
+            size = min(position, max(TAIL, len(beginning)))
+            position = file.seek(position - size)
             beginning, *lines = (file.read(size) + beginning).split(b"\n")
             if cut and lines:
                 lines.pop()
@@ -90,14 +90,14 @@ def last_lines(path: Path) -> Iterator[bytes]:
 
 
 def latest(path: Path) -> tuple[int, float | None, float | None]:
-    """Return how many rounds ``metrics.jsonl`` has, and both accuracies, personalised and global, of the last tests."""
+    """Return the number of recorded rounds, and the accuracies, personalised and global, of the last tests."""
     rounds = 0
     for line in last_lines(path):
         if rounds and not any(part in line for part in _TESTED):
             continue
         history = History([from_json_line(line, path, "round")])
         rounds = rounds or history.last_round
-        own, shared = (history.last(f"{part}.accuracy") for part in _TESTS)
-        if own is not None or shared is not None:
-            return rounds, own, shared
+        personalised, shared = (history.last(f"{part}.accuracy") for part in _TESTS)
+        if personalised is not None or shared is not None:
+            return rounds, personalised, shared
     return rounds, None, None

@@ -84,20 +84,20 @@ class Simulation:
         return self.rule.personal_round
 
     def message(self, client: int, kind: str = "evaluate") -> Payload:
-        """Return what the next message to a client would hold.
+        """Return the next message to a client.
 
         The kind of the message, ``train`` or ``evaluate``, decides what the server attaches.
         """
         sharing, rule = self.engine.sharing, self.rule
-        known = rule.clients[client]
-        extra = rule.attachments(known, kind)
+        receiver = rule.clients[client]
+        extra = rule.attachments(receiver, kind)
         sharing.accept(extra.arrays)
         key, number = personal_place(self.task, client, rule.personal_round[client])
         config: dict[str, Value] = {
             **extra.config, "round": self.last + 1, "personal-round": number, "state-key": key,
             "layout": sharing.layout.to_text(),
         }  # fmt: skip
-        shared = sharing.layout.pack(rule.outgoing(known), "float32")
+        shared = sharing.layout.pack(rule.outgoing(receiver), "float32")
         return Payload(config, arrays={**self.engine.extras.pack(extra.arrays, CLIENT), **shared})
 
     def load(self, client: int, kind: str = "evaluate") -> LocalRound:

@@ -25,15 +25,15 @@ class Preparation:
         self.numbers = {key: torch.as_tensor(values, dtype=torch.float32) for key, values in numbers.items()}
         self.inputs, self.whole = inputs, whole
 
-    def __call__(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def __call__(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the arguments as the module takes them."""
         if self.inputs is None:
-            return (self._prepared(given[0], 0), *given[1:]), named
-        together: Any = given
+            return (self._prepared(positional[0], 0), *positional[1:]), named
+        together: Any = positional
         if self.whole:
-            (together,) = (*given, *named.values())
+            (together,) = (*positional, *named.values())
         elif self.inputs.named:
-            together = {**dict(zip(inspect.signature(module.forward).parameters, given, strict=False)), **named}
+            together = {**dict(zip(inspect.signature(module.forward).parameters, positional, strict=False)), **named}
         values, begin = [], 0
         for place, part in enumerate(self.inputs.parts):
             x = together[part.name if self.inputs.named else place]
@@ -42,15 +42,17 @@ class Preparation:
         prepared = self.inputs.together(values)
         if self.whole:
             return (prepared,), {}
-        return ((), {**together, **prepared}) if self.inputs.named else ((*prepared, *given[len(prepared) :]), named)
+        return (
+            ((), {**together, **prepared}) if self.inputs.named else ((*prepared, *positional[len(prepared) :]), named)
+        )
 
     def _prepared(self, x: Tensor, begin: int) -> Tensor:
         """Return a batch, n × features × …, whose features have the numbers from a place on."""
         features = x.shape[1] if x.dim() > 1 else 1
-        own = {key: of[begin : begin + features].to(x.device) for key, of in self.numbers.items()}
+        numbers = {key: values[begin : begin + features].to(x.device) for key, values in self.numbers.items()}
         if x.dim() == 1:  # one number of each sample
-            return self._changed(x.reshape(-1, 1), own).reshape(-1)
-        return self._changed(x, own)
+            return self._changed(x.reshape(-1, 1), numbers).reshape(-1)
+        return self._changed(x, numbers)
 
     @staticmethod
     def _changed(x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:

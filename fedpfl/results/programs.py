@@ -53,11 +53,14 @@ def _one(x: Tensor) -> Any:
 
 
 def _several(module: nn.Module, inputs: Inputs) -> tuple[Call, list[str]]:
-    """Return how a module that takes several inputs is called, and their names, in the order of its arguments."""
-    arguments, known = call_of(module, inputs, type(module).__name__), [*inspect.signature(module.forward).parameters]
+    """Return the call of a module that takes several inputs, and their names, in the order of its arguments."""
+    arguments, parameters = (
+        call_of(module, inputs, type(module).__name__),
+        [*inspect.signature(module.forward).parameters],
+    )
     names = [part.name if inputs.named else f"x{part.name}" for part in inputs.parts]
     if not arguments.whole:
-        names = [name for name in known if name in names] if inputs.named else [*known[: len(names)]]
+        names = [name for name in parameters if name in names] if inputs.named else [*parameters[: len(names)]]
 
     def call(rows: Tensor) -> Any:
         placed, named = arguments(inputs.unpacked(rows))
@@ -113,7 +116,7 @@ def onnx(model: nn.Module, x: Tensor, call: Call = _one, names: Sequence[str] = 
         placed, named = call(batch)
         with torch.no_grad():
             expected = model(*placed, **named).numpy()
-        given = dict(zip(names, [array.numpy() for array in tree_leaves((placed, named))], strict=True))
-        if not np.allclose(expected, session.run(None, given)[0], rtol=1e-3, atol=1e-4):
+        inputs = dict(zip(names, [array.numpy() for array in tree_leaves((placed, named))], strict=True))
+        if not np.allclose(expected, session.run(None, inputs)[0], rtol=1e-3, atol=1e-4):
             return None, "its ONNX export predicts something else"
     return content, ""

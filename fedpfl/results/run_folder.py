@@ -94,7 +94,7 @@ class RunFolder:
             path = root / f"{name}-{tries}"
 
     def is_free(self) -> bool:
-        """Return whether there is nothing but what a run writes before its settings."""
+        """Tell whether the folder has nothing but what a run writes before its settings."""
         if not self.path.is_dir():
             return not self.path.exists()
         return {path.name for path in self.path.rglob("*") if path.name[0] != "."} <= {"task.json", "checkpoint"}
@@ -124,8 +124,8 @@ class RunFolder:
                 break
             except BlockingIOError:
                 if last:
-                    words = "the run is active in another process; wait for it, or end it"
-                    raise StateError(f"{self.path}: {words}") from None
+                    message = "the run is active in another process; wait for it, or end it"
+                    raise StateError(f"{self.path}: {message}") from None
                 time.sleep(0.1)  # the bridge holds it for a moment when it looks whether the run goes on
         with lock:
             yield
@@ -165,10 +165,10 @@ class RunFolder:
         names = [*self.task().get("client_names", ())]
         number = client_in(client, names)
         if number is None:
-            known = did_you_mean(client, [printable(name, 40) for name in names])
+            hint = did_you_mean(client, [printable(name, 40) for name in names])
             if client.isdecimal():
-                known = f"; they are {in_short(names)}, and #{client} is the one with the number {client}"
-            raise ConfigError("client", client, f"run {self.path.name} has no client of this name{known}")
+                hint = f"; they are {in_short(names)}, and #{client} is the one with the number {client}"
+            raise ConfigError("client", client, f"run {self.path.name} has no client of this name{hint}")
         return number
 
     def fail(self, reason: str) -> None:
@@ -239,15 +239,15 @@ class RunFolder:
 
         path = self.path / "task.json"
         try:
-            found = kept(path, lambda _: from_json_line(read_regular(path, MAX_JSON), path, "state_key"))
+            content = kept(path, lambda _: from_json_line(read_regular(path, MAX_JSON), path, "state_key"))
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
-        version = str(found.get("written_by", {}).get("fedpfl", ""))
+        version = str(content.get("written_by", {}).get("fedpfl", ""))
         if is_newer(version):
             raise StateError(
                 f"{self.path}: it was written by fedpfl {version}, which is newer than this ({__version__})"
             )
-        return Stored(path, found.items())
+        return Stored(path, content.items())
 
     def metrics(self) -> list[Stored]:
         """Return the recorded rounds; a last line that a crash cut short does not count."""
@@ -294,19 +294,19 @@ class RunFolder:
 
     def _rounds(self, last: int | None = None) -> list[Stored]:
         """Return the lines of all recorded rounds, or of those up to ``last``, each of which has to be there."""
-        path, found = self.path / "metrics.jsonl", list[Stored]()
+        path, rounds = self.path / "metrics.jsonl", list[Stored]()
         for line in self._lines()[:last]:
             if not line.endswith(b"\n"):  # a crash cut it short
                 break
             try:
-                found.append(from_json_line(line, path, "round"))
+                rounds.append(from_json_line(line, path, "round"))
             except DamagedFile as error:
-                raise DamagedFile(path, f"line {len(found) + 1}{error.more and f': {error.more}'}") from error
-            if found[-1]["round"] != len(found):
-                raise DamagedFile(path, f"line {len(found)} is of round {found[-1]['round']}")
-        if last is not None and len(found) < last:
-            raise DamagedFile(path, f"it has {len(found)} of {last} rounds")
-        return found
+                raise DamagedFile(path, f"line {len(rounds) + 1}{error.more and f': {error.more}'}") from error
+            if rounds[-1]["round"] != len(rounds):
+                raise DamagedFile(path, f"line {len(rounds)} is of round {rounds[-1]['round']}")
+        if last is not None and len(rounds) < last:
+            raise DamagedFile(path, f"it has {len(rounds)} of {last} rounds")
+        return rounds
 
     def _write_array(self, name: str, number: int, array: np.ndarray) -> None:
         path = self.path / "arrays" / name / f"round-{number:06d}.npy"
@@ -326,19 +326,19 @@ class RunFolder:
         folder = self.path / "checkpoint"
         if not folder.is_dir():
             return []
-        found = ((_CHECKPOINT.fullmatch(path.name), path) for path in folder.iterdir())
-        return sorted((int(match.group(1)), path) for match, path in found if match)
+        matches = ((_CHECKPOINT.fullmatch(path.name), path) for path in folder.iterdir())
+        return sorted((int(match.group(1)), path) for match, path in matches if match)
 
 
 def writer(config: Config) -> dict[str, Any]:
-    """Return which code writes a run, and what the files and modules hold that its settings name."""
+    """Return the version and hash of the code that writes a run, and hashes of the files that its settings name."""
     from .identity import identity
 
     return {"fedpfl": __version__, "code": code_hash.of_package(), **identity(config.flat())}
 
 
 def is_newer(version: str) -> bool:
-    """Return whether a version is newer than this one."""
+    """Tell whether a version is newer than this one."""
     theirs, ours = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, __version__))
     return theirs > ours
 
@@ -361,6 +361,6 @@ def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[s
 
 
 def task_of(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
-    """Return what a run stores of its task."""
+    """Return the facts that a run stores of its task."""
     task = {"input_shape": stored(input_shape), "num_classes": max(classes), "clients": len(classes)}
     return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}

@@ -94,9 +94,9 @@ def summary(folder: RunFolder) -> str:
     called = score_name(values["loss"])
     shown = _percent if called == ACCURACY else _number
     tested = [line for line in history.lines if line.get("personalised")]
-    of = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
+    tested_on = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
     rows = [
-        (f"personalised {called}, last round{of}", shown(result["personalised_accuracy"])),
+        (f"personalised {called}, last round{tested_on}", shown(result["personalised_accuracy"])),
         (f"personalised {called}, best round", shown(result["best_personalised_accuracy"])),
         (f"global {called}, last round", shown(result["global_accuracy"])),
         (f"global {called}, best round", shown(result["best_global_accuracy"])),
@@ -149,7 +149,7 @@ def _metrics(history: History) -> list[str]:
 
 
 def _spent(history: History) -> Mapping[str, float]:
-    """Return what differential privacy has cost; empty without it."""
+    """Return the cost of differential privacy, ε and δ; empty without it."""
     return history.lines[-1].get("privacy", {}) if history.lines else {}
 
 

@@ -148,12 +148,12 @@ class Table:
         digits = self.digits if isinstance(self.digits, int) else self.digits[column]
         cells = [row[column] for row in self.rows]
         numbers = [cell.mean if isinstance(cell, Spread) else cell for cell in cells]
-        known = {at: sign * round(of, digits) for at, of in enumerate(numbers) if isinstance(of, (int, float))}
-        ranked = sorted(set(known.values()), reverse=True)
-        return [at for at, value in known.items() if rank < len(ranked) and value == ranked[rank]]
+        rounded = {row: sign * round(x, digits) for row, x in enumerate(numbers) if isinstance(x, (int, float))}
+        ranked = sorted(set(rounded.values()), reverse=True)
+        return [row for row, value in rounded.items() if rank < len(ranked) and value == ranked[rank]]
 
     def is_number(self, column: int) -> bool:
-        """Return whether a column has numbers alone."""
+        """Tell whether a column has numbers alone."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and not any(isinstance(cell, str) for cell in cells)
 

@@ -31,16 +31,16 @@ def of_clients(history: History, clients: Collection[int]) -> History:
 
 
 def _of_some(scores: Mapping[str, Any] | None, clients: Collection[int]) -> dict[str, Any] | None:
-    """Return of a test's scores what is recorded by client, of some clients; None where none of them was tested."""
+    """Return a test's scores of some clients, recorded by client; None where none of them was tested."""
     each = {client: value for client, value in scores["each"].items() if int(client) in clients} if scores else {}
     if not scores or not each:
         return None
-    found: dict[str, Any] = {"accuracy": statistics.fmean(each.values()), "each": each}
+    selected: dict[str, Any] = {"accuracy": statistics.fmean(each.values()), "each": each}
     if sizes := scores.get("samples"):
-        found["samples"] = {client: sizes[client] for client in each}
+        selected["samples"] = {client: sizes[client] for client in each}
         correct = sum(accuracy * sizes[client] for client, accuracy in each.items())
-        found["weighted"] = correct / sum(found["samples"].values())
+        selected["weighted"] = correct / sum(selected["samples"].values())
     for name in metric_names(scores):
         theirs = {client: value for client, value in scores.get(f"each-{name}", {}).items() if int(client) in clients}
-        found.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
-    return found
+        selected.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
+    return selected

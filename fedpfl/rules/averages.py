@@ -86,12 +86,12 @@ class RunningMean:
             self._weights += weight
 
     def _add(self, vector: np.ndarray, weight: float) -> None:
-        for at in range(0, len(vector), BLOCK):
-            values = vector[at : at + BLOCK]
+        for start in range(0, len(vector), BLOCK):
+            values = vector[start : start + BLOCK]
             product = self._block[: len(values)]
             product[...] = values  # in float64, as all that follows
             np.multiply(product, weight, out=product)
-            total = self._sum[at : at + BLOCK]
+            total = self._sum[start : start + BLOCK]
             np.add(total, product, out=total)
 
     def _end_group(self) -> None:
@@ -133,7 +133,7 @@ class Averages:
     looks_at_each = False
 
     def mean(self, size: int, start: np.ndarray | None = None) -> RunningMean:
-        """Return what averages vectors of this length, which are compared with ``start``, or with zeros."""
+        """Return an average of vectors of this length, which are compared with ``start``, or with zeros."""
         return RunningMean(size)
 
     def largest_weight(self, samples: Sequence[int]) -> float:
@@ -142,5 +142,5 @@ class Averages:
 
 
 def group_size(clients: int) -> int:
-    """Return how many neighbours of a round with that many clients are added up by themselves; 1 below 256 clients."""
+    """Return the number of neighbours in a round that are added up by themselves; 1 below 256 clients."""
     return min(MAX_GROUP, max(1, clients // MIN_GROUPS))

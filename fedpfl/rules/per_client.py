@@ -67,6 +67,6 @@ def inner_products(vectors: np.ndarray, centred: bool = False) -> np.ndarray:
 
 
 def _blocks(vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    for at in range(0, vectors.shape[1], BLOCK):
-        place = slice(at, at + BLOCK)
+    for start in range(0, vectors.shape[1], BLOCK):
+        place = slice(start, start + BLOCK)
         yield place, vectors[:, place].astype(np.float64)

@@ -33,7 +33,7 @@ class Step(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
-        """Return what the next step depends on, by names that no rule uses."""
+        """Return the arrays on which the next step depends, by names that no rule uses."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
@@ -164,7 +164,7 @@ class Rule(ABC):
 
     @classmethod
     def sends_shared_alone(cls) -> bool:
-        """Return whether what travels is the shared vector alone, of one client as of all."""
+        """Tell whether what travels is the shared vector alone, of one client as of all."""
         return cls.attachments is Rule.attachments and cls.takes_shared and not cls.starts_with_all
 
     def join(self, client: Client) -> None:
@@ -210,11 +210,11 @@ class Rule(ABC):
         return self._groups.get(client.id)
 
     def damping(self, client: Client) -> float:
-        """Return what to multiply a client's weight by where that is a number of samples (``max-weight-share``)."""
+        """Return the factor of a client's weight where that is a number of samples (``max-weight-share``)."""
         return min(1.0, self._largest_weight / max(1, client.train_samples))
 
     def averaging(self, size: int, start: np.ndarray | None = None) -> RunningMean:
-        """Return what averages the clients' vectors of this length, as ``robust-aggregation`` says.
+        """Return an average of the clients' vectors of this length, as ``robust-aggregation`` says.
 
         ``start`` is what the clients started from, zeros unless it is given.
         """
@@ -303,10 +303,10 @@ class Rule(ABC):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        own = {name: getattr(self, name) for name in self.remembers}
+        remembered = {name: getattr(self, name) for name in self.remembers}
         step = {} if self.server_step is None else self.server_step.state()
         counted = np.array(list(self.personal_round.values()), np.int64)
-        return {"shared": self.shared, "personal_round": counted, **own, **step}
+        return {"shared": self.shared, "personal_round": counted, **remembered, **step}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; its arrays are read-only.

@@ -45,7 +45,7 @@ def parts_of(engine: Any, config: Config) -> list[ClientPart]:
 
 
 def of_client(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config] | None:
-    """Return what gives a client its own settings, if any client has some; ``names`` are those of the clients."""
+    """Return the settings of a client, if any client has some; ``names`` are those of the clients."""
     if not config.wants(ClientSettingsOption):
         return None
     from .client_settings import own_settings

@@ -79,17 +79,17 @@ class OnlyPersonal:
 
 def of_personal_part(phases: Sequence[Phase], sharing: Sharing, model: nn.Module, weight_decay: float) -> list[Phase]:
     """Return the phases of a round as they train the personal part alone; none if there is no personal part."""
-    own = sharing.personal_elements()
-    if own.keys() & dict(model.named_parameters()).keys():
-        return [_of_personal(phase, own, weight_decay) for phase in phases]
+    elements = sharing.personal_elements()
+    if elements.keys() & dict(model.named_parameters()).keys():
+        return [_of_personal(phase, elements, weight_decay) for phase in phases]
     # Running statistics alone, which move under parameters that stand still.
-    return [_of_statistics(phase) for phase in phases] if own else []
+    return [_of_statistics(phase) for phase in phases] if elements else []
 
 
 def _of_statistics(phase: Phase) -> Phase:
     return replace(phase, learning_rate=0.0, weight_decay=0.0, groups=(), penalty=None, project=None)
 
 
-def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -> Phase:
-    penalty = OnlyPersonal(own, weight_decay if phase.weight_decay is None else phase.weight_decay, phase.penalty)
-    return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty, weight_decay=0.0)
+def _of_personal(phase: Phase, elements: Mapping[str, Tensor], weight_decay: float) -> Phase:
+    penalty = OnlyPersonal(elements, weight_decay if phase.weight_decay is None else phase.weight_decay, phase.penalty)
+    return replace(phase, train=lambda name: name in elements and phase.train(name), penalty=penalty, weight_decay=0.0)

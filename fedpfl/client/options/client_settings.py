@@ -12,18 +12,18 @@ from ...setup.options.client_settings import UNLIKE, tables
 
 
 def own_settings(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config]:
-    """Return what gives a client its settings; ``names`` are those of the clients in the data, if they have any."""
-    every = {client_in(text, names): own for text, own in tables(config).items()}
+    """Return a function for the settings of a client; ``names`` are those of the clients in the data, if any."""
+    every = {client_in(text, names): table for text, table in tables(config).items()}
     made: dict[int, Config] = {}
 
-    def of(usual: Config, client: int) -> Config:
+    def settings_of(usual: Config, client: int) -> Config:
         if client not in made:
-            own = every.get(client, {})
-            values = {key.replace("-", "_"): value for key, value in own.items() if key in UNLIKE}
+            table = every.get(client, {})
+            values = {key.replace("-", "_"): value for key, value in table.items() if key in UNLIKE}
             made[client] = _with_training(usual, values) if values else usual
         return made[client]
 
-    return of
+    return settings_of
 
 
 def _with_training(config: Config, values: dict[str, Any]) -> Config:

@@ -32,7 +32,7 @@ class Movement(ClientPart):
     def end(self, training: Training) -> Mapping[str, float]:
         """Return the number of gradients and, if there is a personal part, the distance."""
         settings, count = self.engine.config.training, len(training.local.samples.y)
-        gradients = sum(of.gradients * steps_of(of, count, of.adjusted(settings)) for of in training.phases)
+        gradients = sum(phase.gradients * steps_of(phase, count, phase.adjusted(settings)) for phase in training.phases)
         first = {name: array for name, array in training.kept.items() if name.startswith(FIRST)}
         if not first:
             return {"gradients": gradients}

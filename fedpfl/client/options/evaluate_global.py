@@ -55,10 +55,10 @@ class ClientMeanModel(ClientPart):
         if not local.has_received(EVALUATION_ONLY):
             return {}
         sharing, engine = self.engine.sharing, self.engine
-        own, mean = sharing.get_personal(), local.received(EVALUATION_ONLY)
-        sharing.set_personal({**own, **self.layout.unflatten(mean)})
+        personal, mean = sharing.get_personal(), local.received(EVALUATION_ONLY)
+        sharing.set_personal({**personal, **self.layout.unflatten(mean)})
         score = engine.score(engine.config.method.personalised(engine.model), local, samples)
-        sharing.set_personal(own)
+        sharing.set_personal(personal)
         return metrics_of("global", score)
 
 

@@ -17,11 +17,11 @@ class KeptMomentum(ClientPart):
 
     def begin(self, training: Training) -> Training:
         """Take up the stored momentum."""
-        found: Momentum = {}
+        momentum: Momentum = {}
         for key, array in self.engine.kept(training.state, training.local, MOMENTUM).items():
             place, _, name = key[len(MOMENTUM) :].partition("/")
-            found.setdefault(int(place), {})[name] = torch.tensor(array, device=self.engine.config.training.device)
-        return training._replace(momentum=found)
+            momentum.setdefault(int(place), {})[name] = torch.tensor(array, device=self.engine.config.training.device)
+        return training._replace(momentum=momentum)
 
     def end(self, training: Training) -> Mapping[str, float]:
         """Have it stored."""

@@ -62,7 +62,7 @@ class ClientPrivacy(ClientPart):
 def private_update(
     received: np.ndarray, trained: np.ndarray, settings: PrivacySettings, key: bytes, server_round: int, layout: Layout
 ) -> np.ndarray:
-    """Return what a client sends instead of its trained shared arrays, float32 of the same shape.
+    """Return the private update that replaces a client's trained shared arrays, float32 of the same shape.
 
     ``received`` and ``trained`` are flat, with ``layout.size`` values; more may follow. ``layout`` tells which are
     variances. ``key`` is the client's secret. With ``dp-where = "server"`` the update is only clipped here.
@@ -87,7 +87,7 @@ def private_reply(
     server_round: int,
     layout: Layout,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return what a client sends in place of ``trained`` and of ``extras``, the arrays that its method adds.
+    """Return the private values in place of ``trained`` and of ``extras``, the arrays that its method adds.
 
     All of them are one vector to :func:`private_update`: one clip norm bounds them together. ``starts`` has what arrays
     of ``extras`` are bounded from, of the same sizes, without anything of a client's data; the others are bounded from

@@ -20,7 +20,7 @@ Part = dict  # type: ignore[type-arg]
 
 
 def reader_of(root: Path) -> Callable[[Path, int | None], Dataset] | None:
-    """Return what reads a folder, if it is one of a benchmark's."""
+    """Return the reader of a folder, if it is one of a benchmark's."""
     if (root / "train").is_dir() and (root / "test").is_dir():
         if (root / "train" / "0.npz").is_file():
             return read_pfllib
@@ -50,10 +50,10 @@ def read_leaf(root: Path, num_classes: int | None = None) -> Dataset:
     for name in ("train", "test"):
         part: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for file in sorted((root / name).glob("*.json")):
-            for user, given in _users(file):
+            for user, content in _users(file):
                 if user in part:
                     raise DataError(f"{file}: user {user[:40]!r} is in {name} twice")
-                part[user] = _pair(given, f"{file}: user {user[:40]!r}")
+                part[user] = _pair(content, f"{file}: user {user[:40]!r}")
         parts.append(part)
     return _joined(root, parts, num_classes)
 
@@ -79,18 +79,18 @@ def _users(file: Path) -> Iterator[tuple[str, Any]]:
     yield from users.items()
 
 
-def _pair(given: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(given, dict) or not {"x", "y"} <= given.keys():
+def _pair(content: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
         raise DataError(f"{where}: must have x and y")
     arrays = []
     for name in "xy":
         try:
-            found = np.asarray(given[name])
+            values = np.asarray(content[name])
         except ValueError:
             raise DataError(f"{where}: the rows of {name} have different lengths") from None
-        if found.dtype.kind not in "iufb":
+        if values.dtype.kind not in "iufb":
             raise DataError(f"{where}: {name} must be numbers; LEAF's texts are read as dataset = shakespeare")
-        arrays.append(found)
+        arrays.append(values)
     x, y = arrays
     x = x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32)
     y = y.astype(np.int64) if y.dtype.kind == "f" and not np.mod(y, 1).any() else y
@@ -109,7 +109,7 @@ def _joined(root: Path, parts: list[Any], num_classes: int | None) -> Dataset:
         for name, (x, y) in part.items():
             if (x.dtype, x.shape[1:], y.dtype) != (first[0].dtype, first[0].shape[1:], first[1].dtype):
                 raise DataError(f"{root}: client {name[:40]} has samples {x.shape[1:]}, others {first[0].shape[1:]}")
-        arrays += [np.concatenate([pair[at] for pair in part.values()]) for at in (0, 1)]
+        arrays += map(np.concatenate, zip(*part.values()))
         owners.append(np.repeat([names.index(name) for name in part], [len(y) for _, y in part.values()]))
     x_train, y_train, x_test, y_test = arrays
     return Dataset.of(

@@ -47,10 +47,12 @@ KEPT = 2
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return the custom data set that a name refers to; else raise ``ConfigError``."""
-    found = own_code.find("dataset", name, DATASETS)
-    about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
-    info = DatasetInfo(custom.short_name(name), about, "any", "any", "any", name, download=False, owned=True, own=True)
-    return info, CustomLoader(name, found)
+    source = own_code.find("dataset", name, DATASETS)
+    about = (getattr(source, "__doc__", None) or "").strip().partition("\n")[0]
+    info = DatasetInfo(
+        custom.short_name(name), about, "any", "any", "any", name, download=False, owned=True, from_path=True
+    )
+    return info, CustomLoader(name, source)
 
 
 class CustomLoader:
@@ -126,11 +128,11 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
         return _checked(source, settings)
     parts = None if isinstance(source, list) else _parts(source, name)
     if parts is not None:
-        found = _joined(name, [_Client("", name, *parts)], settings, owned=False)
+        data = _joined(name, [_Client("", name, *parts)], settings, owned=False)
         for key in source if isinstance(source, Mapping) and len(source) < 3 else ():
             if part_of(str(key)) == PARTS[2]:
-                found = replace(found, remarks=(*found.remarks, f"{key} is used as the test set"))
-        return found
+                data = replace(data, remarks=(*data.remarks, f"{key} is used as the test set"))
+        return data
     if isinstance(source, Mapping):
         if len({str(key) for key in source}) < len(source):
             raise DataError(f"{name}: two of the clients {', '.join(map(repr, source))} have one name")
@@ -141,12 +143,12 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     hint = ""
     if hasattr(source, "__next__"):
         hint = " (of what gives samples only once it is unclear whether they are samples or clients)"
-    allowed = (
+    message = (
         f"returns {custom.article(source)}{hint}; it must return a fedpfl.Dataset, a pandas DataFrame, a torch Dataset "
         f"or DataLoader, arrays (x, y) or ({', '.join(FOUR)}), a tuple of a training and a test set, or a list or dict "
         "of what each client has"
     )
-    raise ConfigError("dataset", loader.name, allowed)
+    raise ConfigError("dataset", loader.name, message)
 
 
 # -- which object is what ----------------------------------------------------------------------------------------------
@@ -184,26 +186,26 @@ def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, ...] | None:
 
 
 def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None:
-    """Return what a mapping has under names such as train and test; None if its keys are no such names."""
-    found: dict[str, Any] = {}
+    """Return a mapping's parts under names such as train and test; None if its keys are no such names."""
+    keys: dict[str, Any] = {}
     for key in thing:
         kind = part_of(str(key)) or ""
-        if kind and kind in found:
+        if kind and kind in keys:
             raise DataError(f"{where}: {' and '.join(map(str, thing))}: two of these are one part, {kind}")
-        found[kind] = key
-    if "" in found:
-        if named := [str(found[part]) for part in ("train", "test") if part in found]:
+        keys[kind] = key
+    if "" in keys:
+        if named := [str(keys[part]) for part in ("train", "test") if part in keys]:
             raise DataError(
                 f"{where}: {', '.join(map(str, thing))}: {'is' if len(named) == 1 else 'are'} {' and '.join(named)} of "
                 "one data set, or clients? Its parts are called train, val and test, and clients otherwise"
             )
         return None
-    if "train" not in found:
-        if found:
+    if "train" not in keys:
+        if keys:
             raise DataError(f"{where} has {' and '.join(map(str, thing))}, and no train")
         return None
-    order = sorted(found, key=PARTS.index)
-    parts = [thing[found[part]] for part in order]
+    order = sorted(keys, key=PARTS.index)
+    parts = [thing[keys[part]] for part in order]
     for part in parts:
         if isinstance(part, (list, Mapping)) and not _is_part(part):
             raise DataError(
@@ -229,13 +231,13 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
         )
 
 
-def _clients(name: str, given: Mapping[Any, Any]) -> list[_Client]:
-    """Return what each client has, by their names; a ``DataError`` says whose is wrong."""
-    if not given:
+def _clients(name: str, parts_by_client: Mapping[Any, Any]) -> list[_Client]:
+    """Return the parts of each client, by their names; a ``DataError`` says whose is wrong."""
+    if not parts_by_client:
         raise DataError(f"{name}: the list of clients is empty")
-    found = []
-    for own, client in given.items():
-        where = f"{name}: client {own}"
+    clients = []
+    for client_name, client in parts_by_client.items():
+        where = f"{name}: client {client_name}"
         parts = _parts(client, where, (list, tuple))
         if parts is None and isinstance(client, (list, tuple)) and len(client) in (len(PAIR), len(FOUR)):
             parts = tuple(client[:2]), tuple(client[2:]) or None
@@ -244,16 +246,16 @@ def _clients(name: str, given: Mapping[Any, Any]) -> list[_Client]:
             raise DataError(f"{where} has {has}; it must have {', '.join(FOUR)}, or x, y")
         if parts is None:
             raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
-        found.append(_Client(str(own), where, *parts))
+        clients.append(_Client(str(client_name), where, *parts))
     for part, word in (("test", "test"), ("val", "validation")):
-        lacking = [client for client in found if getattr(client, part) is None]
-        if lacking and len(lacking) < len(found):
+        lacking = [client for client in clients if getattr(client, part) is None]
+        if lacking and len(lacking) < len(clients):
             raise DataError(f"{lacking[0].where} has no {word} set, and others have one")
-    return found
+    return clients
 
 
 def _is_part(thing: Any) -> bool:
-    """Return whether an object is one set of samples."""
+    """Tell whether an object is one set of samples."""
     if isinstance(thing, Mapping):
         named = {str(key).lower(): value for key, value in thing.items()}
         return named.keys() == set(PAIR) and _is_pair([named["x"], named["y"]])
@@ -263,7 +265,7 @@ def _is_part(thing: Any) -> bool:
 
 
 def _is_pair(thing: Sequence[Any]) -> bool:
-    """Return whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
+    """Tell whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
     x, y = thing
     if are_several(x) and _is_array(y) and not is_frame(y):
         if frames := [
@@ -287,7 +289,7 @@ def _is_pair(thing: Sequence[Any]) -> bool:
 
 
 def _is_array(thing: Any) -> bool:
-    """Return whether an object is an array, or a list of numbers, words or arrays."""
+    """Tell whether an object is an array, or a list of numbers, words or arrays."""
     if isinstance(thing, list):
         while isinstance(thing, (list, tuple)) and thing:
             thing = thing[0]
@@ -297,7 +299,7 @@ def _is_array(thing: Any) -> bool:
 
 
 def _is_table(thing: object) -> bool:
-    """Return whether an object is a Hugging Face Dataset, without importing their package."""
+    """Tell whether an object is a Hugging Face Dataset, without importing their package."""
     kinds = {(kind.__module__, kind.__name__) for kind in type(thing).__mro__}
     return not kinds.isdisjoint(TABLES)
 
@@ -316,8 +318,8 @@ def _joined(
         if any(map(kind, sets)):
             kinds = sorted({custom.article(part) for part in sets})
             raise DataError(f"{name}: its parts are {' and '.join(kinds)}; all must be of one kind")
-    found = _of_arrays(name, clients, settings, owned)
-    return found if owned and named else replace(found, client_names=())
+    data = _of_arrays(name, clients, settings, owned)
+    return data if owned and named else replace(data, client_names=())
 
 
 def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
@@ -327,13 +329,13 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
     clients = [
         client._replace(**{part: with_index(getattr(client, part), settings) for part in PARTS}) for client in clients
     ]
-    given = [frame for client in clients for frame in client[2:] if frame is not None]
-    require_ignored(settings, (str(label) for frame in given for label in frame.columns), name)
+    all_frames = [frame for client in clients for frame in client[2:] if frame is not None]
+    require_ignored(settings, (str(label) for frame in all_frames for label in frame.columns), name)
     orders = [[str(label) for label in client.train.columns if str(label) not in ignored] for client in clients]
-    at, wanted = common_order(orders)
+    usual, wanted = common_order(orders)
     if owned:
         settings = replace(settings, client_column=column)
-    settings = with_words(settings, lambda label: words_of_frames(given, label), name)
+    settings = with_words(settings, lambda label: words_of_frames(all_frames, label), name)
     parts = []
     for word in PARTS:
         frames = []
@@ -345,7 +347,7 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
                 raise DataError(f"{client.where} has a column {column!r}, and is one client: leave the column out")
             frame = frame.set_axis([str(label) for label in frame.columns], axis=1)
             used = [label for label in frame.columns if label not in ignored]
-            places(used, wanted, client.where, clients[at].where)
+            places(used, wanted, client.where, clients[usual].where)
             if used != [*wanted]:
                 frame = frame[[*wanted, *(label for label in frame.columns if label in ignored)]]
             frames.append(frame.assign(**{column: client.name}) if owned else frame)
@@ -366,9 +368,9 @@ def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned:
     column = settings.client_column or "client"
     tables = {}
     for word in PARTS:
-        given = {client.name: getattr(client, word) for client in clients if getattr(client, word) is not None}
-        if given:
-            tables[word] = joined_tables(name, given, column if owned else "", listed(settings.ignore_columns))
+        by_client = {client.name: getattr(client, word) for client in clients if getattr(client, word) is not None}
+        if by_client:
+            tables[word] = joined_tables(name, by_client, column if owned else "", listed(settings.ignore_columns))
     return tables_to_dataset(Path(name), tables, replace(settings, client_column=column) if owned else settings)
 
 
@@ -383,10 +385,10 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
         arrays: list[np.ndarray] = []
         for suffix, part in zip(suffixes, client[2:]):
             arrays += _arrays_of(part, client.where, suffix, said, settings)
-            for word, found, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
-                if _form(found) != _form(first):
+            for word, values, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
+                if _form(values) != _form(first):
                     what = "samples" if word == "x" else "labels or targets"
-                    now, before = _shown(found), _shown(first)
+                    now, before = _shown(values), _shown(first)
                     raise DataError(f"{client.where}: {word}{suffix} has {what} of {now}, and {before} come before: "
                                     f"all {what} must be alike")  # fmt: skip
         # Of a client that is only tested the tests count.
@@ -395,13 +397,15 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
             raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(suffixes) > 1)}samples, "
                             f"min-samples is {settings.min_samples}")  # fmt: skip
         columns.append(arrays)
-    given = [[class_names(part, client.where) if is_samples(part) else () for part in client[2 : 2 + len(suffixes)]]
-             for client in clients]  # fmt: skip
-    columns, names = _by_name(clients, columns, given)
+    label_names = [
+        [class_names(part, client.where) if is_samples(part) else () for part in client[2 : 2 + len(suffixes)]]
+        for client in clients
+    ]
+    columns, names = _by_name(clients, columns, label_names)
     if any(array.dtype == np.uint8 and array.shape[3:] == (RGB,) for arrays in columns for array in arrays):
         columns = [[*map(coloured, arrays)] for arrays in columns]
     joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
-    counts = [[len(arrays[at]) for arrays in columns] for at in range(0, len(joined), 2)]
+    counts = [[len(arrays[place]) for arrays in columns] for place in range(0, len(joined), 2)]
     owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
     _require_no_classes(name, joined[1], settings)
     vocabulary = tokens.find(settings.tokenizer).vocabulary if settings.tokenizer else 0
@@ -414,43 +418,45 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
 
 
 def _by_name(
-    clients: list[_Client], columns: list[list[np.ndarray]], given: list[list[tuple[str, ...]]]
+    clients: list[_Client], columns: list[list[np.ndarray]], label_names: list[list[tuple[str, ...]]]
 ) -> tuple[list[list[np.ndarray]], tuple[str, ...]]:
     """Return samples and labels whose numbers mean the same classes, or are names, and the names of the numbers.
 
-    ``given`` are the names that each client's parts have for their labels.
+    ``label_names`` are those that each client's parts have for their labels.
     """
-    every = [names for parts in given for names in parts]
+    every = [names for parts in label_names for names in parts]
     labels = [y for arrays in columns for y in arrays[1::2]]
     if any(y.dtype.kind != "i" or y.max(initial=0) >= len(names) for y, names in zip(labels, every) if names):
         return columns, ()  # a wrapper has made others of them
-    known = {names for names in every if names}
-    if len(known) < 2:
-        return columns, next(iter(known), ())
-    for client, parts in zip(clients, given):
+    different = {names for names in every if names}
+    if len(different) < 2:
+        return columns, next(iter(different), ())
+    for client, parts in zip(clients, label_names):
         if () in parts:
             raise DataError(
                 f"{client.where} has numbers as labels, which mean different classes for the others: give names"
             )
-    named = [[np.array(names)[of] for of, names in zip(arrays[1::2], parts)]
-             for arrays, parts in zip(columns, given)]  # fmt: skip
+    named = [[np.array(names)[numbers] for numbers, names in zip(arrays[1::2], parts)]
+             for arrays, parts in zip(columns, label_names)]  # fmt: skip
     return [[*sum(zip(arrays[::2], ys), ())] for arrays, ys in zip(columns, named)], ()
 
 
 def _aligned(clients: list[_Client]) -> tuple[list[_Client], tuple[str, ...]]:
     """Return clients whose DataFrames x have their columns in one order, by name, and the names if all have these."""
-    parts = [(at, word, part) for at, client in enumerate(clients) for word in PARTS
+    parts = [(number, word, part) for number, client in enumerate(clients) for word in PARTS
              if (part := getattr(client, word)) is not None]  # fmt: skip
-    found = [(at, word, pair) for at, word, part in parts if (pair := _pair_of(part)) and names_in_frame(pair[0])]
-    if not found:
+    framed = [
+        (number, word, pair) for number, word, part in parts if (pair := _pair_of(part)) and names_in_frame(pair[0])
+    ]
+    if not framed:
         return clients, ()
-    first, wanted = common_order([names_in_frame(x) for _, _, (x, _) in found])
+    first, wanted = common_order([names_in_frame(x) for _, _, (x, _) in framed])
     clients = [*clients]
-    for at, word, (x, y) in found:
-        places_now = places(names_in_frame(x), wanted, clients[at].where, clients[found[first][0]].where)
+    for number, word, (x, y) in framed:
+        places_now = places(names_in_frame(x), wanted, clients[number].where, clients[framed[first][0]].where)
         moved: Any = x.iloc[:, places_now], y
-        clients[at] = clients[at]._replace(**{word: moved})
-    return clients, wanted if len(found) == len(parts) else ()
+        clients[number] = clients[number]._replace(**{word: moved})
+    return clients, wanted if len(framed) == len(parts) else ()
 
 
 def _pair_of(part: Any) -> tuple[Any, Any] | None:
@@ -463,8 +469,8 @@ def _pair_of(part: Any) -> tuple[Any, Any] | None:
 
 def _require_no_classes(name: str, y: np.ndarray, settings: DataSettings) -> None:
     if y.dtype.kind == "f" and settings.num_classes not in (0, y.shape[1]):
-        allowed = f"must be 0 for {name}, whose labels are numbers to predict; of classes they are names or whole"
-        raise ConfigError("num-classes", settings.num_classes, allowed)
+        message = f"must be 0 for {name}, whose labels are numbers to predict; of classes they are names or whole"
+        raise ConfigError("num-classes", settings.num_classes, message)
 
 
 def _arrays_of(
@@ -503,21 +509,21 @@ def _require_one_order(x: Any, y: Any, where: str) -> None:
         )
 
 
-def _shown(found: np.ndarray) -> str:
-    return str(getattr(found, "inputs", None) or f"{found.dtype} {found.shape[1:]}")
+def _shown(values: np.ndarray) -> str:
+    return str(getattr(values, "inputs", None) or f"{values.dtype} {values.shape[1:]}")
 
 
-def _form(found: np.ndarray) -> Hashable:
-    shape: tuple[int, ...] = found.shape[1:]
-    if found.dtype == np.uint8 and shape[2:] == (1,):  # with coloured ones it becomes RGB
+def _form(values: np.ndarray) -> Hashable:
+    shape: tuple[int, ...] = values.shape[1:]
+    if values.dtype == np.uint8 and shape[2:] == (1,):  # with coloured ones it becomes RGB
         shape = (*shape[:2], RGB)
-    return found.dtype.kind, shape, getattr(found, "inputs", None)
+    return values.dtype.kind, shape, getattr(values, "inputs", None)
 
 
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:
     """Bring a data set's arrays into the inner layout."""
     data = Dataset.of(**vars(data))
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for part in ("train", "test"):
         x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
         if (x is None) != (y is None):
@@ -525,27 +531,27 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
         if x is None:
             continue
         where = f"{data.name}: {{}}_{part}"
-        found[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=settings.fills_gaps)
-        found[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets)
+        changes[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=settings.fills_gaps)
+        changes[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets)
         owners = getattr(data, f"client_{part}")
         if owners is not None:
             if owners.dtype.kind not in "iu":
-                allowed = "must be whole numbers from 0, the owner of each sample"
-                raise DataError(f"{data.name}: client_{part} is {owners.dtype}: {allowed}")
-            owners = found[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
+                message = "must be whole numbers from 0, the owner of each sample"
+                raise DataError(f"{data.name}: client_{part} is {owners.dtype}: {message}")
+            owners = changes[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
             if data.client_names and owners.max(initial=0) >= len(data.client_names):
                 raise DataError(
                     f"{data.name}: client_{part} has owner {owners.max()}, and client_names {len(data.client_names)} "
                     "names: must be one for each owner from 0"
                 )
-    if data.client_train is None and isinstance(found["x_train"], np.ndarray):
-        require_no_person(f"{data.name}: x_train", data.feature_names, settings, found["x_train"])
-    if found["x_train"].shape[1:] != found.get("x_test", found["x_train"]).shape[1:]:
+    if data.client_train is None and isinstance(changes["x_train"], np.ndarray):
+        require_no_person(f"{data.name}: x_train", data.feature_names, settings, changes["x_train"])
+    if changes["x_train"].shape[1:] != changes.get("x_test", changes["x_train"]).shape[1:]:
         raise DataError(f"{data.name}: x_train and x_test must hold samples of one shape")
-    _require_no_classes(data.name, found["y_train"], settings)
+    _require_no_classes(data.name, changes["y_train"], settings)
     if settings.targets and not data.has_targets:
-        found.update(num_classes=0, class_names=())
+        changes.update(num_classes=0, class_names=())
     if settings.num_classes:
-        found["num_classes"] = settings.num_classes
-        found["class_names"] = () if data.unnamed else data.class_names
-    return Dataset.of(**{**vars(data), **found})
+        changes["num_classes"] = settings.num_classes
+        changes["class_names"] = () if data.unnamed else data.class_names
+    return Dataset.of(**{**vars(data), **changes})

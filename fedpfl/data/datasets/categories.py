@@ -65,7 +65,7 @@ class Category(NamedTuple):
 
 def categories(settings: DataSettings) -> list[Category]:
     """Return the columns of words that the setting names."""
-    found = []
+    columns = []
     for text in filter(None, map(str.strip, settings.category_columns.split(","))):
         sign = TIMES if TIMES in text and SIGN not in text else SIGN
         column, _, words = text.partition(sign)
@@ -73,13 +73,13 @@ def categories(settings: DataSettings) -> list[Category]:
         form = next((word for word in listed if sign == TIMES and word in _FORMS), "")
         listed = tuple(word for word in listed if word != form)
         if sign == TIMES and not (listed and {*listed} <= _OF_TIME.keys()):
-            allowed = f"must name some of {'|'.join(_OF_TIME)} behind {TIMES}, as in {column}{TIMES}days|hour"
-            raise ConfigError("category-columns", settings.category_columns, allowed)
+            message = f"must name some of {'|'.join(_OF_TIME)} behind {TIMES}, as in {column}{TIMES}days|hour"
+            raise ConfigError("category-columns", settings.category_columns, message)
         if len(set(listed)) < len(listed) or OTHER in listed:
-            allowed = f"lists a word twice, or {OTHER}, which stands for all words that are not listed"
-            raise ConfigError("category-columns", settings.category_columns, allowed)
-        found.append(Category(column.strip(), listed, sign, form))
-    return found
+            message = f"lists a word twice, or {OTHER}, which stands for all words that are not listed"
+            raise ConfigError("category-columns", settings.category_columns, message)
+        columns.append(Category(column.strip(), listed, sign, form))
+    return columns
 
 
 def with_words(
@@ -89,14 +89,14 @@ def with_words(
 
     ``alone``: others make the same features without seeing these data, so that all words have to be listed.
     """
-    known = categories(settings)
-    if all(one.words for one in known):
+    columns = categories(settings)
+    if all(one.words for one in columns):
         return settings
     if alone:
-        allowed = "must list the words where devices have their own tables, as in mode=auto|manual"
-        raise ConfigError("category-columns", settings.category_columns, allowed)
+        message = "must list the words where devices have their own tables, as in mode=auto|manual"
+        raise ConfigError("category-columns", settings.category_columns, message)
     texts = []
-    for one in known:
+    for one in columns:
         words = one.words or tuple(sorted({word.strip() for word in words_of(one.column)} - {"", OTHER}))
         if len(words) > MAX_WORDS:
             raise DataError(f"{where}, column {one.column!r}: has {len(words)} different words, at most {MAX_WORDS} "
@@ -114,9 +114,9 @@ def as_features(words: Iterable[str], category: Category) -> np.ndarray:
     """
     if category.sign == TIMES:
         moments, parts = (moment(word, category.form) for word in words), [_OF_TIME[word] for word in category.words]
-        rows = [[part(found) if found else np.nan for part in parts] for found in moments]
+        rows = [[part(time) if time else np.nan for part in parts] for time in moments]
         return np.array(rows, np.float32).reshape(-1, len(parts))
-    place = {word: at for at, word in enumerate(category.words)}
+    place = {word: number for number, word in enumerate(category.words)}
     return np.eye(len(category.features), dtype=np.float32)[[place.get(word, len(place)) for word in words]]
 
 
@@ -128,7 +128,7 @@ def as_number(cell: str) -> float:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a cell is a number."""
+    """Tell whether a cell is a number."""
     try:
         as_number(cell)
     except ValueError:
@@ -138,17 +138,17 @@ def is_number(cell: str) -> bool:
 
 def form_of(words: Iterable[str], compact: Sequence[str] = tuple(_COMPACT)) -> str:
     """Return the form in which the times of a column are written; all of its words together decide."""
-    given = {word.strip() for word in words} - {""}
-    numbers = [word for word in given if is_number(word)]
-    if 2 * len(numbers) < len(given) or not given:
+    filled = {word.strip() for word in words} - {""}
+    numbers = [word for word in filled if is_number(word)]
+    if 2 * len(numbers) < len(filled) or not filled:
         return ISO
     for form in compact:
         count = sum(moment(word, form) is not None for word in numbers)
         # Some of many seconds look like months or hours, and a few of many hours may be mistyped.
-        if count and count >= len(given) * (0.5 if form == DAY else 0.9):
+        if count and count >= len(filled) * (0.5 if form == DAY else 0.9):
             return form
-    digits = [found for word in given if (found := DIGITS.fullmatch(word)) and len(found[1]) == len(YEAR)]
-    return YEAR if len(digits) == len(given) else SECONDS
+    digits = [match for word in filled if (match := DIGITS.fullmatch(word)) and len(match[1]) == len(YEAR)]
+    return YEAR if len(digits) == len(filled) else SECONDS
 
 
 def moment(word: str, form: str) -> datetime | None:
@@ -162,10 +162,10 @@ def moment(word: str, form: str) -> datetime | None:
         if form == ISO:
             time = datetime.fromisoformat(word.replace("Z", "+00:00"))
             return None if is_number(word) else time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-        found = DIGITS.fullmatch(word)
-        if form == YEAR or not found or len(found[1]) != len(form):
+        match = DIGITS.fullmatch(word)
+        if form == YEAR or not match or len(match[1]) != len(form):
             return None
-        time = datetime.strptime(found[1], _COMPACT[form]).replace(tzinfo=timezone.utc)
+        time = datetime.strptime(match[1], _COMPACT[form]).replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError, OSError):
         return None
     return time if form == DAY or time.year in _YEARS else None

@@ -23,8 +23,8 @@ from .places import need
 )
 def _digits(settings: DataSettings) -> Dataset:
     # Importing scikit-learn takes seconds in every process, its file of 65 numbers a line a few hundredths.
-    found = importlib.util.find_spec("sklearn")
-    table = Path(found.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if found else Path()
+    spec = importlib.util.find_spec("sklearn")
+    table = Path(spec.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if spec else Path()
     if table.is_file():
         rows = np.loadtxt(table, delimiter=",")
         values, labels = rows[:, :64].reshape(-1, 8, 8), rows[:, 64]

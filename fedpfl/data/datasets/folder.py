@@ -55,27 +55,27 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True, held: int =
     first, *tests = files
     classes = list(files[first])
     if len(classes) < (2 if alone else 1):
-        found = in_short(classes) or "none"
-        raise DataError(f"{root / first}: needs a folder for each of at least two classes, found {found}; {LAYOUT}")
+        folders = in_short(classes) or "none"
+        raise DataError(f"{root / first}: needs a folder for each of at least two classes, found {folders}; {LAYOUT}")
     for part in tests:
         if unknown := sorted(files[part].keys() - files[first].keys()):
             raise DataError(f"{root / part / unknown[0]}: no such class in {root / first}")
-    paths = {part: [path for of in files[part].values() for path in of] for part in files}
+    paths = {part: [path for images in files[part].values() for path in images] for part in files}
     for part in files:
         if not paths[part]:
             raise DataError(f"{root / part}: no images ({', '.join(IMAGE_SUFFIXES)})")
     pixels = _decode_or_defer([path for part in paths.values() for path in part], f"{root}", size, held)
     number = {name: label for label, name in enumerate(classes)}
-    labels = np.array([number[name] for part in files.values() for name, of in part.items() for _ in of], np.int64)
-    ends = np.cumsum([0, *(len(of) for of in paths.values())])
-    xs, ys = ([of[start:end] for start, end in zip(ends, ends[1:])] for of in (pixels, labels))
-    counts = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
-    left = (f"files that are no images are left out: {counts}",) if others else ()
+    labels = np.array([number[name] for part in files.values() for name, some in part.items() for _ in some], np.int64)
+    ends = np.cumsum([0, *map(len, paths.values())])
+    xs, ys = ([samples[start:end] for start, end in zip(ends, ends[1:])] for samples in (pixels, labels))
+    endings = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
+    left = (f"files that are no images are left out: {endings}",) if others else ()
     return of_parts(root.name, xs, ys, class_names=tuple(classes), remarks=(*chosen.remarks, *left))
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, by name, without what programs leave there: .DS_Store, __MACOSX."""
+    """Return the entries of a folder, by name, without those that programs leave there: .DS_Store, __MACOSX."""
     return sorted((e for e in os.scandir(folder) if not e.name.startswith((".", "__"))), key=lambda entry: entry.name)
 
 
@@ -97,29 +97,29 @@ def _classes(part: Path, others: Counter[str]) -> dict[str, list[Path]]:
     """Return the images of each class; count, by their endings, the files that are none."""
     _refuse_images(part)
     inside: set[str] = set()
-    found = {entry.name: _images(Path(entry), inside, others) for entry in _entries(part) if entry.is_dir()}
+    images = {entry.name: _images(Path(entry), inside, others) for entry in _entries(part) if entry.is_dir()}
     # One folder such as <class>/images is no choice between classes.
     if len(inside) > 1:
-        names, deeper = in_short(list(found)), in_short([name or "images" for name in sorted(inside)])
+        names, deeper = in_short(list(images)), in_short([name or "images" for name in sorted(inside)])
         raise DataError(
             f"{part}: holds {names}, which hold {deeper}: it is unclear which folders are the classes; {LAYOUT}. Where "
             'each folder is a client, use dataset = "clients"'
         )
-    return found
+    return images
 
 
 def _images(folder: Path, inside: set[str], others: Counter[str], under: str = "") -> list[Path]:
     """Return the images of a folder and those in it; note below which names they are."""
-    found = []
+    images = []
     for entry in _entries(folder):
         if entry.is_dir(follow_symlinks=False):
-            found += _images(Path(entry), inside, others, f"{under}/{entry.name}".lstrip("/"))
+            images += _images(Path(entry), inside, others, f"{under}/{entry.name}".lstrip("/"))
         elif _is_image(entry.name):
-            found.append(Path(entry))
+            images.append(Path(entry))
             inside.add(under)
         else:
             others[Path(entry).suffix.lower()] += 1
-    return found
+    return images
 
 
 def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX_HELD) -> Any:
@@ -183,8 +183,8 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            given = opened(file) if isinstance(file, Path) else contextlib.nullcontext(file)
-            with given as source, pillow.open(source, formats=_FORMATS) as image:
+            stream = opened(file) if isinstance(file, Path) else contextlib.nullcontext(file)
+            with stream as source, pillow.open(source, formats=_FORMATS) as image:
                 yield image
     except pillow.UnidentifiedImageError as error:  # its words name a Python object
         raise DataError(f"{where}: not a readable image of the formats {', '.join(_FORMATS)}") from error
@@ -225,7 +225,7 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
     description="your own images",
     shape="any, all images of one size, or image-size",
     source="the folder named by `data`: train/<class>/… and test/<class>/…, or <class>/…",
-    own=True,
+    from_path=True,
 )
 def _image_folder(settings: DataSettings) -> Dataset:
     return read_image_folder(own_path(settings, "a folder of images"), settings.image_size)
@@ -248,10 +248,10 @@ def _tiny_imagenet(settings: DataSettings) -> Dataset:
             f"{root}: not found; unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip in {root.parent} "
             "(train/<wnid>/images, val/val_annotations.txt, val/images)"
         )
-    found = _classes(root / "train", Counter())
-    classes = list(found)
+    images = _classes(root / "train", Counter())
+    classes = list(images)
     number = {wnid: label for label, wnid in enumerate(classes)}
-    train = [(path, number[wnid]) for wnid, paths in found.items() for path in paths]
+    train = [(path, number[wnid]) for wnid, paths in images.items() for path in paths]
     test = []
     for line in notes.read_text().splitlines():
         file, wnid = [*line.split("\t"), ""][:2]

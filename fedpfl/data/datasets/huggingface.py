@@ -44,7 +44,7 @@ BATCH = 4096
 
 
 def is_saved(path: Path) -> bool:
-    """Return whether a folder is one that ``save_to_disk`` wrote."""
+    """Tell whether a folder is one that ``save_to_disk`` wrote."""
     alone = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
     return alone or (path / "dataset_dict.json").is_file()
 
@@ -64,15 +64,15 @@ def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Datas
         raise DataError(f"{path}: not a folder that save_to_disk of the package datasets wrote")
     module = need("datasets", "datasets", str(path))
     try:
-        found = module.load_from_disk(str(path))
+        data = module.load_from_disk(str(path))
     # pyarrow's errors are kinds of these.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError) as error:
         raise DataError(f"{path}: cannot be read: {words_of(error)}") from error
-    tables: dict[str, Any] = {"": found}
+    tables: dict[str, Any] = {"": data}
     remarks: tuple[str, ...] = ()
-    if isinstance(found, dict):
-        splits = chosen_parts(path, found, "split", alone=True)
-        tables, remarks = {part: found[part] for part in splits.names}, splits.remarks
+    if isinstance(data, dict):
+        splits = chosen_parts(path, data, "split", alone=True)
+        tables, remarks = {part: data[part] for part in splits.names}, splits.remarks
     return tables_to_dataset(path, tables, settings, alone, remarks)
 
 
@@ -95,10 +95,10 @@ def joined_tables(name: str, tables: dict[str, Any], column: str, ignored: Seque
     if not column:
         return next(iter(tables.values()))
     used = {owner: [label for label in table.column_names if label not in ignored] for owner, table in tables.items()}
-    at, wanted = common_order([*used.values()])
+    usual, wanted = common_order([*used.values()])
     ordered = {}
     for owner, names in used.items():
-        places(names, wanted, f"{name}: client {owner}", f"client {[*used][at]}")
+        places(names, wanted, f"{name}: client {owner}", f"client {[*used][usual]}")
         left_out = [label for label in tables[owner].column_names if label in ignored]
         ordered[owner] = tables[owner].select_columns([*wanted, *left_out])
     try:
@@ -112,7 +112,7 @@ def joined_tables(name: str, tables: dict[str, Any], column: str, ignored: Seque
 def tables_to_dataset(
     path: Path, tables: dict[str, Any], settings: DataSettings, alone: bool = False, remarks: tuple[str, ...] = ()
 ) -> Dataset:
-    """Return what one table, or one for training and one for tests, holds; see :func:`read_saved`."""
+    """Return the data set of one table, or of one for training and one for tests; see :func:`read_saved`."""
     module = need("datasets", "datasets", str(path))
     first, *others = tables
     settings = _with_label(path, tables, settings)
@@ -126,9 +126,9 @@ def tables_to_dataset(
         if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
             raise DataError(f"{part.path}: its samples are {_times(shape)}, those of {first} {_times(usual)}")
     kind = tables[first].features.get(settings.label_column)
-    known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
+    class_names = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
     classes = settings.num_classes or None
-    return to_dataset(parts, path.stem, settings, classes, alone and not known, known, remarks)
+    return to_dataset(parts, path.stem, settings, classes, alone and not class_names, class_names, remarks)
 
 
 def _times(shape: Sequence[int]) -> str:
@@ -152,11 +152,11 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     roles = roles_of(path, names, settings)
     if not len(table):
         raise DataError(f"{path}: no rows")
-    inputs = {names[at]: table.features[names[at]] for at in roles.features}
+    inputs = {names[place]: table.features[names[place]] for place in roles.features}
     source = _source(path, table, module)
-    for at in roles.words.values():
-        if not isinstance(kind := table.features[names[at]], (module.Value, module.ClassLabel)):
-            raise DataError(f"{path}, column {names[at]!r}: holds {kind}; must be a number or a word a row")
+    for place in roles.words.values():
+        if not isinstance(kind := table.features[names[place]], (module.Value, module.ClassLabel)):
+            raise DataError(f"{path}, column {names[place]!r}: holds {kind}; must be a number or a word a row")
     if inputs and all(isinstance(kind, (module.Value, module.ClassLabel)) for kind in inputs.values()):
         return finished(typed(path, source, roles, settings), settings)
     samples = typed(path, source, Roles([], roles.words), settings)
@@ -180,7 +180,7 @@ def _source(path: Path, table: Any, module: Any) -> Source:
     names = list(table.column_names)
 
     def rows(places: Sequence[int]) -> Iterator[Rows]:
-        chosen = table.select_columns([names[at] for at in places]).with_format("arrow")
+        chosen = table.select_columns([names[place] for place in places]).with_format("arrow")
         parts = (chosen[start : start + BATCH] for start in range(0, len(table), BATCH))
         yield from arrow_rows(path, names, (batch for part in parts for batch in part.combine_chunks().to_batches()))
 
@@ -244,7 +244,9 @@ def _numbers(
     if x.ndim > 2:
         return x, ()
     counts = {name: range(*shape) if shape else None for name, shape in zip(inputs, widths[0])}
-    of_columns = ([name] if of is None else [f"{name}[{at}]" for at in of] for name, of in counts.items())
+    of_columns = (
+        [name] if numbers is None else [f"{name}[{index}]" for index in numbers] for name, numbers in counts.items()
+    )
     return x, tuple(itertools.chain.from_iterable(of_columns))
 
 
@@ -274,7 +276,7 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray, settings: Dat
     shape="images, features or series",
     source="the folder named by `data`, as save_to_disk of the package datasets writes it",
     owned=True,
-    own=True,
+    from_path=True,
 )
 def _huggingface(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a folder that save_to_disk wrote")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def has_places(thing: object) -> bool:
-    """Return whether an object has samples by their numbers, as a torch Dataset has that is not iterable alone."""
+    """Tell whether an object has samples by their numbers, as a torch Dataset has that is not iterable alone."""
     torch = torch_data()
     if torch is not None and isinstance(thing, torch.Dataset):
         return not isinstance(thing, torch.IterableDataset)
@@ -108,7 +108,7 @@ class Rows:
 
     def __getitem__(self, part: slice) -> Rows:
         there = range(*part.indices(len(self)))
-        return Rows([(len(there), lambda at: self.read(there[at]))], self._like)
+        return Rows([(len(there), lambda index: self.read(there[index]))], self._like)
 
     def read(self, place: int) -> np.ndarray:
         """Read one sample."""
@@ -118,18 +118,18 @@ class Rows:
 
     def rows(self, further: Rows | None, places: np.ndarray) -> np.ndarray:
         """Read the samples at these places, where those of ``further`` are thought of as the following ones."""
-        found = np.empty((len(places), *self.shape[1:]), self.dtype)
-        for at, place in enumerate(places.tolist()):
-            found[at] = self.read(place) if further is None or place < len(self) else further.read(place - len(self))
-        return found
+        samples = np.empty((len(places), *self.shape[1:]), self.dtype)
+        for row, place in enumerate(places.tolist()):
+            samples[row] = self.read(place) if further is None or place < len(self) else further.read(place - len(self))
+        return samples
 
-    def __array_function__(self, function: Any, kinds: Any, given: Any, named: Any) -> Any:
+    def __array_function__(self, function: Any, kinds: Any, arguments: Any, named: Any) -> Any:
         """Lay samples end to end, or grey images on several channels, as NumPy does with arrays; nothing else."""
         if function is np.concatenate:
-            return Rows([(len(one), getattr(one, "read", one.__getitem__)) for one in given[0]], self._like)
+            return Rows([(len(one), getattr(one, "read", one.__getitem__)) for one in arguments[0]], self._like)
         if function is np.repeat and named == {"axis": self.ndim - 1}:
-            like = np.repeat(self._like, given[1], axis=-1)
-            return Rows([(len(self), lambda place: np.repeat(self.read(place), given[1], axis=-1))], like)
+            like = np.repeat(self._like, arguments[1], axis=-1)
+            return Rows([(len(self), lambda place: np.repeat(self.read(place), arguments[1], axis=-1))], like)
         raise DataError("samples that are read when they are needed (Lazy) cannot be laid next to others in memory")
 
 
@@ -156,8 +156,8 @@ class LazyInputs:
         """Read a batch to train on, in memory as one that is gathered from a tensor."""
         import torch
 
-        found = self[places]
-        return found.contiguous(memory_format=torch.channels_last) if found.dim() == 4 else found
+        batch = self[places]
+        return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
 
     def to(self, device: str) -> LazyInputs:
         """Return the same inputs; what is read of them is then on the device."""
@@ -176,5 +176,5 @@ def require_unchanged(data: Dataset, settings: DataSettings) -> None:
     """Refuse settings that need all of a client's inputs at once."""
     for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
         if value != "none":
-            allowed = f"must be none for {data.name}, whose samples are read one by one (Lazy): let its Dataset do it"
-            raise ConfigError(key, value, allowed)
+            message = f"must be none for {data.name}, whose samples are read one by one (Lazy): let its Dataset do it"
+            raise ConfigError(key, value, message)

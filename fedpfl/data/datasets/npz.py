@@ -59,7 +59,9 @@ def read_npz(
         parts = ("_train", "_test", "_val")
     for key in [f"{letter}{part}" for part in parts for letter in "xy"]:
         if key not in arrays:
-            raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_found(path)}")
+            raise DataError(
+                f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_names_of_arrays(path)}"
+            )
     tokenizer = tokenizer if "vocabulary" not in arrays else ""
     if tokenizer:
         of_x = [f"x{part}" for part in parts]
@@ -82,13 +84,13 @@ def read_npz(
     if ys[0].dtype.kind in "US" or masks:
         if alone and not masks and "classes" not in arrays:
             raise DataError(f"{path}: has names as labels; devices number them alike only with an array classes")
-        class_names = _given_names(arrays["classes"], path, num_classes) if "classes" in arrays else ()
+        class_names = _names_in_file(arrays["classes"], path, num_classes) if "classes" in arrays else ()
     elif ys[0].dtype.kind != "f":
         class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
         for part, y in zip(parts, ys):
             if y.max() >= len(class_names):
-                at = int(y.argmax())
-                raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
+                place = int(y.argmax())
+                raise DataError(f"{path}: y{part}[{place}] is {y[place]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
     return of_parts(
         name or path.stem, xs, ys, owners, class_names=class_names,
@@ -98,27 +100,27 @@ def read_npz(
     )  # fmt: skip
 
 
-def _found(path: Path) -> str:
-    """Return which arrays a file has, and what it is if it is one of PFLlib's."""
+def _names_of_arrays(path: Path) -> str:
+    """Name the arrays of a file, and the benchmark if it is one of PFLlib's."""
     with _opened(path) as archive:
         names = sorted(archive.files)
     hint = '; is it PFLlib\'s? dataset = "clients" reads the folder that has its train and test'
     return f"found {', '.join(names) or 'nothing'}{hint if names == ['data'] else ''}"
 
 
-def _require_known(path: Path, known: set[str], lengths: set[int]) -> None:
+def _require_known(path: Path, used: set[str], lengths: set[int]) -> None:
     """Refuse an array that seems to say more of the samples, above all whose they are; its values are not read."""
     with _opened(path) as archive:
         for key in archive.files:
-            if key in known or key in ("classes", "vocabulary") or f"{key}.npy" not in archive.zip.namelist():
+            if key in used or key in ("classes", "vocabulary") or f"{key}.npy" not in archive.zip.namelist():
                 continue
             with archive.zip.open(f"{key}.npy") as file:
                 shape = header(file)[0]
             if key.split("_")[0] in ("x", "y", "client") or (shape and shape[0] in lengths):
-                allowed = ", ".join([*sorted(known), "classes", "vocabulary"])
+                names = ", ".join([*sorted(used), "classes", "vocabulary"])
                 raise DataError(
                     f"{path}: array {key} ({'×'.join(map(str, shape))}) is not used: leave it out, or call it client "
-                    f"if it has the owner of each sample (there may be {allowed})"
+                    f"if it has the owner of each sample (there may be {names})"
                 )
 
 
@@ -137,11 +139,11 @@ def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.nda
             raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
         wanted = [key for key in archive.files if key.split("_")[0] in names]
         _require_room(archive.zip, {f"{key}.npy" for key in wanted} | {*wanted}, path)
-        found = {key: archive[key] for key in wanted}
-    for key, array in found.items():
+        arrays = {key: archive[key] for key in wanted}
+    for key, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise DataError(f"{path}: {key} is no array of NumPy (write the file with numpy.savez)")
-    return found
+    return arrays
 
 
 def _require_room(archive: zipfile.ZipFile, names: set[str], path: Path) -> None:
@@ -185,10 +187,10 @@ def _show(x: np.ndarray) -> str:
 def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
     if "vocabulary" not in arrays:
         return 0
-    given = arrays["vocabulary"]
-    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MAX_TOKENS:
+    vocabulary = arrays["vocabulary"]
+    if vocabulary.size != 1 or vocabulary.dtype.kind not in "iu" or not 1 <= vocabulary.item() <= MAX_TOKENS:
         raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MAX_TOKENS}")
-    return int(given.item())
+    return int(vocabulary.item())
 
 
 def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
@@ -213,7 +215,7 @@ def samples_of(
     float32 n×C×H×W, as PyTorch has them; in files channels come last. With ``empty`` there may be no samples,
     with ``gaps`` NaN among the numbers.
     """
-    allowed = (
+    expected = (
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
         "with an array vocabulary, whole numbers n×length"
     )
@@ -240,7 +242,7 @@ def samples_of(
         if not np.isfinite(x).all() and not (gaps and not np.isinf(x).any()):
             raise DataError(f"{where} {_NOT_FINITE}{'' if np.isinf(x).any() else _FILLED}")
     else:
-        raise DataError(f"{where} is {_show(x)}: {allowed}")
+        raise DataError(f"{where} is {_show(x)}: {expected}")
     if 0 in x.shape[empty:]:
         raise DataError(f"{where} is {_show(x)}: no samples")
     return np.require(x, requirements="C")
@@ -273,8 +275,8 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
         return y
     y = y.astype(np.int64)
     if y.min(initial=0) < 0:
-        at = int(y.argmin())
-        raise DataError(f"{where}[{at}] is {y[at]}: labels must be 0 … C−1")
+        place = int(y.argmin())
+        raise DataError(f"{where}[{place}] is {y[place]}: labels must be 0 … C−1")
     return y
 
 
@@ -293,42 +295,42 @@ def _masks_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
 
 
 def _class_names(
-    given: np.ndarray | None, ys: list[np.ndarray], path: Path, num_classes: int | None
+    names: np.ndarray | None, ys: list[np.ndarray], path: Path, num_classes: int | None
 ) -> tuple[str, ...]:
-    if given is None:
+    if names is None:
         count = num_classes or 1 + max(int(y.max()) for y in ys)
         if count > MAX_CLASSES:
             raise DataError(f"{path}: label {count - 1} is too large: labels must be 0 … C−1")
         return numbered(count)
-    return _given_names(given, path, num_classes)
+    return _names_in_file(names, path, num_classes)
 
 
-def _given_names(given: np.ndarray, path: Path, num_classes: int | None) -> tuple[str, ...]:
-    if given.ndim != 1 or given.dtype.kind not in "USiu":
-        raise DataError(f"{path}: classes is {_show(given)}: must be a list of names")
-    if num_classes not in (None, len(given)):
-        raise DataError(f"{path}: has {len(given)} classes, the federation has {num_classes}")
-    return tuple(c.decode("utf-8", "replace") if isinstance(c, bytes) else str(c) for c in given.tolist())
+def _names_in_file(names: np.ndarray, path: Path, num_classes: int | None) -> tuple[str, ...]:
+    if names.ndim != 1 or names.dtype.kind not in "USiu":
+        raise DataError(f"{path}: classes is {_show(names)}: must be a list of names")
+    if num_classes not in (None, len(names)):
+        raise DataError(f"{path}: has {len(names)} classes, the federation has {num_classes}")
+    return tuple(c.decode("utf-8", "replace") if isinstance(c, bytes) else str(c) for c in names.tolist())
 
 
 def owners_of(
     arrays: dict[str, np.ndarray], parts: tuple[str, ...], ys: list[np.ndarray], path: Path
 ) -> list[np.ndarray | None]:
     """Give the natural clients numbers from 0, in the order of their sorted names."""
-    found = [arrays.get(f"client{part}") for part in parts]
-    for part, owner, y in zip(parts, found, ys):
+    owners = [arrays.get(f"client{part}") for part in parts]
+    for part, owner, y in zip(parts, owners, ys):
         if owner is not None and (owner.ndim != 1 or owner.dtype.kind not in "iuUS" or len(owner) != len(y)):
             raise DataError(f"{path}: client{part} is {_show(owner)}: must be one number or name for each sample")
-    if found[0] is None:
-        if len(found) > 1 and found[1] is not None:
+    if owners[0] is None:
+        if len(owners) > 1 and owners[1] is not None:
             raise DataError(f"{path}: has client_test without client_train")
         return [None] * len(parts)
-    given = [owner for owner in found if owner is not None]
-    if len({owner.dtype.kind in "iu" for owner in given}) > 1:
+    present = [owner for owner in owners if owner is not None]
+    if len({owner.dtype.kind in "iu" for owner in present}) > 1:
         raise DataError(f"{path}: client_train and client_test must both be numbers or both be names")
-    _, number = np.unique(np.concatenate(given), return_inverse=True)
-    pieces = np.split(number.reshape(-1).astype(np.int64), np.cumsum([len(owner) for owner in given])[:-1])
-    return [pieces.pop(0) if owner is not None else None for owner in found]
+    _, number = np.unique(np.concatenate(present), return_inverse=True)
+    pieces = np.split(number.reshape(-1).astype(np.int64), np.cumsum([len(owner) for owner in present])[:-1])
+    return [pieces.pop(0) if owner is not None else None for owner in owners]
 
 
 def owners_in(path: Path) -> tuple[np.ndarray, np.ndarray | None] | None:
@@ -343,8 +345,8 @@ def owners_in(path: Path) -> tuple[np.ndarray, np.ndarray | None] | None:
 
 def owner_names(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
     """Return the names that :func:`owners_of` numbers; none where the file says nobody's."""
-    given = [owners for key, owners in arrays.items() if key.split("_")[0] == "client"]
-    return tuple(_text(name) for name in np.unique(np.concatenate(given)).tolist()) if given else ()
+    columns = [owners for key, owners in arrays.items() if key.split("_")[0] == "client"]
+    return tuple(_text(name) for name in np.unique(np.concatenate(columns)).tolist()) if columns else ()
 
 
 def _text(name: object) -> str:
@@ -357,7 +359,7 @@ def _text(name: object) -> str:
     shape="images, features, series or tokens",
     source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
     owned=True,
-    own=True,
+    from_path=True,
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
@@ -372,11 +374,11 @@ def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Datase
     """Return the data; raise :class:`DataError` where labels are most likely no indices of classes."""
     if data.has_targets:
         return data
-    found = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
+    count = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
     # Numbers that mean something else would make a model of mostly useless outputs.
-    if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * found:
+    if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * count:
         raise DataError(
-            f"{path}: {found} different labels, the largest {data.num_classes - 1}: number the classes from 0, or set "
+            f"{path}: {count} different labels, the largest {data.num_classes - 1}: number the classes from 0, or set "
             f"num-classes = {data.num_classes} if there are that many"
         )
     return data

@@ -98,25 +98,25 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")
     for entry in entries:
         if entry.is_file() and entry.suffix.lower() not in (*SUFFIXES, ".npz", ".json"):
-            allowed = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are ignored"
-            raise DataError(f"{entry}: is not a client's file, which {allowed}")
+            message = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are ignored"
+            raise DataError(f"{entry}: is not a client's file, which {message}")
     # A folder has no ending: site-1.5 is its name.
     whose = [entry.name if entry.is_dir() else entry.stem for entry in entries]
     if len({*whose}) < len(whose):
-        twin = next(at for at, name in enumerate(whose) if name in whose[:at])
+        twin = next(number for number, name in enumerate(whose) if name in whose[:number])
         raise DataError(f"{entries[twin]}: is of client {whose[twin]!r}, as {entries[whose.index(whose[twin])].name}")
     if settings.ignore_columns and all(map(holds_tables, entries)):
         require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
     tables = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
     settings = with_words(settings, lambda column: words_in(tables, column), root)
     most = MAX_HELD // len(entries)
-    found = [read_own(entry, settings, num_classes, alone=False, held=most) for entry in entries]
-    if any(data.is_image and data.x_train.shape[3] == RGB for data in found):
-        found = [_in_colour(data) for data in found]
-    found = _in_one_order(found, entries)
-    _require_alike(entries, found)
-    names = _joined_names(found)
-    found = [
+    data_sets = [read_own(entry, settings, num_classes, alone=False, held=most) for entry in entries]
+    if any(data.is_image and data.x_train.shape[3] == RGB for data in data_sets):
+        data_sets = [_in_colour(data) for data in data_sets]
+    data_sets = _in_one_order(data_sets, entries)
+    _require_alike(entries, data_sets)
+    names = _joined_names(data_sets)
+    data_sets = [
         replace(
             data,
             y_train=_renumbered(data, data.y_train, names),
@@ -124,36 +124,36 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
             num_classes=len(names),
             class_names=names,
         )
-        for data in found
+        for data in data_sets
     ]
-    first = found[0]
+    first = data_sets[0]
 
     def joined(part: str) -> Any:
-        arrays = [getattr(data, part) for data in found]
+        arrays = [getattr(data, part) for data in data_sets]
         return None if arrays[0] is None else np.concatenate(arrays)
 
     def owners(part: str) -> Any:
-        counts = [len(getattr(data, part)) for data in found if getattr(data, part) is not None]
-        return np.repeat(np.arange(len(found)), counts) if counts else None
+        counts = [len(getattr(data, part)) for data in data_sets if getattr(data, part) is not None]
+        return np.repeat(np.arange(len(data_sets)), counts) if counts else None
 
     groups = None
     if first.groups is not None:
-        halves = [np.split(data.groups, [len(data.y_train)]) for data in found if data.groups is not None]
-        groups = np.concatenate([of for part in zip(*halves) for of in part])
+        halves = [np.split(data.groups, [len(data.y_train)]) for data in data_sets if data.groups is not None]
+        groups = np.concatenate([half for part in zip(*halves) for half in part])
 
+    remarks = _first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, data_sets) for said in data.remarks])
     return Dataset.of(
         root.name, joined("x_train"), joined("y_train"), joined("x_test"), joined("y_test"), owners("y_train"),
         owners("y_test"), len(names), names, first.vocabulary, client_names=tuple(whose),
         feature_names=first.feature_names, validation=joined("validation"), inputs=first.inputs,
-        overlap=max(data.overlap for data in found), groups=groups,
-        remarks=_first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, found) for said in data.remarks]),
+        overlap=max(data.overlap for data in data_sets), groups=groups, remarks=remarks,
     )  # fmt: skip
 
 
-def _require_alike(entries: Sequence[Path], found: Sequence[Dataset]) -> None:
+def _require_alike(entries: Sequence[Path], data_sets: Sequence[Dataset]) -> None:
     """Refuse a client whose samples, parts or labels are of another kind than the first one's."""
-    first, name = found[0], entries[0].name
-    for entry, data in zip(entries, found):
+    first, name = data_sets[0], entries[0].name
+    for entry, data in zip(entries, data_sets):
         if _samples(data) != _samples(first):
             raise DataError(f"{entry}: its samples are {_shape(data)}, those of {name} {_shape(first)}")
         for part, word in (("x_test", "test set"), ("validation", "validation part")):
@@ -173,10 +173,10 @@ def _labels(data: Dataset) -> str:
     return "masks" if data.has_masks else "numbers with decimals" if data.has_targets else "classes"
 
 
-def _in_one_order(found: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:
+def _in_one_order(data_sets: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:
     """Bring all clients' columns into one order by their names."""
-    at, wanted = common_order([data.feature_names for data in found])
-    return [_with_columns(wanted, data, entry, entries[at].name) for data, entry in zip(found, entries)]
+    usual, wanted = common_order([data.feature_names for data in data_sets])
+    return [_with_columns(wanted, data, entry, entries[usual].name) for data, entry in zip(data_sets, entries)]
 
 
 def _with_columns(names: tuple[str, ...], data: Dataset, entry: Path, whose: str) -> Dataset:
@@ -186,9 +186,9 @@ def _with_columns(names: tuple[str, ...], data: Dataset, entry: Path, whose: str
     if not data.feature_names or not names:
         which = "has names" if data.feature_names else "has no names"
         raise DataError(f"{entry}: {which} for its features, unlike {whose}: whether they are the same is unknown")
-    at = places(data.feature_names, names, entry, whose)
-    x_test = None if data.x_test is None else np.take(data.x_test, at, axis=1)
-    return replace(data, x_train=np.take(data.x_train, at, axis=1), x_test=x_test, feature_names=names)
+    order = places(data.feature_names, names, entry, whose)
+    x_test = None if data.x_test is None else np.take(data.x_test, order, axis=1)
+    return replace(data, x_train=np.take(data.x_train, order, axis=1), x_test=x_test, feature_names=names)
 
 
 def _in_colour(data: Dataset) -> Dataset:
@@ -202,7 +202,7 @@ def _renumbered(data: Dataset, y: Any, names: tuple[str, ...]) -> Any:
     """Return labels by their places among the classes of all clients; targets as they are."""
     if y is None or data.class_names == names or (data.has_targets and not data.has_masks):
         return y
-    place = {name: at for at, name in enumerate(names)}
+    place = {name: number for number, name in enumerate(names)}
     numbers = np.arange(max(IGNORED + 1, data.num_classes))
     numbers[: data.num_classes] = [place[name] for name in data.class_names]
     renumbered: np.ndarray = numbers[y].astype(y.dtype)
@@ -225,12 +225,12 @@ def _shape(data: Dataset) -> str:
     return str(data.inputs or f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}")
 
 
-def _joined_names(found: list[Dataset]) -> tuple[str, ...]:
-    if found[0].unnamed:
-        return numbered(max(data.num_classes for data in found))
-    if all(data.class_names == found[0].class_names for data in found):
-        return found[0].class_names
-    return tuple(sorted({name for data in found for name in data.class_names}))
+def _joined_names(data_sets: list[Dataset]) -> tuple[str, ...]:
+    if data_sets[0].unnamed:
+        return numbered(max(data.num_classes for data in data_sets))
+    if all(data.class_names == data_sets[0].class_names for data in data_sets):
+        return data_sets[0].class_names
+    return tuple(sorted({name for data in data_sets for name in data.class_names}))
 
 
 @dataset(
@@ -239,7 +239,7 @@ def _joined_names(found: list[Dataset]) -> tuple[str, ...]:
     shape="any",
     source="the folder named by `data`: each entry an npz file, a table, a series, images or a Hugging Face folder",
     owned=True,
-    own=True,
+    from_path=True,
 )
 def _clients(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a folder with an entry for each client")
@@ -270,8 +270,8 @@ def _own_data(
     if settings.test_on == "all":
         raise ConfigError("test-on", "all", "must be own or server where clients hold their own data")
     if settings.standardize == "all":
-        allowed = "needs the data of all clients, and this device has its own; use client"
-        raise ConfigError("standardize", "all", allowed)
+        message = "needs the data of all clients, and this device has its own; use client"
+        raise ConfigError("standardize", "all", message)
     place = Path(path).expanduser()
     if custom.is_custom("dataset", settings.dataset):
         data = _of_function(settings, path, client, seed)
@@ -283,7 +283,7 @@ def _own_data(
 
 
 def _of_function(settings: DataSettings, path: str, client: int, seed: int) -> Dataset:
-    """Return what the user's function gives on this device; devices that draw their data do not all draw the same."""
+    """Return the data set of the user's function on this device; devices that draw theirs do not all draw the same."""
     own_seed = int(generator(settings.partition_seed or seed, "own data", client).integers(2**31))
     place = Path(path).expanduser()
     return load_once(replace(settings, data=str(place), partition_seed=0), own_seed)

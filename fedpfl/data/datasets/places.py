@@ -43,7 +43,7 @@ def no_downloads() -> Iterator[None]:
 
 
 def downloads_allowed() -> bool:
-    """Return whether a data set that is not on this machine may be downloaded."""
+    """Tell whether a data set that is not on this machine may be downloaded."""
     return _downloads.get()
 
 
@@ -55,13 +55,13 @@ class ChosenParts(NamedTuple):
 
 
 def part_of(name: str) -> str | None:
-    """Return which part of a data set a name such as Training or valid.csv means; None for other names."""
-    found = _PART.fullmatch(name)
-    return PARTS[found.lastindex - 1] if found and found.lastindex else None
+    """Return the part of a data set that a name such as Training or valid.csv means; None for other names."""
+    match = _PART.fullmatch(name)
+    return PARTS[match.lastindex - 1] if match and match.lastindex else None
 
 
 def is_part(name: str) -> bool:
-    """Return whether a name is one of a part of a data set, such as Train."""
+    """Tell whether a name is one of a part of a data set, such as Train."""
     return part_of(name) is not None
 
 
@@ -72,10 +72,10 @@ def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = Fal
     training part is enough.
     """
     names = sorted(names)
-    found = [[name for name in names if part_of(name) == part] for part in PARTS]
-    train, test, validation = found
+    by_part = [[name for name in names if part_of(name) == part] for part in PARTS]
+    train, test, validation = by_part
     chosen = [*train, *test, *validation]
-    if not train or max(map(len, found)) > 1 or (len(chosen) < 2 and not alone):
+    if not train or max(map(len, by_part)) > 1 or (len(chosen) < 2 and not alone):
         parts = f"one {what} called {TRAIN} and {'perhaps ' * alone}one called {TEST}"
         raise DataError(f"{where}: must have {parts}; it has {in_short(names) or 'none'}")
     remarks = []
@@ -158,5 +158,5 @@ def of_parts(
             if (last is None) != (column[0] is None):
                 raise DataError("of the parts for training and for validation only one names the owners of its samples")
             column[0] = None if last is None else np.concatenate([column[0], last])
-    (x, y, own), (x_test, y_test, own_test) = [*zip(*columns), (None, None, None)][:2]
-    return Dataset.of(name, x, y, x_test, y_test, own, own_test, validation=held, **more)
+    (x, y, owner), (x_test, y_test, owner_test) = [*zip(*columns), (None, None, None)][:2]
+    return Dataset.of(name, x, y, x_test, y_test, owner, owner_test, validation=held, **more)

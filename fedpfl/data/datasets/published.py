@@ -21,11 +21,11 @@ from .places import content_of, data_dir, downloads_allowed, need, shortcut
 
 
 def downloaded(settings: DataSettings) -> list[Path]:
-    """Return where torchvision puts what it downloads; empty for what it does not."""
+    """Return the places of torchvision's downloads; empty for other data sets."""
     return [data_dir(settings) / part for part in _TORCHVISION.get(settings.dataset, ())]
 
 
-_IDX = tuple(f"{part}-{of}" for part in ("train", "t10k") for of in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+_IDX = tuple(f"{part}-{kind}" for part in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
 # What torchvision downloads, and where in ``data_dir`` it is then.
 _TORCHVISION = {
     "mnist": tuple(f"MNIST/raw/{name}" for name in _IDX),

@@ -31,7 +31,7 @@ def read_table(path: Path, settings: DataSettings, num_classes: int | None = Non
     source="the .csv or .parquet file named by `data`, or a folder with train and test: columns of numbers, label, "
     "optionally client and split",
     owned=True,
-    own=True,
+    from_path=True,
 )
 def _table(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a table")

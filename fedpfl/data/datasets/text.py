@@ -90,7 +90,7 @@ def read_plays(path: Path, step: int = 0) -> Dataset:
 
 
 def _run_on(texts: np.ndarray) -> bool:
-    """Return whether texts begin one character after another, as LEAF's do, by the first ones."""
+    """Tell whether texts begin one character after another, as LEAF's do, by the first ones."""
     first = texts[:1000]
     return bool((first[1:, :-1] == first[:-1, 1:]).all(axis=1).any())
 
@@ -118,8 +118,8 @@ def _leaf(folder: Path) -> _Chunks:
             where = f"{file}: user {user!r}"
             if user in roles:
                 raise DataError(f"{where} is in {folder} twice")
-            given = content if isinstance(content, dict) else {}
-            x, y = _texts(given.get("x"), CHUNK, f"{where}: x"), _texts(given.get("y"), 1, f"{where}: y")
+            samples = content if isinstance(content, dict) else {}
+            x, y = _texts(samples.get("x"), CHUNK, f"{where}: x"), _texts(samples.get("y"), 1, f"{where}: y")
             roles[user] = x, y[:, 0].astype(np.int64)
             if len(x) != len(y):
                 raise DataError(f"{where} has {len(x)} x and {len(y)} y")
@@ -135,12 +135,12 @@ def _texts(texts: Any, length: int, where: str) -> np.ndarray:
 
 def _find(settings: DataSettings, folder: str, file: str, layout: str) -> Path:
     """Return the folder or else the file of these names in ``data-dir``."""
-    at = data_dir(settings)
-    if (at / folder).is_dir():
-        return at / folder
-    if (at / file).is_file():
-        return at / file
-    raise DataError(f"{at / folder}: not found; put {layout} in {file} next to it")
+    root = data_dir(settings)
+    if (root / folder).is_dir():
+        return root / folder
+    if (root / file).is_file():
+        return root / file
+    raise DataError(f"{root / folder}: not found; put {layout} in {file} next to it")
 
 
 def json_of(path: Path) -> dict[str, Any]:

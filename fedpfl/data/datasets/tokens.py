@@ -36,18 +36,18 @@ def find(text: str) -> Tokenizer:
     (0) included, and ``max_length`` how many of them a sample has. ``ConfigError`` says what is wrong.
     """
     if custom.is_reference(text):
-        found = own_code.find("tokenizer", text)
-        if not hasattr(found, "get_vocab_size"):
-            encode = own_code.guarded("tokenizer", text, found)
-            size, length = getattr(found, "vocab_size", None), getattr(found, "max_length", WORDS)
+        tokenizer = own_code.find("tokenizer", text)
+        if not hasattr(tokenizer, "get_vocab_size"):
+            encode = own_code.guarded("tokenizer", text, tokenizer)
+            size, length = getattr(tokenizer, "vocab_size", None), getattr(tokenizer, "max_length", WORDS)
             if not isinstance(size, int) or not 1 <= size <= MAX_TOKENS:
-                allowed = "needs an attribute vocab_size, the number of different tokens with 0 for padding, as in "
-                allowed += f"{custom.short_name(text)}.vocab_size = 5000; at most {MAX_TOKENS}"
-                raise ConfigError("tokenizer", text, allowed)
+                message = "needs an attribute vocab_size, the number of different tokens with 0 for padding, as in "
+                message += f"{custom.short_name(text)}.vocab_size = 5000; at most {MAX_TOKENS}"
+                raise ConfigError("tokenizer", text, message)
             if not isinstance(length, int) or not 1 <= length <= MAX_LENGTH:
                 raise ConfigError("tokenizer", text, f"its max_length must be a whole number from 1 to {MAX_LENGTH}")
             return Tokenizer(custom.short_name(text), encode, size, length)
-        return _of_hugging_face(text, found, custom.short_name(text))
+        return _of_hugging_face(text, tokenizer, custom.short_name(text))
     path = Path(text).expanduser()
     if not path.is_file():
         raise ConfigError("tokenizer", text, f"is no file on this machine; must be {custom.FORM}, or a tokenizer.json")
@@ -64,14 +64,14 @@ def _read(text: str, content: bytes) -> Any:
         raise ConfigError("tokenizer", text, f"is no file of tokenizers: {str(error)[:160]}") from error
 
 
-def _of_hugging_face(text: str, found: Any, name: str) -> Tokenizer:
-    padding = (found.padding or {}).get("pad_id", PADDING)
-    first = found.id_to_token(PADDING)
+def _of_hugging_face(text: str, tokenizer: Any, name: str) -> Tokenizer:
+    padding = (tokenizer.padding or {}).get("pad_id", PADDING)
+    first = tokenizer.id_to_token(PADDING)
     if padding != PADDING or "pad" not in str(first).lower():
-        allowed = f"its number 0 is {first!r}, and models take 0 as padding; a function of your own can count otherwise"
-        raise ConfigError("tokenizer", text, allowed)
-    length = min((found.truncation or {}).get("max_length", WORDS), MAX_LENGTH)
-    return Tokenizer(name, lambda one: found.encode(one).ids, found.get_vocab_size(), length)
+        message = f"its number 0 is {first!r}, and models take 0 as padding; a function of your own can count otherwise"
+        raise ConfigError("tokenizer", text, message)
+    length = min((tokenizer.truncation or {}).get("max_length", WORDS), MAX_LENGTH)
+    return Tokenizer(name, lambda one: tokenizer.encode(one).ids, tokenizer.get_vocab_size(), length)
 
 
 def encoded(texts: Sequence[str], tokenizer: Tokenizer, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
@@ -81,10 +81,10 @@ def encoded(texts: Sequence[str], tokenizer: Tokenizer, where: Callable[[int], s
     """
     x = np.full((len(texts), tokenizer.length), PADDING, np.int32)
     cut = np.zeros(len(texts), bool)
-    for at, text in enumerate(texts):
-        numbers = _numbers(tokenizer, text, where(at))
-        cut[at] = len(numbers) > tokenizer.length
-        x[at, : len(numbers)] = numbers[: tokenizer.length]
+    for row, text in enumerate(texts):
+        numbers = _numbers(tokenizer, text, where(row))
+        cut[row] = len(numbers) > tokenizer.length
+        x[row, : len(numbers)] = numbers[: tokenizer.length]
     return smallest_integers(x, tokenizer.vocabulary), cut
 
 
@@ -95,17 +95,17 @@ def cut_short(cut: np.ndarray, tokenizer: Tokenizer) -> list[str]:
 
 
 def _numbers(tokenizer: Tokenizer, text: str, where: str) -> np.ndarray:
-    given = tokenizer.encode(text)
+    output = tokenizer.encode(text)
     try:
-        found = np.asarray(given, np.int64 if len(given) == 0 else None)
+        numbers = np.asarray(output, np.int64 if len(output) == 0 else None)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{where}: the tokenizer gives {custom.article(given)}: {in_one_line(error)}") from error
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise DataError(f"{where}: the tokenizer gives {custom.article(given)}; it must give whole numbers")
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < tokenizer.vocabulary:
-        bad = int(found[(found < 0) | (found >= tokenizer.vocabulary)][0])
+        raise DataError(f"{where}: the tokenizer gives {custom.article(output)}: {in_one_line(error)}") from error
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise DataError(f"{where}: the tokenizer gives {custom.article(output)}; it must give whole numbers")
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < tokenizer.vocabulary:
+        bad = int(numbers[(numbers < 0) | (numbers >= tokenizer.vocabulary)][0])
         raise DataError(f"{where}: the tokenizer gives {bad}; it must give 0 … {tokenizer.vocabulary - 1}")
-    return found
+    return numbers
 
 
 def of_array(x: np.ndarray, tokenizer: str, where: str, said: dict[str, None]) -> np.ndarray:
@@ -116,12 +116,12 @@ def of_array(x: np.ndarray, tokenizer: str, where: str, said: dict[str, None]) -
         raise DataError(
             f"{where} is {x.dtype}, shape {x.shape}: with a tokenizer it must be texts, one for each sample"
         )
-    found = find(tokenizer)
-    numbers, cut = encoded(x.tolist(), found, lambda at: f"{where}[{at}]")
-    said.update(dict.fromkeys(cut_short(cut, found)))
+    chosen = find(tokenizer)
+    numbers, cut = encoded(x.tolist(), chosen, lambda place: f"{where}[{place}]")
+    said.update(dict.fromkeys(cut_short(cut, chosen)))
     return numbers
 
 
 def feature_names(tokenizer: str) -> tuple[str, ...]:
-    """Return what stands for the names of features, so that clients and models know their tokenizer."""
+    """Return the tokenizer's name in place of names of features, so that clients and models know it."""
     return (f"tokenizer {find(tokenizer).name}",) if tokenizer else ()

@@ -35,7 +35,7 @@ _END = object()
 
 
 def is_samples(thing: object) -> bool:
-    """Return whether an object is a torch Dataset or DataLoader, or has samples by their numbers as a Dataset has."""
+    """Tell whether an object is a torch Dataset or DataLoader, or has samples by their numbers as a Dataset has."""
     torch = torch_data()
     return has_places(thing) or (torch is not None and isinstance(thing, (torch.Dataset, torch.DataLoader)))
 
@@ -47,9 +47,9 @@ def class_names(source: Any, where: str) -> tuple[str, ...]:
     """
     if isinstance(source, Lazy):
         return class_names(source.samples, where)
-    found = getattr(source, "classes", None)
-    if isinstance(found, (list, tuple)) and found and all(isinstance(name, str) for name in found):
-        return () if getattr(source, "target_transform", None) else tuple(found)
+    classes = getattr(source, "classes", None)
+    if isinstance(classes, (list, tuple)) and classes and all(isinstance(name, str) for name in classes):
+        return () if getattr(source, "target_transform", None) else tuple(classes)
     inside = getattr(source, "datasets", None) or [getattr(source, "dataset", None)]
     if not isinstance(inside, (list, tuple)) or inside == [None] or source in inside:
         return ()
@@ -162,10 +162,10 @@ class _Reading:
 
     def _read_loader(self, loader: Any, torch: Any) -> None:
         data, collate, size = loader.dataset, loader.collate_fn, loader.batch_size
-        own = not any(collate is usual for usual in (torch.default_collate, torch.default_convert))
+        custom_collate = not any(collate is usual for usual in (torch.default_collate, torch.default_convert))
         if size not in (None, 1):
             self._said[f"batches have batch-size samples, and not the loader's {size}"] = None
-        if own:
+        if custom_collate:
             self._said["batches were made once by collate_fn, before round 1, and taken apart again"] = None
 
         def collated(items: Any) -> Any:
@@ -175,16 +175,16 @@ class _Reading:
             self._read_batches(self._each(loader))
         elif isinstance(data, torch.IterableDataset):
             items = self._each(data)
-            if own and size is not None:
+            if custom_collate and size is not None:
                 self._read_batches(map(collated, iter(lambda: list(islice(items, size)), [])))
             elif size is None:
-                self._read_batches(map(collated, items) if own else items, alone=True)
+                self._read_batches(map(collated, items) if custom_collate else items, alone=True)
             else:
                 self._read_stream(items)
         elif size is None and loader.batch_sampler is None:
             places = self._drawn(loader, loader.sampler, torch)
             items = (self._asked(f"sample {place}", getitem, data, place) for place in places)
-            self._read_batches(map(collated, items) if own else items, alone=not _are_lists(places))
+            self._read_batches(map(collated, items) if custom_collate else items, alone=not _are_lists(places))
         else:
             if size is None:
                 groups = [list(group) for group in self._drawn(loader, loader.batch_sampler, torch)]
@@ -193,14 +193,14 @@ class _Reading:
                 groups = [places[start : start + size] for start in range(0, len(places), size)]
                 if loader.drop_last and len(places) % size:
                     self._said["drop_last leaves no sample out: fedpfl makes the batches"] = None
-            if own:
-                lists = ([self._asked(f"sample {at}", getitem, data, at) for at in group] for group in groups)
+            if custom_collate:
+                lists = ([self._asked(f"sample {index}", getitem, data, index) for index in group] for group in groups)
                 self._read_batches(map(collated, lists))
             else:
                 self._read_places(data, [place for group in groups for place in group])
 
     def _drawn(self, loader: Any, sampler: Any, torch: Any) -> list[Any]:
-        """Return what a sampler draws, once; its generators are as before, so that another run draws the same."""
+        """Return the draws of a sampler, once; its generators are as before, so that another run draws the same."""
         length = self._asked("its length", len, loader.dataset)
         kind = type(sampler)
         if kind is torch.SequentialSampler or (
@@ -213,13 +213,13 @@ class _Reading:
             (value, value.get_state()) for part in parts for value in getattr(part, "__dict__", {}).values()
             if isinstance(value, sys.modules["torch"].Generator)
         ]  # fmt: skip
-        found = list(self._each(sampler, max(MAX_ENDLESS, 10 * length)))
+        draws = list(self._each(sampler, max(MAX_ENDLESS, 10 * length)))
         for generator, state in kept:
             generator.set_state(state)
-        repeated = _repeated(found)
+        repeated = _repeated(draws)
         if repeated:
             self._said[f"draws that repeat a sample, maybe in training and in test: {repeated}; give a test set"] = None
-        return found
+        return draws
 
     def _each(self, things: Any, limit: int = MAX_ENDLESS) -> Iterator[Any]:
         """Yield what an object gives when it is iterated over; of what may have no end so many at most."""
@@ -232,10 +232,10 @@ class _Reading:
             yield item
         raise DataError(f"{self._where}: {kind} gives more than {limit} samples; give a Dataset with a length")
 
-    def _asked(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+    def _asked(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call code of the user's; what it raises becomes a ``DataError``."""
         try:
-            return function(*given)
+            return function(*arguments)
         except FedpflError:
             raise
         except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
@@ -274,13 +274,13 @@ class _Reading:
         self.xs.append(x)
         self.ys.append(y)
 
-    def _require_alike(self, given: Sequence[np.ndarray], first: Sequence[np.ndarray], number: int) -> None:
+    def _require_alike(self, sample: Sequence[np.ndarray], first: Sequence[np.ndarray], number: int) -> None:
         """Refuse samples of another shape or kind than the first ones."""
-        theirs, ours = (getattr(x, "inputs", None) for x in (given[0], first[0]))
+        theirs, ours = (getattr(x, "inputs", None) for x in (sample[0], first[0]))
         if theirs != ours:
             raise DataError(f"{self._where}: sample {number} has the inputs {theirs or 'of one array'}, and sample 0 "
                             f"{ours or 'of one array'}")  # fmt: skip
-        for word, now, before in zip("xy", given, first):
+        for word, now, before in zip("xy", sample, first):
             if now.shape[1:] != before.shape[1:]:
                 resize = ": resize all to one size" if word == "x" else ""
                 if word == "x" and now.dtype == before.dtype == np.uint8 and now.shape[1:3] == before.shape[1:3]:
@@ -294,17 +294,17 @@ class _Reading:
 
 
 def _is_image(thing: object) -> bool:
-    """Return whether an object is an image of Pillow, without importing it."""
+    """Tell whether an object is an image of Pillow, without importing it."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(thing, pillow.Image)
 
 
 def _repeated(draws: list[Any]) -> int:
-    """Return how many of a sampler's draws, or of those in its batches, are of a sample that was drawn before."""
+    """Count the draws of a sampler, or of its batches, of samples that were drawn before."""
     plain = [draw.tolist() if hasattr(draw, "tolist") else draw for draw in draws]
     places = [place for draw in plain for place in (draw if isinstance(draw, list) else [draw])]
-    known = [place for place in places if isinstance(place, Hashable)]
-    return len(known) - len(set(known))
+    hashable = [place for place in places if isinstance(place, Hashable)]
+    return len(hashable) - len(set(hashable))
 
 
 def _are_lists(places: list[Any]) -> bool:
@@ -312,7 +312,7 @@ def _are_lists(places: list[Any]) -> bool:
 
 
 def _kind(values: np.ndarray) -> str:
-    """Return what kind of values these are: those of one kind fit into one type."""
+    """Return the kind of values: those of one kind fit into one type."""
     kind = values.dtype.kind
     return "bytes" if values.dtype == np.uint8 and values.ndim > 1 else "whole" if kind in "iub" else kind
 

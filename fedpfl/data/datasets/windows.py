@@ -111,7 +111,7 @@ def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     source="the .csv or .parquet file named by `data`, or a folder with train and test: a row for each step of time, "
     "columns of channels, label, optionally window, client and split",
     owned=True,
-    own=True,
+    from_path=True,
 )
 def _series(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a table of time steps")

@@ -38,14 +38,14 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
         if not folder.finished:
-            words = "fedpfl: %s is not finished: clients get the arrays of its round %d of %d"
-            logger.log(WARNING, words, folder.path.name, last, folder.config()["num-server-rounds"])
+            warning = "fedpfl: %s is not finished: clients get the arrays of its round %d of %d"
+            logger.log(WARNING, warning, folder.path.name, last, folder.config()["num-server-rounds"])
         task = folder.described()
         # Who is not there is not waited for beyond node-timeout.
         anybody = replace(config, run=replace(config.run, min_clients=config.run.min_clients or 1))
         anybody = anybody.put(replace(config.of(ParticipationSettings), new_nodes="join"))
-        found = transport.find_clients(anybody, task["state_key"], task.get("identities"))
-        agreed = agree_with(config, found, task)
+        descriptions = transport.find_clients(anybody, task["state_key"], task.get("identities"))
+        agreed = agree_with(config, descriptions, task)
         folder.add_identities(transport.identities())
         rule = _rule(config, agreed, task, stored)
         loop = _Afterwards.of(config, folder, rule, extras_of(config, agreed.model, agreed.sharing))
@@ -53,10 +53,10 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         missed = [there[client.id] for client in loop.missed(folder) if client.id in there]
         new = [client for client in there.values() if client.id not in folder.history().clients()]
         if new and not rule.one_model:
-            allowed = "makes a model for each client and has none for new ones"
+            message = "makes a model for each client and has none for new ones"
             if not missed:
-                raise ConfigError("method", config.method.name, allowed)
-            logger.log(WARNING, "fedpfl: %s %s", config.method.name, allowed)
+                raise ConfigError("method", config.method.name, message)
+            logger.log(WARNING, "fedpfl: %s %s", config.method.name, message)
             new = []
         if not missed and not new:
             raise FedpflError(
@@ -101,15 +101,15 @@ class _Afterwards(RoundLoop):
 
 def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> dict[int, str]:
     """Record what clients answered after the end; return who failed and why."""
-    found = {name: scores for name, done in answers.items() if (scores := scores_of("personalised", done.evaluated))}
+    by_group = {name: scores for name, done in answers.items() if (scores := scores_of("personalised", done.evaluated))}
     failed = {client: reason for done in answers.values() for client, reason in done.failed.items()}
-    for name, scores in found.items():
+    for name, scores in by_group.items():
         logger.log(INFO, "fedpfl: %s clients: personalised %.1f %%", name, 100 * scores["accuracy"])
     for client, reason in failed.items():
         logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
-    if found:
+    if by_group:
         mode = config.of(PersonaliseSettings).personalise
-        EarlierRun(folder.path).note_personalised({"mode": mode, **found, "failed": failed})
+        EarlierRun(folder.path).note_personalised({"mode": mode, **by_group, "failed": failed})
     return failed
 
 

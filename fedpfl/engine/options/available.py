@@ -29,7 +29,7 @@ def check(config: Config) -> None:
 
 
 def available(text: str, config: Config, number_of: Callable[[str], int] = int) -> Available:
-    """Return what tells which of the clients that are there can be asked in a round.
+    """Return a function that tells the clients of those that are there that can be asked in a round.
 
     ``number_of`` returns the number of the client that a row of a file names.
     """
@@ -43,12 +43,12 @@ def available(text: str, config: Config, number_of: Callable[[str], int] = int) 
             rng = generator(config.run.seed, "available clients", number)
             said = own_code.call(KEY, text, function, {"round": number, "clients": list(there), "rng": rng})
             try:
-                found = {int(client) for client in said}
+                numbers_named = {int(client) for client in said}
             except (TypeError, ValueError):
                 raise ConfigError(KEY, text, f"returns {custom.article(said)}, and must return numbers") from None
-            if others := found - {client.id for client in there}:
+            if others := numbers_named - {client.id for client in there}:
                 raise ConfigError(KEY, text, f"returns {min(others)} in round {number}, and there is no such client")
-            return found
+            return numbers_named
     else:
         rows, numbers = _rows(Path(text).expanduser()), dict[str, int]()
 
@@ -57,13 +57,13 @@ def available(text: str, config: Config, number_of: Callable[[str], int] = int) 
                 numbers[client] = number_of(client)
             return {numbers[client] for client, first, last in rows if first <= number <= last}
 
-    def of(number: int, there: Sequence[Client]) -> list[Client]:
-        found = named(number, there)
-        if not (left := [client for client in there if client.id in found]):
+    def available_in(number: int, there: Sequence[Client]) -> list[Client]:
+        numbers_named = named(number, there)
+        if not (left := [client for client in there if client.id in numbers_named]):
             raise ConfigError(KEY, text, f"leaves no client in round {number}")
         return left
 
-    return of
+    return available_in
 
 
 def _rows(path: Path) -> list[tuple[str, int, int]]:
@@ -71,7 +71,7 @@ def _rows(path: Path) -> list[tuple[str, int, int]]:
     try:
         with open_regular(path) as content, io.TextIOWrapper(content, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
-            head, found = next(lines, []), list[tuple[str, int, int]]()
+            head, periods = next(lines, []), list[tuple[str, int, int]]()
             if head != COLUMNS:
                 raise ConfigError(KEY, str(path), f"must begin with the line {','.join(COLUMNS)}")
             for row in lines:
@@ -79,11 +79,11 @@ def _rows(path: Path) -> list[tuple[str, int, int]]:
                 if len(row) != len(COLUMNS) or not all(cell.isdecimal() and len(cell) < 8 for cell in row[1:]):
                     raise ConfigError(KEY, str(path), f"{place}: must be a client and two rounds")
                 first, last = map(int, row[1:])
-                if not 1 <= first <= last or len(found) == MAX_ROWS:
+                if not 1 <= first <= last or len(periods) == MAX_ROWS:
                     raise ConfigError(KEY, str(path), f"{place}: rounds count from 1; at most {MAX_ROWS} rows")
-                found.append((row[0].strip(), first, last))
+                periods.append((row[0].strip(), first, last))
     except DamagedFile as error:
         raise ConfigError(KEY, str(path), f"cannot be read ({error.more})") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(KEY, str(path), f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    return found
+    return periods

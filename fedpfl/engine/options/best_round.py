@@ -44,8 +44,8 @@ class BestRound(Listener):
         self._lines.unlink(missing_ok=True)
         self._tidy()
         if self._best.is_dir():
-            found = RunFolder(self._best).history().best_score()
-            self._score = self._score if found is None else found
+            score = RunFolder(self._best).history().best_score()
+            self._score = self._score if score is None else score
         if folder.resumable:  # the last round may have been stored, and not yet kept
             last, state, _ = EarlierRun(folder.path).last_intact(self._config.run.state_dir)
             if self._is_best(folder.history().lines[last - 1]):

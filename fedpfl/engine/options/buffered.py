@@ -110,7 +110,7 @@ class BufferedLoop(RoundLoop):
         return self._trainings[client].round
 
     def outgoing(self, client: Client, kind: str) -> np.ndarray:
-        """Return what a training starts from, as it was when it was asked for."""
+        """Return the arrays from which a training starts, as they were when it was asked for."""
         return self._trainings[client.id].shared if kind == TRAIN else super().outgoing(client, kind)
 
     def _draw(self, number: int) -> list[Client]:
@@ -126,4 +126,4 @@ class BufferedLoop(RoundLoop):
         by_round: dict[int, list[Client]] = {}
         for client in clients:
             by_round.setdefault(self._trainings[client].round, []).append(self.rule.clients[client])
-        return [one for number, of in sorted(by_round.items()) for one in self.requests(of, number, TRAIN)]
+        return [one for number, asked in sorted(by_round.items()) for one in self.requests(asked, number, TRAIN)]

@@ -54,9 +54,9 @@ def exchange(
     return gone + micro(device.delay), (received, computed, gone)
 
 
-def online(device: Device, at: int, starts_at: float) -> int:
-    """Return from when on a device is on the network: ``at``, or when its offline hours are over."""
-    return at + round(back_online(device.offline, (starts_at + at / HOUR) % 24) * HOUR)
+def online(device: Device, moment: int, starts_at: float) -> int:
+    """Return the time from which a device is on the network: ``moment``, or the end of its offline hours."""
+    return moment + round(back_online(device.offline, (starts_at + moment / HOUR) % 24) * HOUR)
 
 
 def micro(seconds: float) -> int:
@@ -91,42 +91,42 @@ class Clock:
     def end(self) -> tuple[float, float | None]:
         """Return the seconds and joules of the round; None for the joules where a device's watts are not known."""
         seconds, devices = (self.now - self._begun) / SECOND, self._bench.devices
-        known = all(device.watts for device in devices)
-        return seconds, self._joules + seconds * sum(one.idle_watts for one in devices) if known else None
+        measured = all(device.watts for device in devices)
+        return seconds, self._joules + seconds * sum(one.idle_watts for one in devices) if measured else None
 
     def offline(self, clients: Iterable[int]) -> list[int]:
-        """Return which clients are not on the network; if none is, wait for the first."""
+        """Return the clients that are not on the network; if none is on it, wait for the first."""
         back = [online(device, self.now, self._bench.starts_at) for device in self._bench.devices]
         moments = {client: back[self._place[client]] for client in clients}
         self.now = max(self.now, min(moments.values(), default=self.now))
         return [client for client, moment in moments.items() if moment > self.now]
 
     def due(self, clients: Collection[Client], kind: str, keep: bool = False) -> dict[int, int]:
-        """Return when each client's reply would come to a message that is sent now; with ``keep`` it is sent."""
+        """Return the time of each client's reply to a message that is sent now; with ``keep`` it is sent."""
         trains = kind == TRAIN
         down, up = self._bytes if trains else (self._bytes[0], 0)
-        free, found = list(self._free), dict[int, int]()
+        free, due = list(self._free), dict[int, int]()
         # As they are sent: the longest work first.
         longest = sorted(clients, key=lambda one: -(one.train_samples if trains else one.test_samples))
         for number, client in enumerate(longest, 1):
             place = self._place[client.id]
             device, work = self._bench.devices[place], self._work(client, trains)
             sent = self.now + micro(number * self._bench.server_seconds)
-            found[client.id], free[place] = exchange(device, free[place], sent, down, work, up, self._bench.starts_at)
+            due[client.id], free[place] = exchange(device, free[place], sent, down, work, up, self._bench.starts_at)
             if keep:
                 self._joules += work / SECOND * (device.watts - device.idle_watts)
                 if trains:
-                    self._last[client.id] = found[client.id] - self.now
+                    self._last[client.id] = due[client.id] - self.now
         if keep:
             self._free = free
-        return found
+        return due
 
     def count_bytes(self, down: int, messages: int, up: int, replies: int) -> None:
         """Note the bytes of a round's messages and replies: the mean is what each has."""
         self._bytes = down // max(1, messages), up // max(1, replies)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a resumed run needs."""
+        """Return the clock's state for a resumed run."""
         return {
             NOW: np.array([self.now, *self._bytes]), BUSY: np.array(self._free, np.int64),
             LAST: np.array(sorted(self._last.items()), np.int64).reshape(-1, 2), MODEL: self._model(),
@@ -146,7 +146,7 @@ class Clock:
         return np.frombuffer(hashlib.sha256(repr(self._bench).encode()).digest(), np.uint8)
 
     def _work(self, client: Client, trains: bool) -> int:
-        """Return how many microseconds a client computes."""
+        """Return the microseconds that a client computes."""
         device, training = self._bench.devices[self._place[client.id]], self._training(client.id)
         if not trains:
             return micro(client.test_samples / device.test)

@@ -121,12 +121,12 @@ class _Reader:
         for self.group, values in groups.items():
             devices += self.devices(self.parsed(_Group, values), common, measured)
         self.group = ""
-        found = Counter(client for device in devices for client in device.clients)
-        for client in sorted({*range(num_clients), *found}):
+        devices_of = Counter(client for device in devices for client in device.clients)
+        for client in sorted({*range(num_clients), *devices_of}):
             if client >= num_clients:
                 raise self.error(f"has a device for client {client}, but num-clients is {num_clients}")
-            if found[client] != 1:
-                raise self.error(f"client {client} has {found[client] or 'no'} devices, and must have one")
+            if devices_of[client] != 1:
+                raise self.error(f"client {client} has {devices_of[client] or 'no'} devices, and must have one")
         return DevicesModel(tuple(devices), common.starts_at, common.server_seconds)
 
     def devices(self, group: _Group, common: _Common, measured: Profile | None) -> Iterator[Device]:
@@ -140,26 +140,26 @@ class _Reader:
             )  # fmt: skip
 
     def clients(self, text: str) -> list[int]:
-        found: list[int] = []
+        clients: list[int] = []
         for part in text.split(","):
             match = _CLIENTS.fullmatch(part.strip())
             numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
             if not numbers:
                 raise self.error(f"clients = {text!r}: must be numbers and ranges of clients, such as 0-8,12")
-            found += numbers
-        return found
+            clients += numbers
+        return clients
 
     def hours(self, text: str) -> tuple[tuple[float, float], ...]:
-        found: list[tuple[float, float]] = []
+        hours: list[tuple[float, float]] = []
         for part in filter(None, text.split(",")):
             match = _HOURS.fullmatch(part.strip())
             begin, end = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
             if not match or begin % DAY == end % DAY or max(begin, end) > DAY:
                 raise self.error(f"offline = {text!r}: must be hours of the day, such as 22-6,12-13.5")
-            found.append((begin, end))
-        if back_online(found, 0.0) >= DAY:
+            hours.append((begin, end))
+        if back_online(hours, 0.0) >= DAY:
             raise self.error(f"offline = {text!r}: leaves no hour of the day")
-        return tuple(found)
+        return tuple(hours)
 
     def speeds(self, group: _Group, measured: Profile | None) -> tuple[float, float, float]:
         """Return training and test samples a second, and watts."""
@@ -170,8 +170,8 @@ class _Reader:
             return group.samples_per_second, test, group.watts
         if group.profile not in SHIPPED:
             if not group.profile.endswith(".toml"):
-                allowed = f"must be a .toml file or one of {', '.join(SHIPPED)}{did_you_mean(group.profile, SHIPPED)}"
-                raise self.error(f"profile = {group.profile!r}: {allowed}")
+                message = f"must be a .toml file or one of {', '.join(SHIPPED)}{did_you_mean(group.profile, SHIPPED)}"
+                raise self.error(f"profile = {group.profile!r}: {message}")
             profile = self.profile(group.profile)
             return profile.train, profile.test, group.watts
         shipped = SHIPPED[group.profile]
@@ -205,17 +205,17 @@ class _Reader:
                                  "(fedpfl doctor --profile FILE)")  # fmt: skip
 
     def parsed(self, kind: Any, values: Mapping[str, Any]) -> Any:
-        known = keys(kind)
+        allowed_keys = keys(kind)
         for key in values:
-            if key not in known:
-                raise self.error(f"there is no key {key!r}{did_you_mean(key, known)}")
+            if key not in allowed_keys:
+                raise self.error(f"there is no key {key!r}{did_you_mean(key, allowed_keys)}")
         try:
             return parse(kind, values)
         except ConfigError as error:
             raise self.error(str(error)) from error
 
-    def error(self, words: str) -> ConfigError:
-        return ConfigError(KEY, str(self.path), f"[{self.group}] {words}" if self.group else words)
+    def error(self, message: str) -> ConfigError:
+        return ConfigError(KEY, str(self.path), f"[{self.group}] {message}" if self.group else message)
 
 
 def read_bench(config: Config, input_shape: tuple[int, ...] | None = None) -> DevicesModel:

@@ -60,7 +60,7 @@ class Diagnostics(Listener):
         done.details.update({"drift": float(np.mean(drift)), "shared-change": float(np.mean(change))})
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a resumed run needs."""
+        """Return the arrays that a resumed run needs."""
         return {} if self._first is None else {STATE: self._first}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
@@ -69,7 +69,7 @@ class Diagnostics(Listener):
 
 
 def _vectors(rule: Rule) -> np.ndarray:
-    """Return what goes out next: one row, or one for each client, float32."""
+    """Return the vectors that go out next: one row, or one for each client, float32."""
     if rule.one_model:
         return rule.shared[None].copy()
     return np.stack([rule.outgoing(client) for client in rule.clients.values()])

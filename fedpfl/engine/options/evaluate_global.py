@@ -79,8 +79,8 @@ def mean_model(server: Server) -> MeanModel | None:
     if not personal.size:
         return None
     if not rule.one_model:
-        allowed = f"{config.method.name} has no mean: each client gets different arrays"
-        raise ConfigError("evaluate-global", True, allowed)
+        message = f"{config.method.name} has no mean: each client gets different arrays"
+        raise ConfigError("evaluate-global", True, message)
     if len(set(agreed.classes)) > 1:
         raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
     return MeanModel(personal, config.run.evaluates_after, config.run.test_at == "start")

@@ -16,9 +16,11 @@ def named_listeners(config: Config, folder: RunFolder) -> list[Listener]:
 
 
 def _named(text: str) -> Listener:
-    found = own_code.find("listeners", text)
-    if isinstance(found, type) and issubclass(found, Listener):
-        found = own_code.call("listeners", text, found, {})
-    if not isinstance(found, Listener):
-        raise ConfigError("listeners", text, f"is {custom.article(found)}, and must be a subclass of fedpfl.Listener")
-    return found
+    listener = own_code.find("listeners", text)
+    if isinstance(listener, type) and issubclass(listener, Listener):
+        listener = own_code.call("listeners", text, listener, {})
+    if not isinstance(listener, Listener):
+        raise ConfigError(
+            "listeners", text, f"is {custom.article(listener)}, and must be a subclass of fedpfl.Listener"
+        )
+    return listener

@@ -65,7 +65,7 @@ class ServerPrivacy(Listener):
             rule.noise = lambda total: self.noise(total, done.number)
 
     def sees_each_reply(self) -> bool:
-        """Return whether updates are clipped here."""
+        """Tell whether updates are clipped here."""
         return self.at_server
 
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
@@ -98,18 +98,18 @@ class ServerPrivacy(Listener):
         }
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
-        """Return whether the budget leaves no further round to a client."""
+        """Tell whether the budget leaves no further round to a client."""
         ends = not self.settings.allows(self._most() + 1)
         if ends and done.number < self._rounds:
-            words = "ended early: another round might spend more than dp-epsilon = %g"
-            logger.log(INFO, words, self.settings.dp_epsilon)
+            notice = "ended early: another round might spend more than dp-epsilon = %g"
+            logger.log(INFO, notice, self.settings.dp_epsilon)
         return ends
 
     def _most(self) -> int:
         return max(self._releases.values(), default=0)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what the accounting depends on."""
+        """Return the arrays on which the accounting depends."""
         return {"releases": np.array(list(self._releases.values()), np.int64)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
@@ -121,8 +121,8 @@ def server_privacy(server: Server) -> ServerPrivacy:
     """Return the listener of a run; refuse a rule that computes more of clients' arrays than a sum with noise."""
     config, rule, settings = server.config, server.rule, server.config.of(PrivacySettings)
     if settings.dp_where == "server" and not rule.only_a_sum:
-        allowed = f"the server's rule of {config.method.name} is more than a mean of updates; use client"
-        raise ConfigError("dp-where", "server", allowed)
+        message = f"the server's rule of {config.method.name} is more than a mean of updates; use client"
+        raise ConfigError("dp-where", "server", message)
     folder = Path(config.run.state_dir).expanduser() / server.folder.task()["state_key"] / "server"
     sends_more = any(extra.goes(SERVER) for extra in config.method.extras)
     run = config.run

@@ -42,10 +42,10 @@ class ServerTest(Listener):
         with computing(1), torch.random.fork_rng(devices=[]):  # one thread: the same bits on any number of cores
             torch.manual_seed(torch_seed(config.run.seed, "server test", done.number))
             score = evaluate(forward, self._samples, config.training.labels, self._measures)
-        found = {name: metrics.combined(name, [pair]) for name, pair in score.metrics.items()}
+        scores = {name: metrics.combined(name, [pair]) for name, pair in score.metrics.items()}
         done.at_server = {
             "accuracy": score.correct / score.samples, "loss": score.loss_sum / score.samples,
-            "samples": score.samples, **{name: value for name, value in found.items() if value is not None},
+            "samples": score.samples, **{name: value for name, value in scores.items() if value is not None},
         }  # fmt: skip
         return False
 
@@ -54,8 +54,8 @@ def tests_at_server(server: Server) -> ServerTest:
     """Return the listener; ``ConfigError`` without a global model, or without a test set that all clients share."""
     config, agreed = server.config, server.agreed
     if not server.rule.one_model or common_model(config.method, agreed.model) is None:
-        allowed = f"needs a global model, and {config.method.name} has none with these settings"
-        raise ConfigError("test-on", "server", allowed)
+        message = f"needs a global model, and {config.method.name} has none with these settings"
+        raise ConfigError("test-on", "server", message)
     data = load_once(config.data, config.run.seed)
     samples = FederatedData.of_client(data, replace(config.data, standardize=NONE), 0, config.run.seed).test(0)
     if config.data.standardize != NONE:
@@ -63,8 +63,8 @@ def tests_at_server(server: Server) -> ServerTest:
         scaling = federated_data(config.data, len(agreed.classes), config.run.seed).scaling(0)
         samples = samples._replace(x=torch.from_numpy(scaling.applied(samples.x.numpy(), data.inputs)))
     if (data.input_shape, data.num_classes) != (agreed.input_shape, max(agreed.classes)):
-        allowed = (
+        message = (
             f"the server's test set has samples {data.input_shape} of {data.num_classes} classes, clients have others"
         )
-        raise ConfigError("test-on", "server", allowed)
+        raise ConfigError("test-on", "server", message)
     return ServerTest(server, samples)

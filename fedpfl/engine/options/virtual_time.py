@@ -41,8 +41,12 @@ class TimedParticipation(Participation):
         size = rule.layout.size * np.dtype(self._config.run.wire_dtype).itemsize
         bench = read_bench(self._config, shape)
         config = self._config
-        own = of_client(config, self._folder.task().get("client_names", ()))
-        training = (lambda client: config.training) if own is None else lambda client: own(config, client).training
+        settings_of = of_client(config, self._folder.task().get("client_names", ()))
+        training = (
+            (lambda client: config.training)
+            if settings_of is None
+            else lambda client: settings_of(config, client).training
+        )
         self.clock = Clock(bench, training, size, size if rule.takes_shared else 0)
 
     def begin(self, transport: Members, rule: Rule, done: Round) -> None:
@@ -57,10 +61,10 @@ class TimedParticipation(Participation):
         limit = round(wait.deadline * SECOND) or None
         due = {client: moment - self.clock.now for client, moment in self.clock.due(asked, TRAIN).items()}
         count = len(asked) if wait.first is None else wait.first
-        found = first_in_time(due, count, limit, wait.least)
-        if limit is not None and len(found) < count:
+        first = first_in_time(due, count, limit, wait.least)
+        if limit is not None and len(first) < count:
             self._until = limit
-        return [client for client in asked if client.id in found], replace(wait, first=None)
+        return [client for client in asked if client.id in first], replace(wait, first=None)
 
     def trained(self, done: Round, chosen: Sequence[Client]) -> None:
         """Note who was not waited for, and how long it took."""
@@ -75,10 +79,10 @@ class TimedParticipation(Participation):
         """Return who is tested: of those that are on the network after the last round also who still trains."""
         late = set() if done.number == self.settings.num_server_rounds else {*done.late}
         late.update(self.clock.offline(client.id for client in rule.participants))
-        found = [client for client in rule.participants if client.id not in late]
-        self._messages += len(found)
-        self.clock.now = max(self.clock.due(found, EVALUATE, keep=True).values(), default=self.clock.now)
-        return found
+        tested = [client for client in rule.participants if client.id not in late]
+        self._messages += len(tested)
+        self.clock.now = max(self.clock.due(tested, EVALUATE, keep=True).values(), default=self.clock.now)
+        return tested
 
     def end(self, done: Round, chosen: Sequence[Client], answered: Collection[int]) -> None:
         """Note the round's time."""

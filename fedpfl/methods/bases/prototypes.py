@@ -37,8 +37,8 @@ def class_by_width(model: nn.Module) -> tuple[int, ...]:
     """
     head = cut(model).head
     if not isinstance(head, nn.Linear):
-        allowed = f"has {article(head)} as its head; the method needs an nn.Linear"
-        raise ConfigError("model", type(model).__name__, allowed)
+        message = f"has {article(head)} as its head; the method needs an nn.Linear"
+        raise ConfigError("model", type(model).__name__, message)
     return tuple(head.weight.shape)
 
 
@@ -54,8 +54,8 @@ def require_settable_head(model: nn.Module) -> None:
     class_by_width(model)
     head = cut(model).head
     if has_frozen(head) or computes_weight(head):
-        allowed = "has a head that is frozen or computes its weight; the method sets that weight"
-        raise ConfigError("model", type(model).__name__, allowed)
+        message = "has a head that is frozen or computes its weight; the method sets that weight"
+        raise ConfigError("model", type(model).__name__, message)
 
 
 def classes(model: nn.Module) -> tuple[int, ...]:
@@ -93,12 +93,12 @@ class PrototypeRule(Rule):
 
     def finish(self) -> None:
         """Divide by the numbers of samples."""
-        found = self._counts > 0
-        means = (self._sums / np.where(found, self._counts, 1)[:, None]).astype(np.float32)
+        present = self._counts > 0
+        means = (self._sums / np.where(present, self._counts, 1)[:, None]).astype(np.float32)
         if not self.known.size:
             self.prototypes, self.known = np.zeros_like(means), np.zeros(len(means), np.uint8)
-        self.prototypes = np.where(found[:, None], means, self.prototypes)
-        self.known = np.where(found, np.uint8(1), self.known)
+        self.prototypes = np.where(present[:, None], means, self.prototypes)
+        self.known = np.where(present, np.uint8(1), self.known)
 
 
 class PairsRule(PrototypeRule):
@@ -169,13 +169,13 @@ class PrototypeMethod(Method):
         )  # fmt: skip
 
     def prototypes(self, local: LocalRound) -> tuple[Tensor, Tensor]:
-        """Return what the server sent: the prototypes, (classes, features), and which classes have one, (classes,)."""
+        """Return the server's prototypes, (classes, features), and a mark at the classes that have one, (classes,)."""
         example = next(local.model.parameters())
         if not local.has_received("prototypes"):
             shape = class_by_width(local.model)
             return example.new_zeros(shape), example.new_zeros(shape[0], dtype=torch.bool)
-        known = torch.tensor(local.received("known"), device=example.device).bool()
-        return torch.tensor(local.received("prototypes")).to(example), known
+        has_prototype = torch.tensor(local.received("known"), device=example.device).bool()
+        return torch.tensor(local.received("prototypes")).to(example), has_prototype
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send the mean features of each class by the trained model; of the others what came from the server."""
@@ -195,6 +195,6 @@ def by_class(local: LocalRound) -> tuple[Tensor, Tensor]:
     return features, F.one_hot(y, class_by_width(local.model)[0]).to(features)
 
 
-def apart(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+def apart(features: Tensor, y: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
     """Return the mean of (z − c_y)² over a batch's samples and all features; 0 for classes without a prototype."""
-    return ((features - prototypes[y]).square().mean(1) * known[y]).mean()
+    return ((features - prototypes[y]).square().mean(1) * has_prototype[y]).mean()

@@ -65,7 +65,7 @@ class FactorizedFL(Method):
         return self.is_common(name) and not is_v(name) and not is_mu(name)
 
     def is_common(self, name: str) -> bool:
-        """Return whether an array means the same to all clients."""
+        """Tell whether an array means the same to all clients."""
         own_classifier = self.settings.classifier == "personal" and in_classifier(name)
         return not own_classifier and not name.endswith(BUFFERS)
 

@@ -118,17 +118,17 @@ def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torc
 
 
 def is_u(name: str) -> bool:
-    """Return whether a name of a state dict is that of a u."""
+    """Tell whether a name of a state dict is that of a u."""
     return name.rpartition(".")[2] == "u"
 
 
 def is_v(name: str) -> bool:
-    """Return whether a name of a state dict is that of a v."""
+    """Tell whether a name of a state dict is that of a v."""
     return name.rpartition(".")[2] == "v"
 
 
 def is_mu(name: str) -> bool:
-    """Return whether a name of a state dict is that of a µ."""
+    """Tell whether a name of a state dict is that of a µ."""
     return name.rpartition(".")[2] == "mu"
 
 
@@ -137,12 +137,13 @@ def penultimate_v(names: Iterable[str]) -> str:
 
     That of a shortcut, which stands beside the last convolution, is none.
     """
-    found = [name for name in names if is_v(name) and not name.startswith("head.")]
-    found = [name for name in found if PROJECTION not in name.split(".")]
-    if not found:
-        allowed = "must have a convolution or a linear layer before its classifier"
-        raise ConfigError("model", "with a classifier alone", allowed)
-    return found[-1]
+    hidden = [
+        name for name in names if is_v(name) and not name.startswith("head.") and PROJECTION not in name.split(".")
+    ]
+    if not hidden:
+        message = "must have a convolution or a linear layer before its classifier"
+        raise ConfigError("model", "with a classifier alone", message)
+    return hidden[-1]
 
 
 @torch.no_grad()

@@ -63,29 +63,29 @@ class Similarity(PerClientRule):
         self._compared[client.id] = compared.reshape(-1)
 
     def finish(self) -> None:
-        """Make every client's mean from what is known of all."""
-        known = sorted(self._latest)
-        similarity = cosines(np.stack([self._compared[i] for i in known]))
-        matched = np.stack([self._matched(i, row) for i, row in zip(known, similarity)])
+        """Make every client's mean from the latest arrays of all that have replied."""
+        seen = sorted(self._latest)
+        similarity = cosines(np.stack([self._compared[i] for i in seen]))
+        matched = np.stack([self._matched(i, row) for i, row in zip(seen, similarity)])
         # Taking the largest exponent of a row out changes none of its quotients and keeps all from overflowing.
         exponents = np.where(matched, self.scaling * similarity, -np.inf)
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-        self.for_clients[known] = self._means(weights)
-        unknown = [i for i in self.clients if i not in self._latest]
-        samples = np.array([[self.clients[j].train_samples * self.damping(self.clients[j]) for j in known]])
-        if unknown:
-            self.for_clients[unknown] = self._means(samples)
-        self._record(known, similarity, matched)
+        self.for_clients[seen] = self._means(weights)
+        unseen = [i for i in self.clients if i not in self._latest]
+        samples = np.array([[self.clients[j].train_samples * self.damping(self.clients[j]) for j in seen]])
+        if unseen:
+            self.for_clients[unseen] = self._means(samples)
+        self._record(seen, similarity, matched)
 
     def _matched(self, i: int, similarity: np.ndarray) -> np.ndarray:
-        """Return which of the known clients, to whom i has these similarities, are matched with i."""
+        """Mark the clients, of those that have replied, that are matched with i by its similarities to them."""
         count = len(similarity)
         if self.matching == "random":
             rng = generator(self.federation.seed, "random matching", self.round, i)
             chosen = rng.choice(count, min(CONTROL, count), replace=False)
         else:
-            own = np.arange(count) == sorted(self._latest).index(i)
-            nearest = np.lexsort((~own, -similarity))
+            is_self = np.arange(count) == sorted(self._latest).index(i)
+            nearest = np.lexsort((~is_self, -similarity))
             kept = max(int((similarity >= self.threshold).sum()), self.min_aggregate)
             chosen = nearest[:kept] if self.matching == "similar" else nearest[-CONTROL:]
         matched = np.zeros(count, bool)
@@ -93,20 +93,20 @@ class Similarity(PerClientRule):
         return matched
 
     def _means(self, weights: np.ndarray) -> np.ndarray:
-        """Return the means of the known clients' arrays, float32, one row for each row of ``weights``."""
+        """Return the means of the clients' latest arrays, float32, one row for each row of ``weights``."""
         vectors = [self._latest[i] for i in sorted(self._latest)]
         means = np.empty((len(weights), self.layout.size), np.float32)
         totals = weights.sum(axis=1, keepdims=True)
-        for at in range(0, self.layout.size, BLOCK):
-            block = slice(at, at + BLOCK)
+        for start in range(0, self.layout.size, BLOCK):
+            block = slice(start, start + BLOCK)
             sums = np.zeros(means[:, block].shape, np.float64)
             for column, vector in zip(weights.T, vectors):
                 sums += column[:, None] * vector[block].astype(np.float64)
             means[:, block] = sums / totals
         return means
 
-    def _record(self, known: list[int], similarity: np.ndarray, matched: np.ndarray) -> None:
-        square = np.ix_(known, known)
+    def _record(self, seen: list[int], similarity: np.ndarray, matched: np.ndarray) -> None:
+        square = np.ix_(seen, seen)
         self._matches[square] += matched
         every = np.full(self._matches.shape, np.nan, np.float32)
         every[square] = similarity
@@ -115,22 +115,22 @@ class Similarity(PerClientRule):
         self.note("matched-clients", matched.sum(axis=1).mean())
 
     def state(self) -> dict[str, np.ndarray]:
-        """Add what is known of each client."""
-        known = sorted(self._latest)
+        """Add each client's latest arrays and the matches so far."""
+        seen = sorted(self._latest)
         return {
             **super().state(),
-            "known": np.array(known, np.int64),
-            "latest": np.array([self._latest[i] for i in known], np.float32),
-            "compared": np.array([self._compared[i] for i in known], np.float32),
+            "known": np.array(seen, np.int64),
+            "latest": np.array([self._latest[i] for i in seen], np.float32),
+            "compared": np.array([self._compared[i] for i in seen], np.float32),
             "matches": self._matches,
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore it."""
         super().load_state(state)
-        known = state["known"].tolist()
-        self._latest = dict(zip(known, state["latest"]))
-        self._compared = dict(zip(known, state["compared"]))
+        seen = state["known"].tolist()
+        self._latest = dict(zip(seen, state["latest"]))
+        self._compared = dict(zip(seen, state["compared"]))
         self._matches = state["matches"].copy()  # what safetensors loads is read-only
 
 

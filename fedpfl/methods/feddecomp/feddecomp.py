@@ -63,14 +63,14 @@ class FedDecomp(Method):
 
     def check(self) -> None:
         """Refuse epochs that leave none for σ, or none for τ without saying so."""
-        epochs, given = self.training.local_epochs, self.settings.lora_epochs
+        epochs, lora_epochs = self.training.local_epochs, self.settings.lora_epochs
         if self.settings.init == "code" and self.settings.scale != SCALE:
             raise ConfigError("feddecomp-scale", self.settings.scale, 'must be left out with feddecomp-init = "code"')
         if self.settings.variant not in IN_TURN:
             return
-        if given >= epochs:
-            allowed = f'must be below local-epochs = {epochs}, or σ never trains (feddecomp-variant = "tau-only")'
-            raise ConfigError("feddecomp-lora-epochs", given, allowed)
+        if lora_epochs >= epochs:
+            message = f'must be below local-epochs = {epochs}, or σ never trains (feddecomp-variant = "tau-only")'
+            raise ConfigError("feddecomp-lora-epochs", lora_epochs, message)
 
     @property
     def _one_epoch(self) -> bool:
@@ -80,8 +80,8 @@ class FedDecomp(Method):
     @property
     def lora_epochs(self) -> int:
         """E_lora, worked out where the setting leaves it open."""
-        epochs, given = self.training.local_epochs, self.settings.lora_epochs
-        return given if given >= 0 else max(1, round(SHARE_OF_TAU * epochs))
+        epochs, chosen = self.training.local_epochs, self.settings.lora_epochs
+        return chosen if chosen >= 0 else max(1, round(SHARE_OF_TAU * epochs))
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add τ = B·A to every convolution and linear layer (Equations 2 to 4).
@@ -89,8 +89,8 @@ class FedDecomp(Method):
         In a model with self-attention only to its projections and to the classifier (Appendix B); where a model has
         adapters, a personal one next to each.
         """
-        of = self.settings
-        how = of.rank_conv, of.rank_linear, of.init, of.scale
+        settings = self.settings
+        how = settings.rank_conv, settings.rank_linear, settings.init, settings.scale
         if has_adapters(model):
             return decompose(add_personal(model), *how, lambda name: name == "head")
         attention = [f"{name}." for name, module in model.named_modules() if isinstance(module, SelfAttention)]
@@ -143,7 +143,7 @@ class FedDecomp(Method):
         before: Mapping[str, Tensor] = local.notes["taus"]
         moved = [(tau - before[name], weights[name] - local.start[name])
                  for name, tau in taus(local.model).items() if name in local.start]  # fmt: skip
-        lengths = [_length([pair[at] for pair in moved]) for at in (0, 1)]
+        lengths = [_length(changes) for changes in zip(*moved)]
         return Payload(metrics={"tau-per-sigma": lengths[0] / lengths[1]} if moved and lengths[1] else {})
 
     @property
@@ -175,7 +175,7 @@ def _length(arrays: Sequence[Tensor]) -> float:
 
 
 def is_tau(name: str) -> bool:
-    """Return whether an array belongs to a τ: a layer's, or a personal adapter."""
+    """Tell whether an array belongs to a τ: a layer's, or a personal adapter."""
     return is_low_rank(name) or in_adapter(name, PERSONAL)
 
 

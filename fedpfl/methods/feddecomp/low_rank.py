@@ -189,12 +189,12 @@ def taus(model: nn.Module) -> dict[str, Tensor]:
 
 
 def first_steps(model: nn.Module) -> dict[str, float]:
-    """Return how far a first step moves the tau of each decomposed layer, as a share of how far it moves sigma."""
+    """Return the length of a first step of each decomposed layer's τ, as a share of the step of its σ."""
     return {name: layer.first_step for name, layer in layers_of(model, _LowRank)}
 
 
 def is_low_rank(name: str) -> bool:
-    """Return whether a name of a state dict belongs to tau (an A or a B)."""
+    """Tell whether a name of a state dict belongs to tau (an A or a B)."""
     return name.rpartition(".")[2] in ("tau_a", "tau_b")
 
 

@@ -83,13 +83,13 @@ class ChannelMean(PartialMean):
 def _read(path: str, channels: int) -> np.ndarray:
     from ...data.npy import read_npy  # methods are listed without the data sets
 
-    allowed = f"must be random or a NumPy file with a 0 or 1 for each of the {channels} channels"
+    requirement = f"must be random or a NumPy file with a 0 or 1 for each of the {channels} channels"
     try:
-        found = read_npy(Path(path).expanduser())
+        split = read_npy(Path(path).expanduser())
     except DamagedFile as error:
-        raise ConfigError("fedsplit-split", path, f"{allowed} ({error.more})") from error
+        raise ConfigError("fedsplit-split", path, f"{requirement} ({error.more})") from error
     except OSError as error:
-        raise ConfigError("fedsplit-split", path, f"{allowed} ({words_of(error)})") from error
-    if found.shape != (channels,) or not np.isin(found, (0, 1)).all():
-        raise ConfigError("fedsplit-split", path, f"{allowed}; it has {found.shape}")
-    return found.astype(np.uint8)
+        raise ConfigError("fedsplit-split", path, f"{requirement} ({words_of(error)})") from error
+    if split.shape != (channels,) or not np.isin(split, (0, 1)).all():
+        raise ConfigError("fedsplit-split", path, f"{requirement}; it has {split.shape}")
+    return split.astype(np.uint8)

@@ -31,12 +31,12 @@ class Channels:
         return [shapes[names[0]][0] for names in self.layers]
 
     def rows(self, split: np.ndarray) -> dict[str, np.ndarray]:
-        """Return which channels are shared (bool), by the name of each array that is split."""
+        """Mark the shared channels (bool), by the name of each array that is split."""
         masks = np.split(split.astype(bool), np.cumsum(self.counts)[:-1])
         return {name: mask for names, mask in zip(self.layers, masks) for name in names}
 
     def elements(self, split: np.ndarray) -> np.ndarray:
-        """Return which elements of the vector of all that can travel are shared: bool, shape (layout.size,)."""
+        """Mark the shared elements of the vector of all that can travel: bool, shape (layout.size,)."""
         out, rows = np.ones(self.layout.size, bool), self.rows(split)
         for (name, shape), place in zip(self.layout.entries, self.layout.slices().values()):
             if name in rows:
@@ -44,7 +44,7 @@ class Channels:
         return out
 
     def changing(self, split: np.ndarray | None) -> np.ndarray:
-        """Return where the channels are that clients train apart: bool, shape (layout.size,); without a split all."""
+        """Mark the channels that clients train apart: bool, shape (layout.size,); without a split all."""
         return ~self.elements(np.zeros(sum(self.counts), np.uint8) if split is None else split)
 
     def shared_layout(self, split: np.ndarray) -> Layout:
@@ -66,8 +66,8 @@ class Channels:
         """Raise ``LayoutError`` if an array that arrived does not say the side of each channel."""
         expected = sum(self.counts)
         if split.shape != (expected,) or split.dtype != np.uint8 or split.max(initial=0) > 1:
-            found = f"a {split.dtype} array of shape {split.shape}"
-            raise LayoutError(f"a split arrived as {found}, expected a 0 or 1 for each of {expected} channels")
+            arrived = f"a {split.dtype} array of shape {split.shape}"
+            raise LayoutError(f"a split arrived as {arrived}, expected a 0 or 1 for each of {expected} channels")
 
 
 class ChannelSharing(Sharing):
@@ -98,11 +98,11 @@ class ChannelSharing(Sharing):
 
     def accept(self, attached: Mapping[str, np.ndarray]) -> None:
         """Take over the split that came with a message; without one all channels are shared, so far."""
-        known = SPLIT in attached
-        split = attached[SPLIT] if known else np.ones(sum(self.channels.counts), np.uint8)
+        has_split = SPLIT in attached
+        split = attached[SPLIT] if has_split else np.ones(sum(self.channels.counts), np.uint8)
         self.channels.require(split)
         self._rows = self.channels.rows(split)
-        self._final = known and self.only_shared
+        self._final = has_split and self.only_shared
         self._travels = self.channels.elements(split) if self._final else slice(None)
         self.layout = self.channels.shared_layout(split) if self._final else self.channels.layout
         # As long as the split may still change, a client keeps all channels: each of them can become its own.
@@ -137,14 +137,14 @@ class ChannelSharing(Sharing):
         """Load personal arrays; of arrays that are split only the personal channels are touched."""
         complete = dict(arrays)
         for name in self._rows.keys() & set(self.personal):
-            whole, own = self.copies([name])[name], ~self._rows[name]
-            stored = stored_array(arrays, name, [whole.shape, (int(own.sum()), *whole.shape[1:])])
-            whole[own] = stored[own] if stored.shape == whole.shape else stored
+            whole, personal_rows = self.copies([name])[name], ~self._rows[name]
+            stored = stored_array(arrays, name, [whole.shape, (int(personal_rows.sum()), *whole.shape[1:])])
+            whole[personal_rows] = stored[personal_rows] if stored.shape == whole.shape else stored
             complete[name] = whole
         super().set_personal(complete)
 
     def personal_elements(self) -> dict[str, Tensor]:
-        """Return where each array is personal; of arrays that are split in the rows of the personal channels."""
+        """Mark the personal elements of each array; of arrays that are split the rows of the personal channels."""
         elements = super().personal_elements()
         for name, shared in self._rows.items():
             if name in elements:

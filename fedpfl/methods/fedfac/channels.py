@@ -47,5 +47,5 @@ def norm_of(model: nn.Module, name: str) -> str | None:
 def arrays_of(model: nn.Module, name: str) -> list[str]:
     """Return the names of a module's own arrays, buffers included, that have its channels as first axis."""
     module = model.get_submodule(name)
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    return [f"{name}.{short}" for short, array in own if array is not None and array.dim()]
+    arrays = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return [f"{name}.{short}" for short, array in arrays if array is not None and array.dim()]

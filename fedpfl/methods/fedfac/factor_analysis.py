@@ -103,7 +103,7 @@ def principal_axis(
 
 
 def eigenvector_shares(correlation: np.ndarray, count: int) -> Factors:
-    """Return what the authors' code takes for communalities: ν_j = Σ_{m<G} u_jm², with one factor less than G.
+    """Return the communalities of the authors' code: ν_j = Σ_{m<G} u_jm², with one factor less than G.
 
     Its eigenvectors are not scaled by √γ, and nothing is iterated. At least one factor stays.
     """
@@ -113,7 +113,7 @@ def eigenvector_shares(correlation: np.ndarray, count: int) -> Factors:
 
 
 def shared_channels(communalities: np.ndarray, tau: float | str) -> np.ndarray:
-    """Return which channels j of a layer are shared (bool, shape (d,)): those with ν_j ≥ τ_l.
+    """Mark the shared channels j of a layer (bool, shape (d,)): those with ν_j ≥ τ_l.
 
     τ_l is a quantile of ν in [0, 1]; +∞ makes all channels client-specific, −∞ all shared. ``mean``: the mean of ν,
     which is where the authors' code draws the line unless it is told another place.

@@ -105,10 +105,10 @@ class FactorSplit(PartialMean):
         super().finish()
         if not self.due:
             return
-        found = [self._analyse(place) for place in range(len(self._moments))]
-        sides = [shared_channels(f.communalities, tau) for f, tau in zip(found, self.taus)]
+        factors = [self._analyse(place) for place in range(len(self._moments))]
+        sides = [shared_channels(f.communalities, tau) for f, tau in zip(factors, self.taus)]
         split = np.concatenate(sides).astype(np.uint8)
-        self._report(split, found)
+        self._report(split, factors)
         if self.turned == "difference" and self.split is not None:
             self._turn(split)
         self.apply(split)
@@ -136,19 +136,19 @@ class FactorSplit(PartialMean):
             return eigenvector_shares(correlation, count)
         return principal_axis(correlation, count)
 
-    def _report(self, split: np.ndarray, found: Sequence[Factors]) -> None:
+    def _report(self, split: np.ndarray, factors: Sequence[Factors]) -> None:
         self.note("shared-channels", split.mean())
         if self.split is not None:
             self.note("unchanged-channels", (self.split == split).mean())
-        self.note("factors", sum(f.count for f in found))
+        self.note("factors", sum(f.count for f in factors))
         if self.factor == "principal-axis":
-            capped = [f for f in found if not f.converged]
-            self.note("factor-iterations", max(f.iterations for f in found))
+            capped = [f for f in factors if not f.converged]
+            self.note("factor-iterations", max(f.iterations for f in factors))
             self.note("factor-analyses-cut-short", len(capped))
             if capped and self.round == 1:
                 logger.log(WARNING, "round 1: the factor analysis stopped at %d iterations", MAX_ITERATIONS)
         self.keep("split", split)
-        self.keep("communalities", np.concatenate([f.communalities for f in found]))
+        self.keep("communalities", np.concatenate([f.communalities for f in factors]))
 
     def _each(self, values: Sequence[T]) -> list[T]:
         layers = len(self.channels.layers)

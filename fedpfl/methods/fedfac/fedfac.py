@@ -87,8 +87,10 @@ class FedFac(FedSplit):
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send what training changed, where the server analyses or adds that, and while it does."""
-        known = local.has_received(SPLIT)
-        if (self.only_shared_travel and known) or not (self.settings.update == "difference" or (self.turns and known)):
+        has_split = local.has_received(SPLIT)
+        if (self.only_shared_travel and has_split) or not (
+            self.settings.update == "difference" or (self.turns and has_split)
+        ):
             return Payload()
         split = None if self.settings.update == "difference" else local.received(SPLIT)
         state = local.model.state_dict()
@@ -135,17 +137,17 @@ class FedFac(FedSplit):
 
     @property
     def _taus(self) -> list[float | str]:
-        words = [word.strip() for word in self.settings.tau.split(",")]
-        return [word if word == "mean" else float(word) for word in words]
+        texts = [text.strip() for text in self.settings.tau.split(",")]
+        return [text if text == "mean" else float(text) for text in texts]
 
-    def _per_layer(self, key: str, allowed: str, proper: Callable[[], bool]) -> None:
+    def _per_layer(self, key: str, requirement: str, proper: Callable[[], bool]) -> None:
         try:
             fine = proper()
         except ValueError:
             fine = False
         if not fine:
             value = getattr(self.settings, key)
-            raise ConfigError(f"fedfac-{key}", value, f"must be {allowed}, or one for each layer with commas")
+            raise ConfigError(f"fedfac-{key}", value, f"must be {requirement}, or one for each layer with commas")
 
 
 def _is_threshold(value: float | str) -> bool:

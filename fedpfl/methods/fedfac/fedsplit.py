@@ -58,23 +58,23 @@ class FedSplit(Method):
 
     def layers(self, model: nn.Module) -> list[str]:
         """Return the names of the layers Λ, in the model's order; refuse a name or number of none of them."""
-        known = list(hidden_layers(model))
-        if not known:
+        hidden = list(hidden_layers(model))
+        if not hidden:
             raise ConfigError("method", self.name, "the model has no hidden convolution or linear layer to split")
         if self.settings.layers == "auto":
             return [_required(model, default_layer(model))]
         chosen = set()
         for word in (word.strip() for word in self.settings.layers.split(",")):
             number = int(word) if word.isdecimal() else 0
-            name = known[number - 1] if 1 <= number <= len(known) else word
-            if name not in known:
-                allowed = f"{word!r} must be a number from 1 to {len(known)} or one of {', '.join(known)}"
-                raise ConfigError("fedfac-layers", self.settings.layers, allowed)
+            name = hidden[number - 1] if 1 <= number <= len(hidden) else word
+            if name not in hidden:
+                message = f"{word!r} must be a number from 1 to {len(hidden)} or one of {', '.join(hidden)}"
+                raise ConfigError("fedfac-layers", self.settings.layers, message)
             chosen.add(_required(model, name))
-        return [name for name in known if name in chosen]
+        return [name for name in hidden if name in chosen]
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Return whether the array called ``name`` travels, wholly or in part."""
+        """Tell whether the array called ``name`` travels, wholly or in part."""
         if not self.settings.share_buffers and name in dict(model.named_buffers()):
             return False
         follows = [array for layer in self.layers(model) for array in _channel_arrays(model, layer)[1:]]

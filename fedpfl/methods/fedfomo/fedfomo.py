@@ -54,8 +54,8 @@ class FedFomo(Method):
     def check(self) -> None:
         """Refuse models to judge without samples to judge by."""
         if self.settings.models and not self.settings.validation:
-            allowed = "must be > 0 unless fedfomo-models = 0"
-            raise ConfigError("fedfomo-validation", self.settings.validation, allowed)
+            message = "must be > 0 unless fedfomo-models = 0"
+            raise ConfigError("fedfomo-validation", self.settings.validation, message)
 
     @property
     def _remembers(self) -> bool:
@@ -79,17 +79,20 @@ class FedFomo(Method):
         """Step towards the models that were sent, and the trained one (Equation 3)."""
         split = self.sharing(local.model)
         if local.has_received("models"):
-            own, models = split.get_shared(), local.received("models")
+            current, models = split.get_shared(), local.received("models")
             if self._remembers and not local.never_trained:
-                own, models = local.as_vector(remembered(local.model, BEFORE)), np.concatenate([own[None], models])
-            weights = self._weights(local, own, models)
-            split.set_shared((own + weights @ (models.astype(np.float64) - own)).astype(np.float32))
+                current, models = (
+                    local.as_vector(remembered(local.model, BEFORE)),
+                    np.concatenate([current[None], models]),
+                )
+            weights = self._weights(local, current, models)
+            split.set_shared((current + weights @ (models.astype(np.float64) - current)).astype(np.float32))
             # The server gets to know what the others' models were worth.
             local.notes["weights"] = weights[len(models) - len(local.received("models")) :]
         if self._remembers:
             local.notes["before"] = split.received()
 
-    def _weights(self, local: LocalRound, own: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def _weights(self, local: LocalRound, current: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return ω_j ∝ max(0, (L_i(w_i) − L_i(w_j)) / ‖w_j − w_i‖), or zeros if no model does better."""
         split, (_, validation) = self.sharing(local.model), self._parts(local)
         counted = is_parameter(split.layout)
@@ -99,10 +102,10 @@ class FedFomo(Method):
             return evaluate(local.model, validation, self.training.labels).loss_sum / len(validation.y)
 
         local.model.eval()
-        mine = loss(own)
+        mine = loss(current)
         gains = np.zeros(len(others))
         for place, other in enumerate(others):
-            gain, distance = mine - loss(other), float(np.linalg.norm((other - own)[counted]))
+            gain, distance = mine - loss(other), float(np.linalg.norm((other - current)[counted]))
             if 0 < gain < np.inf and distance > 0:
                 gains[place] = gain / distance
         return gains / gains.sum() if gains.any() else gains

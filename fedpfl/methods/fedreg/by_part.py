@@ -59,8 +59,8 @@ class MeanByPart(Rule):
         self.shared = new
 
     def _parts(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what each metric weighs of a vector."""
-        return {metric: np.concatenate([vector[at] for at in places]) for metric, places in self._places.items()}
+        """Return the part of a vector that each metric weighs."""
+        return {metric: np.concatenate([vector[place] for place in places]) for metric, places in self._places.items()}
 
 
 class MeanOfRebalanced(MeanByPart):

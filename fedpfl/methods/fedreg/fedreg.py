@@ -156,19 +156,19 @@ class FedReG(Method):
         most = max_rebalanced(local.class_counts, growth)
         if threshold > most and local.client not in self._bounded:
             self._bounded.add(local.client)
-            words = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (at most %g times its own)"
-            logger.log(WARNING, words, local.client, most, threshold, growth)
+            warning = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (at most %g times its own)"
+            logger.log(WARNING, warning, local.client, most, threshold, growth)
         return quota(local.class_counts, threshold, growth)
 
 
 def in_head_p(name: str) -> bool:
-    """Return whether an array belongs to the personal head."""
+    """Tell whether an array belongs to the personal head."""
     return name.startswith(HEAD_P + ".")
 
 
 def _threshold(local: LocalRound) -> float:
     """Return t of the message, which comes from the network."""
-    found = local.message.config.get("rebalance-threshold")
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < math.inf:
-        raise ConfigError("rebalance-threshold", found, "must be a number of samples, at least 0")
-    return float(found)
+    threshold = local.message.config.get("rebalance-threshold")
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 <= threshold < math.inf:
+        raise ConfigError("rebalance-threshold", threshold, "must be a number of samples, at least 0")
+    return float(threshold)

@@ -30,7 +30,7 @@ MIN_COUNTED = 1000
 
 
 def max_rebalanced(class_counts: np.ndarray, max_growth: float) -> int:
-    """Return how many samples a rebalanced set may hold; at least :data:`MIN_COUNTED` of its own are counted."""
+    """Return the largest size of a rebalanced set; at least :data:`MIN_COUNTED` of its own samples are counted."""
     return int(max_growth * max(int(class_counts.sum()), MIN_COUNTED))
 
 
@@ -65,9 +65,9 @@ def rebalance(
     kept: list[np.ndarray] = [np.empty(0, np.int64)]
     copied: list[np.ndarray] = [np.empty(0, np.int64)]
     for label in np.unique(labels):
-        own = np.flatnonzero(labels == label)
-        kept.append(rng.choice(own, quota, replace=False) if len(own) > quota else own)
-        copied.append(rng.choice(own, max(0, quota - len(own))))
+        places = np.flatnonzero(labels == label)
+        kept.append(rng.choice(places, quota, replace=False) if len(places) > quota else places)
+        copied.append(rng.choice(places, max(0, quota - len(places))))
     originals, copies = (
         torch.from_numpy(positions).to(samples.y.device)
         for positions in (np.sort(np.concatenate(kept)), np.concatenate(copied))
@@ -88,7 +88,7 @@ def augmented(x: Tensor, augmentation: str, seed: int, normalize: str) -> Tensor
 
 
 def _transform(augmentation: str, channels: int, height: int, width: int) -> Any:
-    """Return what changes one image; the strengths of ``simple`` are this project's, as the paper gives none."""
+    """Return the change of one image; the strengths of ``simple`` are this project's, as the paper gives none."""
     v2 = transforms(augmentation)
     if augmentation == "auto":
         require_grey_or_colour(augmentation, channels)

@@ -30,8 +30,8 @@ def blocks_of(model: nn.Module, per_parameter: int) -> list[GatedBlock]:
     for name, param in model.named_parameters():
         size = -(-param.numel() // per_parameter)
         in_linear = name.rpartition(".")[0] + "." in linear
-        for at in range(0, param.numel(), size):
-            blocks.append(GatedBlock(name, min(size, param.numel() - at), in_linear, at == 0))
+        for start in range(0, param.numel(), size):
+            blocks.append(GatedBlock(name, min(size, param.numel() - start), in_linear, start == 0))
     return blocks
 
 
@@ -112,7 +112,7 @@ class Gate(nn.Module):
         return gates
 
     def kept(self, values: np.ndarray) -> np.ndarray:
-        """Return which blocks are used (bool): by falling value, in tenths, as long as they fit into the budget.
+        """Mark the blocks that are used (bool): by falling value, in tenths, as long as they fit into the budget.
 
         Values are rounded as in the authors' code, and of equal ones the first counts. Otherwise a batch's chance
         decides between gates that are nearly equal, as all are at first, and each batch trains other blocks.
@@ -120,10 +120,10 @@ class Gate(nn.Module):
         kept, tenths = self._first.copy(), np.around(10 * values)
         for group in self._groups:
             left = self.share * self._sizes[group].sum() - self._sizes[group & self._first].sum()
-            for at in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-tenths[i], i)):
-                if self._sizes[at] <= left:
-                    kept[at] = True
-                    left -= self._sizes[at]
+            for block in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-tenths[i], i)):
+                if self._sizes[block] <= left:
+                    kept[block] = True
+                    left -= self._sizes[block]
         return kept
 
     def weights(self, params: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
@@ -136,11 +136,11 @@ class Gate(nn.Module):
         # NumPy has no bfloat16, which the values are with precision = "bf16"; as doubles they keep their order.
         kept = torch.from_numpy(self.kept(values.detach().cpu().double().numpy())).to(values)
         used = self.factor * values * kept * (1 + values - values.detach())
-        out, at = {}, 0
+        out, start = {}, 0
         for name, param in params.items():
             sizes = self._sizes_in[name]
-            factors = used[at : at + len(sizes)]
+            factors = used[start : start + len(sizes)]
             repeated = torch.repeat_interleave(factors, torch.tensor(sizes, device=x.device))
             out[name] = param * repeated.view(param.shape)
-            at += len(sizes)
+            start += len(sizes)
         return out

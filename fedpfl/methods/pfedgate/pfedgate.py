@@ -80,7 +80,7 @@ class PFedGate(Method):
 
 
 def in_gate(name: str) -> bool:
-    """Return whether an array belongs to the gate."""
+    """Tell whether an array belongs to the gate."""
     return name.startswith("gate.")
 
 

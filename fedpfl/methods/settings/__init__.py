@@ -40,7 +40,7 @@ def settings_of(*methods: str) -> Callable[[C], C]:
 
     def register(settings: C) -> C:
         for method in methods:
-            SETTINGS.add(method, lambda found: found)(settings)
+            SETTINGS.add(method, lambda cls: cls)(settings)
         return settings
 
     return register

@@ -1,1 +1,1 @@
-"""What every other package builds on: errors, files, settings, random numbers, how arrays travel; without Flower."""
+"""Foundations of every other package: errors, files, settings, random numbers, layouts of arrays; without Flower."""

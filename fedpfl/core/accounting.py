@@ -1,4 +1,4 @@
-"""How much privacy releases with Gaussian noise spend, and how much noise a budget takes.
+"""Accounting of privacy: the budget that releases with Gaussian noise spend, and the noise that a budget takes.
 
 T releases with noise z (in units of the largest difference that one client makes) are one with z / √T: with µ = √T / z,
 δ(ε) = Φ(µ/2 − ε/µ) − e^ε Φ(−µ/2 − ε/µ) is exact (Balle and Wang: Improving the Gaussian Mechanism for Differential

@@ -37,7 +37,7 @@ class Input(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many numbers of a row it takes."""
+        """The count of its numbers in a row."""
         return prod(self.shape) * (PIECES if self.kind == WHOLE else 1)
 
 

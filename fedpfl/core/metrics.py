@@ -1,4 +1,4 @@
-"""What a test measures besides accuracy and loss, by name, and how the values of clients are put together.
+"""Metrics of a test besides accuracy and loss, by name, and the way in which the values of clients are combined.
 
 A client sends a sum and a count for each metric; its value is their ratio. If the metric is a ratio of sums, such as
 the mean absolute error, those of clients can be added: their ratio is that of all test samples. Otherwise the client
@@ -26,7 +26,7 @@ MAX_NAME = 32
 
 @dataclass(frozen=True)
 class MetricKind:
-    """What is known of a metric without computing it.
+    """Facts of a metric that need no computation.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ _TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
 
 
 class MetricKey(NamedTuple):
-    """Which number of a reply belongs to which metric of which tested model."""
+    """The metric and the tested model to which a number of a reply belongs."""
 
     model: str
     metric: str

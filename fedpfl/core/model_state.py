@@ -1,4 +1,4 @@
-"""What a model and a method have besides arrays that a client sends or stores, and how it comes back.
+"""The state of a model and a method besides the arrays that a client sends or stores, and how it comes back.
 
 Clients take turns in one model of a process, and a device makes its model anew for each message. So what no message
 carries and no client stores is, for each client's turn, what it was when it was built: buffers that are not persistent,

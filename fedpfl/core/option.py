@@ -1,4 +1,4 @@
-"""What a run may have beyond training and testing a federation."""
+"""Options: parts of a run beyond training and testing a federation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class TaskFacts(NamedTuple):
-    """What a server knows of a run's task before round 1."""
+    """Facts of a run's task that a server knows before round 1."""
 
     model: Any
     asked: int  # clients in a round
@@ -17,7 +17,7 @@ class TaskFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class NoSettings:
-    """What an option has whose settings belong to the run."""
+    """An option whose settings belong to the run."""
 
 
 @dataclass(frozen=True)

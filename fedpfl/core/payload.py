@@ -1,4 +1,4 @@
-"""What one message carries, in plain types: only ``flower/`` knows Flower's records."""
+"""The payload of a message in plain types: only ``flower/`` knows Flower's records."""
 
 from __future__ import annotations
 

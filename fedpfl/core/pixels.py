@@ -1,4 +1,4 @@
-"""How the pixels of images become the numbers that models take, and back."""
+"""Normalisation of pixels into the numbers that models take, and back."""
 
 from __future__ import annotations
 

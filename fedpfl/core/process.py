@@ -1,4 +1,4 @@
-"""What a run sets in its process belongs to each use: it is set when something is computed, and put back after it."""
+"""Settings of the process, such as threads: each use sets them when it computes, and puts them back afterwards."""
 
 from __future__ import annotations
 

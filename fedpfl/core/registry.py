@@ -13,7 +13,7 @@ D = TypeVar("D")
 
 
 class Registry(Mapping[str, T]):
-    """What is registered under names of one kind.
+    """The entries registered under names of one kind.
 
     Each kind has a decorator that describes an entry::
 

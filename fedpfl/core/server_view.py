@@ -1,4 +1,4 @@
-"""What the server knows of its clients, and what a rule knows of the run."""
+"""The server's view of its clients, and a rule's view of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .rng import generator
 
 @dataclass(frozen=True)
 class Client:
-    """What the server knows of a client.
+    """A client as the server knows it.
 
     Examples
     --------
@@ -27,7 +27,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Federation:
-    """What a rule knows before round 1.
+    """The federation as a rule knows it before round 1.
 
     Examples
     --------

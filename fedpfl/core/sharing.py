@@ -1,4 +1,4 @@
-"""Which arrays of a model travel and which stay, as an object that can be inspected and tested."""
+"""The division of a model's arrays into those that travel and those that stay, as an object that can be tested."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Sharing:
 
     @property
     def rule_options(self) -> dict[str, Any]:
-        """What an aggregation rule has to know of a split that is finer than whole arrays: its keyword arguments."""
+        """A rule's keyword arguments for a split that is finer than whole arrays."""
         return {}
 
     def accept(self, attached: Mapping[str, np.ndarray]) -> None:

@@ -31,7 +31,7 @@ _FIRST_ENTRY = re.compile(rb'\{"sha256": "([0-9a-f]{64})", ')
 
 
 class Stored(Dict[str, Any]):
-    """What a file holds, by name; asking for what it lacks raises :class:`DamagedFile`."""
+    """The values of a file, by name; asking for one that it lacks raises :class:`DamagedFile`."""
 
     def __init__(self, path: Path, items: Iterable[Any]) -> None:
         super().__init__(items)

@@ -1,4 +1,4 @@
-"""What is done to whole shared vectors."""
+"""Operations on whole shared vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data set holds, as a hash: two that are read alike have the same one, wherever they lie."""
+"""The hash of a data set's content: two that are read alike have the same one, wherever they lie."""
 
 from __future__ import annotations
 

@@ -159,17 +159,17 @@ class Dataset:
 
     @property
     def has_targets(self) -> bool:
-        """Whether samples have numbers as targets, or masks, instead of a class."""
+        """Tell whether samples have numbers as targets, or masks, instead of a class."""
         return self.y_train.dtype.kind == "f" or self.has_masks
 
     @property
     def has_masks(self) -> bool:
-        """Whether samples have a class for each pixel."""
+        """Tell whether samples have a class for each pixel."""
         return self.y_train.ndim == 3
 
     @property
     def unnamed(self) -> bool:
-        """Whether the classes have no names but their numbers."""
+        """Tell whether the classes have no names but their numbers."""
         return self.class_names == numbered(self.num_classes)
 
     @property
@@ -182,7 +182,7 @@ class Dataset:
 
     @property
     def is_image(self) -> bool:
-        """Whether the samples are images (uint8)."""
+        """Tell whether the samples are images (uint8)."""
         return self.x_train.dtype == np.uint8 and not self.vocabulary
 
     @property

@@ -164,7 +164,7 @@ class FederatedData:
 
     @property
     def has_no_class_names(self) -> bool:
-        """Whether classes, or targets, are known by their numbers alone."""
+        """Tell whether classes, or targets, are known by their numbers alone."""
         return self._data.unnamed
 
     def class_names_of(self, i: int) -> tuple[str, ...]:
@@ -192,22 +192,22 @@ class FederatedData:
 
     @property
     def is_image(self) -> bool:
-        """Whether the samples are images."""
+        """Tell whether the samples are images."""
         return self._data.is_image
 
     @property
     def inputs(self) -> str:
-        """How inputs are brought to what models take."""
+        """The normalisation of inputs."""
         return TOKENS if self.vocabulary else PIXELS if self.is_image else AS_IT_IS
 
     @property
     def has_targets(self) -> bool:
-        """Whether samples have numbers as targets, or masks, instead of a class."""
+        """Tell whether samples have numbers as targets, or masks, instead of a class."""
         return self._data.has_targets
 
     @property
     def has_masks(self) -> bool:
-        """Whether samples have a class for each pixel."""
+        """Tell whether samples have a class for each pixel."""
         return self._data.has_masks
 
     @property
@@ -244,7 +244,7 @@ class FederatedData:
 
     @property
     def drawn(self) -> bool:
-        """Whether the samples themselves were drawn from the run's seed."""
+        """Tell whether the samples themselves were drawn from the run's seed."""
         return self._data.drawn
 
     def division(self) -> dict[str, np.ndarray]:

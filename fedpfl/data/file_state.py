@@ -1,4 +1,4 @@
-"""Whether files have changed since they were read."""
+"""The state of files, which tells whether they have changed since they were read."""
 
 from __future__ import annotations
 

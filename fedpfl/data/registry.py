@@ -110,7 +110,7 @@ Tasks = Callable[[int, int], Sequence[int]]
 
 
 class PartitionerEntry(NamedTuple):
-    """What is known of a partitioner; see :func:`partitioner`."""
+    """The entry of a partitioner; see :func:`partitioner`."""
 
     deal: Partitioner
     draws: bool

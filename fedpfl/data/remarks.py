@@ -1,4 +1,4 @@
-"""What users should know of their data before round 1."""
+"""Remarks on the data, for users to read before round 1."""
 
 from __future__ import annotations
 

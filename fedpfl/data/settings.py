@@ -67,7 +67,7 @@ _NEVER = ("data-dir", "num-clients", "normalize", "test-on")
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data set, and how it is divided among the clients (the doc string of a field is its documentation)."""
+    """The data set and its division among the clients (the doc string of a field is its documentation)."""
 
     # Whether the loss is one of numbers: whole numbers as labels are targets then, and no classes.
     targets: ClassVar[bool] = False
@@ -242,7 +242,7 @@ class DataSettings:
 
     @property
     def fills_gaps(self) -> bool:
-        """Whether features may be NaN."""
+        """Tell whether features may be NaN."""
         return self.impute == "mean"
 
     def division(self) -> dict[str, Value]:

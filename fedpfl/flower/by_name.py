@@ -24,7 +24,7 @@ logger = getLogger("flwr")
 
 
 class Split:
-    """Which arrays of a state dict a method shares, and which stay on the nodes: by their names.
+    """The split of a state dict into arrays that a method shares and those that stay on the nodes, by their names.
 
     ``keep`` are patterns of names that stay besides those of the method; ``head`` is the layer that is the head. What
     the nodes have of their own from earlier, as ``kept_before`` says, need not be among the arrays.

@@ -180,7 +180,7 @@ def client_app(
 
 
 class _Answering:
-    """What :func:`client_app` does with a message."""
+    """The answer of :func:`client_app` to a message."""
 
     def __init__(self, *made_of: Any) -> None:
         self._made_of = made_of

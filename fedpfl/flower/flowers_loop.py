@@ -1,4 +1,4 @@
-"""What Flower's loop over a strategy's hooks can do, and what only fedpfl's own loop can."""
+"""Refusals of what only fedpfl's own loop can do, and Flower's loop over a strategy's hooks cannot."""
 
 from __future__ import annotations
 

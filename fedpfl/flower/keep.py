@@ -239,7 +239,7 @@ def fits(pattern: str, name: str) -> bool:
 
 
 class Node:
-    """What a node keeps for one strategy, and its identity there, which is not its node id: that changes."""
+    """The arrays that a node keeps for one strategy, and its identity there, which is not its node id: that changes."""
 
     def __init__(self, context: Context, state_dir: str | Path | None, key: str) -> None:
         self._context = context
@@ -252,7 +252,7 @@ class Node:
 
     @property
     def identity(self) -> str:
-        """What shows a strategy that this is the same node as before."""
+        """The proof for a strategy that this is the same node as before."""
         return str(self.about["identity"])
 
     def enter(self, told: Mapping[str, Any]) -> None:
@@ -336,7 +336,7 @@ class ContextState(ClientState):
 
     @property
     def of_a_device(self) -> bool:
-        """Whether a server has asked for the secret; none is stored here."""
+        """Tell whether a server has asked for the secret; none is stored here."""
         return False
 
     def secret(self) -> str:

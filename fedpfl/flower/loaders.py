@@ -1,4 +1,4 @@
-"""What the loaders of Flower's apps give: batches that are dictionaries, their size, transforms that draw at random."""
+"""Loaders of Flower's apps: batches that are dictionaries, their size, transforms that draw at random."""
 
 from __future__ import annotations
 

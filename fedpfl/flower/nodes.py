@@ -40,7 +40,7 @@ Answers = dict[int, Payload]
 
 @dataclass(frozen=True)
 class Node:
-    """Where a client is."""
+    """The place of a client."""
 
     client: Client
     id: int  # Flower's

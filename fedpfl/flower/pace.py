@@ -1,4 +1,4 @@
-"""How often to poll the SuperLink."""
+"""The pace of polls of the SuperLink."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What several methods add to a model: memories, twins, and layers in place of plain ones."""
+"""Additions of several methods to a model: memories, twins, and layers in place of plain ones."""

@@ -1,4 +1,4 @@
-"""What a client remembers in addition to its model: arrays and models that are personal state and do not train.
+"""A client's memory beside its model: arrays and models that are personal state and do not train.
 
 They are children of the model, so they are stored, loaded and kept from travelling as any personal array is.
 """

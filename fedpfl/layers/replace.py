@@ -1,4 +1,4 @@
-"""How layers take the place of plain convolutions and linear layers, and are found again."""
+"""Replacement of plain convolutions and linear layers by other layers, which are found again."""
 
 from __future__ import annotations
 

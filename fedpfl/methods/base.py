@@ -1,4 +1,4 @@
-"""What a method is: sharing × schedule × aggregation.
+"""The base of all methods: sharing × schedule × aggregation.
 
 A method is one small class in one file of this package. It answers three questions and knows nothing of messages,
 files or Flower:
@@ -41,7 +41,7 @@ REFUSABLE = {"personal-head": False, "trainable": "all", "loss": CROSS_ENTROPY}
 
 @dataclass(frozen=True)
 class Aggregation:
-    """Which rule combines the clients' arrays, and how it is set up.
+    """The rule that combines the clients' arrays, and its options.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class LocalRound:
-    """What a method may look at when a client trains or is tested.
+    """A method's view of a client that trains or is tested.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class LocalRound:
 
     @property
     def never_trained(self) -> bool:
-        """Whether the client's personal arrays are still the initial ones."""
+        """Tell whether the client's personal arrays are still the initial ones."""
         return self.message.config["personal-round"] == 0
 
     def received(self, name: str) -> np.ndarray:

@@ -59,7 +59,7 @@ PERSONAL = ("x2", "y2", "t2")
 
 
 class _Hadamard(nn.Module):
-    """What both layers share: two pairs of factors in place of the weight, and the weight that they make."""
+    """Common to both layers: two pairs of factors in place of the weight, and the weight that they make."""
 
     use_personal: bool = True  # False: W1 alone, the global model
 

@@ -1,4 +1,4 @@
-"""Where a model is cut into a feature extractor and a classifier."""
+"""The cut of a model into a feature extractor and a classifier."""
 
 from __future__ import annotations
 

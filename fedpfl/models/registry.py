@@ -93,7 +93,7 @@ Builder = Callable[..., BaseHeadModel]
 
 
 class _Entry(NamedTuple):
-    """What is registered of a model; see :func:`register`."""
+    """The entry of a model; see :func:`register`."""
 
     builder: Builder
     smallest_side: int | None

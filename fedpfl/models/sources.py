@@ -1,4 +1,4 @@
-"""Where models come from besides this package, by the beginnings of their names."""
+"""Sources of models besides this package, by the beginnings of their names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, exported models, held-out clients, tables."""
+"""The results of a run: its folder, exported models, held-out clients, tables."""

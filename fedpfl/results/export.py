@@ -181,7 +181,7 @@ class _StoredModels:
 
     @property
     def differ(self) -> bool:
-        """Whether clients scale features by other numbers, or number classes otherwise."""
+        """Tell whether clients scale features by other numbers, or number classes otherwise."""
         return any((row != row[0]).any() for row in self.rows.values())
 
     def _exported(self, client: int) -> dict[str, Tensor] | None:

@@ -1,4 +1,4 @@
-"""What a run recorded: the one place that reads the numbers in the lines of ``metrics.jsonl``."""
+"""The record of a run: the one place that reads the numbers in the lines of ``metrics.jsonl``."""
 
 from __future__ import annotations
 

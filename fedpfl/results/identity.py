@@ -1,4 +1,4 @@
-"""What a run belongs to, known by content and not by path: its files, the user's code and its data."""
+"""The identity of a run by content and not by path: its files, the user's code and its data."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _TESTED = tuple(f'"{part}": '.encode() for part in _TESTS)
 
 
 class Version(NamedTuple):
-    """What differs between a file and what replaces or extends it."""
+    """The version of a file: it differs from that of a file that replaces or extends it."""
 
     inode: int
     changed: int

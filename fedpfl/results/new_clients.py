@@ -1,4 +1,4 @@
-"""How well a run's method serves clients that did not train: held-out ones, tested on what a simulation stored.
+"""Accuracy for clients that did not train: held-out ones, tested with the arrays that a simulation stored.
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
 and 5.2 (table 3).
@@ -54,7 +54,7 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
 
 
 class Simulation:
-    """What a run stored: enough to assemble every client's model as its messages would.
+    """A stored run, assembled into every client's model as its messages would.
 
     ``stored`` is the state of rule and listeners after round ``last``, and ``task`` names the clients' state.
     """

@@ -1,4 +1,4 @@
-"""What is done to a client's samples before its model sees them, put before the model."""
+"""Preparation of a client's samples as a module that stands before the model."""
 
 from __future__ import annotations
 

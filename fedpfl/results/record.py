@@ -1,4 +1,4 @@
-"""What one round did."""
+"""The record of one round."""
 
 from __future__ import annotations
 

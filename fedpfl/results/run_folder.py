@@ -273,12 +273,12 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has written its results."""
+        """Tell whether the run has written its results."""
         return (self.path / "summary.md").is_file()
 
     @property
     def resumable(self) -> bool:
-        """Whether there is a checkpoint from which the run can be resumed."""
+        """Tell whether there is a checkpoint from which the run can be resumed."""
         return bool(self._checkpoints())
 
     def checkpoint(self) -> tuple[int, Stored]:

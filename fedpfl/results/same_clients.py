@@ -1,4 +1,4 @@
-"""Which runs have the same clients, so that one's client 3 may be compared with the other's."""
+"""Keys of runs that have the same clients, so that one's client 3 may be compared with the other's."""
 
 from __future__ import annotations
 

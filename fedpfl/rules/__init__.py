@@ -1,4 +1,4 @@
-"""How the server combines what clients send: one class a rule, in plain NumPy.
+"""Aggregation of the clients' replies on the server: one class a rule, in plain NumPy.
 
 A method names its rule and the rule's options in ``Method.aggregation``. What several methods use is here; a
 rule of one method stands next to it.

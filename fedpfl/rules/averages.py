@@ -127,7 +127,7 @@ class RunningMean:
 
 
 class Averages:
-    """How a rule averages: by the running mean, in which clients count with all their samples."""
+    """The average of a rule: the running mean, in which clients count with all their samples."""
 
     #: Whether each vector is looked at by itself, so that none may stay where it was computed.
     looks_at_each = False

@@ -66,7 +66,7 @@ def length(vector: np.ndarray, places: Sequence[slice], start: np.ndarray | None
 
 @dataclass(frozen=True)
 class NormCheck:
-    """What norms a client's update of the shared vector may have.
+    """A limit of the norms of a client's update of the shared vector.
 
     ``places`` are where parameters and running statistics lie, ``variances`` those that may not be negative.
     ``factor`` is ``update-norm-limit``, which errors name.

@@ -1,4 +1,4 @@
-"""How a client that was not in a run makes its own model from the run's final shared arrays.
+"""Personalisation of a client that was not in a run, from the run's final shared arrays.
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
 and 5.2 (table 3): LocalTrain trains its personal part alone, and FedAvg+ all of it.

@@ -1,4 +1,4 @@
-"""How far a client's personal part moves, and how many gradients it computes, for the setting ``diagnostics``."""
+"""The movement of a client's personal part and the number of its gradients, for the setting ``diagnostics``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Movement(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """Whether the client needs its own model: always true."""
+        """Tell whether the client needs its own model: always true."""
         return True
 
     def begin(self, training: Training) -> Training:

@@ -21,7 +21,7 @@ class KeptModels(ClientPart):
             keep(self.engine, state, local, forward, score, held, due)
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
-        """Whether the model is due here, or may be the client's best."""
+        """Tell whether the model is due here, or may be the client's best."""
         return self._is_due(state, local) or self._keeps_best(state)
 
     def _is_due(self, state: ClientState, local: LocalRound) -> bool:

@@ -110,7 +110,7 @@ _kept: OrderedDict[Hashable, tuple[int, Dataset]] = OrderedDict()
 
 
 class _Client(NamedTuple):
-    """What one client, or all of them together, have."""
+    """The parts of one client's data, or of all of them together."""
 
     name: str
     where: str

@@ -194,7 +194,7 @@ def leave_out(settings: DataSettings, names: Sequence[str]) -> str:
 
 
 class Roles(NamedTuple):
-    """Which columns are features, by place, and which place has which role."""
+    """The columns that are features, by place, and the places of other roles."""
 
     features: list[int]
     words: dict[str, int]

@@ -1,4 +1,4 @@
-"""What is needed to read data sets: packages, downloads, files and the names of a data set's parts."""
+"""Needs of readers of data sets: packages, downloads, files and the names of a data set's parts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MAX_LENGTH = 2**14
 
 
 class Tokenizer(NamedTuple):
-    """What makes numbers of texts."""
+    """A maker of numbers from texts."""
 
     name: str  # the same for clients whose numbers mean the same
     encode: Callable[[str], Any]

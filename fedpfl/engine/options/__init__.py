@@ -1,4 +1,4 @@
-"""What the options of a run do on the server, in the order in which it is done."""
+"""The options of a run on the server, in the order in which they act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to clients after a run's end: nothing that they answer changes the run's arrays.
+"""Clients after a run's end: no answer of theirs changes the run's arrays.
 
 Clients that were not in the run make their own models from its final shared arrays. Those that were in it, and
 missed its last test, are tested with the arrays of its end; a device writes its model with that.

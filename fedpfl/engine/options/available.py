@@ -1,4 +1,4 @@
-"""Which clients can be asked in a round: what a file says, or a function of the user's."""
+"""The clients that can be asked in a round: those of a file, or of a function of the user's."""
 
 from __future__ import annotations
 

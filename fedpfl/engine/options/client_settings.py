@@ -1,4 +1,4 @@
-"""What clients weigh in the mean by their own settings."""
+"""The weights of clients in the mean by their own settings."""
 
 from __future__ import annotations
 

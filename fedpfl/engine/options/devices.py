@@ -30,7 +30,7 @@ _HOURS = re.compile(r"(\d{1,2}(?:\.\d+)?)-(\d{1,2}(?:\.\d+)?)")
 
 
 class Shipped(NamedTuple):
-    """What is known of a kind of device without a measurement of the run: see docs/how-to/virtual-time.md."""
+    """The figures of a kind of device without a measurement of the run: see docs/how-to/virtual-time.md."""
 
     train: float  # samples a second with STANDARD
     test: float

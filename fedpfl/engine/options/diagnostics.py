@@ -1,4 +1,4 @@
-"""How far the shared arrays move, for the setting ``diagnostics``.
+"""The movement of the shared arrays, for the setting ``diagnostics``.
 
 Wu et al., Decoupling General and Personalized Knowledge in Federated Learning via Additive and Low-Rank Decomposition,
 ACM Multimedia 2024, Sections 4.4 and 4.5, measures two distances for its σ; here they are of the shared arrays of any

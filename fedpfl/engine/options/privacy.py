@@ -50,7 +50,7 @@ class ServerPrivacy(Listener):
 
     @property
     def at_server(self) -> bool:
-        """Whether the server adds the noise."""
+        """Tell whether the server adds the noise."""
         return self.settings.dp_where == "server"
 
     def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:

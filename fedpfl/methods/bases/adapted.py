@@ -1,4 +1,4 @@
-"""What the methods have in common that are made for adapters: models without any are refused."""
+"""Base of the methods that are made for adapters: models without any are refused."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ...models.parts import PROJECTION
 
 
 class _Factorized(nn.Module):
-    """What both layers share: u, v and µ instead of a plain layer's weight."""
+    """Common to both layers: u, v and µ instead of a plain layer's weight."""
 
     u: Tensor
     v: Tensor

@@ -74,7 +74,7 @@ class FedDecomp(Method):
 
     @property
     def _one_epoch(self) -> bool:
-        """Whether τ and σ share the only epoch of a round instead of taking turns."""
+        """Tell whether τ and σ share the only epoch of a round instead of taking turns."""
         return self.settings.variant in IN_TURN and self.settings.lora_epochs < 0 and self.training.local_epochs == 1
 
     @property

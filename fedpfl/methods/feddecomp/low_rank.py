@@ -21,7 +21,7 @@ INITS = ("paper", "code")
 
 
 class _LowRank(nn.Module):
-    """What both layers share: sigma taken over from a plain layer, and a product B A that becomes tau."""
+    """Common to both layers: sigma taken over from a plain layer, and a product B A that becomes tau."""
 
     weight: Tensor
     tau_a: Tensor

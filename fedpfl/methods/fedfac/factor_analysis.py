@@ -56,7 +56,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Factors:
-    """What a factor analysis found.
+    """The result of a factor analysis.
 
     ``communalities`` are ν_j in [0, 1], float64 of shape (d,): the share of channel j's variance that the common
     factors explain. ``count`` is their number G, ``iterations`` is 0 where there is nothing to iterate, and

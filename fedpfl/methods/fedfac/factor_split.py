@@ -64,7 +64,7 @@ class FactorSplit(PartialMean):
 
     @property
     def due(self) -> bool:
-        """Whether this round ends with a factor analysis."""
+        """Tell whether this round ends with a factor analysis."""
         return not self.only_shared or self.split is None
 
     def begin(self) -> None:
@@ -77,7 +77,7 @@ class FactorSplit(PartialMean):
 
     @property
     def reads_changes(self) -> bool:
-        """Whether this round needs what training changed in the channels that clients train apart."""
+        """Tell whether this round needs what training changed in the channels that clients train apart."""
         turned = self.turned == "difference" and self.split is not None
         return self.due and (turned or self.update == "difference")
 

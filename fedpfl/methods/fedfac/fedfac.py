@@ -99,7 +99,7 @@ class FedFac(FedSplit):
 
     @property
     def turns(self) -> bool:
-        """Whether channels that turn shared take the mean change."""
+        """Tell whether channels that turn shared take the mean change."""
         return self.settings.turned == "difference" and not self.only_shared_travel
 
     @property

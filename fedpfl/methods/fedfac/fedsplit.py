@@ -43,7 +43,7 @@ class FedSplit(Method):
 
     @property
     def only_shared_travel(self) -> bool:
-        """Whether no client-specific channel leaves a client once there is a split."""
+        """Tell whether no client-specific channel leaves a client once there is a split."""
         return True
 
     def check(self) -> None:

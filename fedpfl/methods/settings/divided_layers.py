@@ -96,7 +96,7 @@ class FactorizedFLSettings:
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """What FedSplit and FedFac have in common."""
+    """Settings common to FedSplit and FedFac."""
 
     layers: str = setting(
         "auto",

@@ -11,7 +11,7 @@ from . import settings_of
 @settings_of("fedper", "lg-fedavg")
 @dataclass(frozen=True)
 class HeadSettings:
-    """Where the head begins."""
+    """The beginning of the head."""
 
     head_layers: int = setting(1, "Number of last linear layers that form the head.", minimum=1, of="")
 

@@ -37,13 +37,13 @@ def _squares(vector: np.ndarray, start: np.ndarray | None, dtype: type[np.floati
     size = BLOCKS * BLOCK
     room, total = np.empty(min(vector.size, size), dtype), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for at in range(0, vector.size, size):
-            values = vector[at : at + size]
+        for begin in range(0, vector.size, size):
+            values = vector[begin : begin + size]
             difference = room[: len(values)]
             if start is None:
                 difference[...] = values
             else:
-                np.subtract(values, start[at : at + size], out=difference, dtype=dtype, casting="unsafe")
+                np.subtract(values, start[begin : begin + size], out=difference, dtype=dtype, casting="unsafe")
             whole = len(values) - len(values) % BLOCK
             blocks, rest = difference[:whole].reshape(-1, BLOCK), difference[whole:]
             for square in np.matmul(blocks[:, None, :], blocks[:, :, None]).ravel().tolist():
@@ -60,7 +60,7 @@ def fresh_norm(layout: Layout, selected: Callable[[str], bool]) -> float:
 
 def length(vector: np.ndarray, places: Sequence[slice], start: np.ndarray | None = None) -> float:
     """Return the norm of some parts of a vector together, or of their difference from those of another."""
-    squares = [distance(vector[at], None if start is None else start[at]) ** 2 for at in places]
+    squares = [distance(vector[place], None if start is None else start[place]) ** 2 for place in places]
     return float(sum(squares) ** 0.5)
 
 
@@ -83,7 +83,7 @@ class NormCheck:
         return self._accepted(negative, {name: length(vector, places, start) for name, places in self.places.items()})
 
     def of_rows(self, rows: Sequence[Tensor], start: np.ndarray) -> list[dict[str, float] | LayoutError]:
-        """Return what a call would return or raise for each of some vectors, computed where these are.
+        """Return the result of a call, or the error it would raise, for each of some vectors, on their device.
 
         Norms differ from those of a call in their last digits.
         """
@@ -91,21 +91,21 @@ class NormCheck:
 
         there = torch.tensor(start, device=rows[0].device)
         several = max(1, ROOM // max(1, start.size * 8))
-        found: list[dict[str, float] | LayoutError] = []
+        results: list[dict[str, float] | LayoutError] = []
         for first in range(0, len(rows), several):
             vectors = torch.stack(list(rows[first : first + several]))
             negative = {name: (vectors[:, place] < 0).any(1).tolist() for name, place in self.variances.items()}
             norms = {}
             for name, places in self.places.items():
-                squares = sum((vectors[:, at] - there[at]).double().square_().sum(1) for at in places)
+                squares = sum((vectors[:, part] - there[part]).double().square_().sum(1) for part in places)
                 norms[name] = cast("Tensor", squares).sqrt().tolist()
             for row in range(len(vectors)):
                 try:
                     of_row = {name: norm[row] for name, norm in norms.items()}
-                    found.append(self._accepted([name for name, is_so in negative.items() if is_so[row]], of_row))
+                    results.append(self._accepted([name for name, is_so in negative.items() if is_so[row]], of_row))
                 except LayoutError as error:
-                    found.append(error)
-        return found
+                    results.append(error)
+        return results
 
     def _accepted(self, negative: Sequence[str], norms: dict[str, float]) -> dict[str, float]:
         if negative:

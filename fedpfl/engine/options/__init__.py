@@ -35,20 +35,20 @@ def instead_of_rounds(transport: Transport, config: Config) -> RunFolder | None:
 
 def followers(config: Config, folder: RunFolder) -> list[Listener]:
     """Return the listeners that see a run from before its first message."""
-    found: list[Listener] = []
+    listeners: list[Listener] = []
     if config.wants(BestRoundOption):
         from .best_round import best_round
 
-        found += best_round(config, folder)
+        listeners += best_round(config, folder)
     if config.wants(ListenersOption):
         from .listeners import named_listeners
 
-        found += named_listeners(config, folder)
-    return found
+        listeners += named_listeners(config, folder)
+    return listeners
 
 
 def attendance(config: Config, folder: RunFolder, transport: Members) -> Attendance:
-    """Return what decides who takes part."""
+    """Return the attendance, which decides who takes part."""
     if config.wants(VirtualTimeOption):
         from .virtual_time import TimedParticipation
 
@@ -63,32 +63,32 @@ def attendance(config: Config, folder: RunFolder, transport: Members) -> Attenda
 def listeners_of(server: Server) -> list[Listener]:
     """Return the listeners of a run."""
     config = server.config
-    found: list[Listener | None] = [norm_limit(server)]
+    listeners: list[Listener | None] = [norm_limit(server)]
     if config.wants(PrivacyOption):
         from .privacy import server_privacy
 
-        found.append(server_privacy(server))
+        listeners.append(server_privacy(server))
     if config.wants(EvaluateGlobalOption):
         from .evaluate_global import mean_model
 
-        found.append(mean_model(server))
+        listeners.append(mean_model(server))
     if config.wants(DiagnosticsOption):
         from .diagnostics import diagnostics
 
-        found.append(diagnostics(server))
+        listeners.append(diagnostics(server))
     if config.wants(ServerTestOption):
         from .tests_at_server import tests_at_server
 
-        found.append(tests_at_server(server))
+        listeners.append(tests_at_server(server))
     if config.wants(ClientSettingsOption):
         from .client_settings import own_weights
 
         own_weights(server)
-    return [listener for listener in found if listener is not None]
+    return [listener for listener in listeners if listener is not None]
 
 
 def loop(config: Config) -> Callable[..., RoundLoop]:
-    """Return what makes the loop over the rounds."""
+    """Return the maker of the loop over the rounds."""
     if not config.wants(BufferedOption):
         return RoundLoop
     from .buffered import BufferedLoop

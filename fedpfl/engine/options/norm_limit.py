@@ -96,7 +96,7 @@ class NormLimit(Listener):
         return [name for name in names if name not in self._medians and not self.extras.is_like_shared(name)]
 
     def compares(self, rule: Rule) -> bool:
-        """Return whether there is an extra of which nothing tells yet how large it is."""
+        """Tell whether there is an extra of which nothing tells yet how large it is."""
         return bool(self._unknown())
 
     def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
@@ -147,8 +147,8 @@ class NormLimit(Listener):
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore them."""
-        found = {name[len(STATE) :]: array.tolist() for name, array in state.items() if name.startswith(STATE)}
-        self._medians = found
+        medians = {name[len(STATE) :]: array.tolist() for name, array in state.items() if name.startswith(STATE)}
+        self._medians = medians
 
     def _check(self, rule: Rule, client: Client) -> NormCheck:
         """Return the check of the vector of a client, which is the same object for all that get the same arrays."""
@@ -158,10 +158,10 @@ class NormLimit(Listener):
             self._start = rounded(outgoing, self.wire_dtype)
             places = {name: where for name, where in self._places.items() if where}
             lengths = {name: length(self._start, where) for name, where in self._places.items()}
-            own = lengths[PARAMETERS]
+            weights = lengths[PARAMETERS]
             if not rule.one_model and MODELS in self._medians:
-                own = min(own, median(self._medians[MODELS]))
-            self._like_weights = max(self._fresh, own)
+                weights = min(weights, median(self._medians[MODELS]))
+            self._like_weights = max(self._fresh, weights)
             limits = {}
             for name, where in places.items():
                 size = sum(place.stop - place.start for place in where)
@@ -173,8 +173,8 @@ class NormLimit(Listener):
     def _rms(self, name: str, first: float) -> float:
         if name not in self._medians:
             return first
-        known = name != STATISTICS and median(self._medians[name]) > 0
-        return 0.0 if known else LATER
+        measured = name != STATISTICS and median(self._medians[name]) > 0
+        return 0.0 if measured else LATER
 
     def _limit(self, name: str, size: int, least: float) -> float:
         if not self.factor:

@@ -47,8 +47,8 @@ class Participation(Attendance):
         task, said = self._folder.described(), int(description.config["num-classes"])
         try:
             if said > task["num_classes"]:
-                words = f"client {client} has {said} classes, the run was started for {task['num_classes']}"
-                raise FedpflError(words)
+                message = f"client {client} has {said} classes, the run was started for {task['num_classes']}"
+                raise FedpflError(message)
             agreed = agree_with(self._config, {client: description}, task)
         except FedpflError as error:
             logger.log(WARNING, "fedpfl: client %d cannot join: %s", client, error)
@@ -58,16 +58,16 @@ class Participation(Attendance):
         task, samples = self._folder.task(), [*task["samples"]]
         samples[client] = [joined.train_samples, joined.test_samples]
         models = {"models": {**task.get("models", {}), **agreed.models}} if agreed.models else {}
-        known = {**transport.identities(), **task.get("identities", {})}
-        self._folder.note(samples=samples, identities=known, **models)
+        identities = {**transport.identities(), **task.get("identities", {})}
+        self._folder.note(samples=samples, identities=identities, **models)
         return joined
 
     def drawn(self, clients: int) -> int:
-        """Return how many of that many clients are drawn, more than are waited for."""
+        """Return the number of clients that are drawn, more than are waited for."""
         return math.ceil(super().drawn(clients) * (1 + self.who.over_selection) - 1e-9)
 
     def sent(self, transport: Members, rule: Rule, done: Round, chosen: Sequence[Client]) -> tuple[list[Client], Wait]:
-        """Return which of the chosen clients get a message, and how many replies are waited for, and how long."""
+        """Return the chosen clients that get a message, and the wait for their replies."""
         done.asked = [client.id for client in chosen]
         asked, wait = super().sent(transport, rule, done, chosen)
         wait = replace(wait, deadline=self.who.round_deadline)
@@ -76,7 +76,7 @@ class Participation(Attendance):
         return self.in_time(transport, asked, wait)
 
     def in_time(self, transport: Members, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
-        """Return those of the asked clients among which the first to reply are, and how to wait for them."""
+        """Return the asked clients among which the first to reply are, and the wait for them."""
         if wait.first is None:
             return asked, wait
         first = set(transport.first({client.id: client.train_samples for client in asked}, wait.first))
@@ -87,6 +87,6 @@ class Participation(Attendance):
         return [client for client in rule.participants if client.id not in done.offline] or rule.participants
 
     def askable(self, rule: Rule, done: Round) -> list[Client]:
-        """Return those of them that ``available-clients`` names."""
+        """Return the clients that ``available-clients`` names."""
         there = super().askable(rule, done)
         return there if self._available is None else self._available(done.number, there)

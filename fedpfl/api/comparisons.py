@@ -19,6 +19,7 @@ from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
+from ..setup.all_settings import code_in, functions
 from ..setup.objects import as_setting
 from ..study.analysis.registry import NoOptions, NotRecorded
 from ..study.analysis.significance import significance
@@ -233,7 +234,7 @@ class Runs:
         value = plain(value)
         if isinstance(value, (bool, int, float, str)):
             return value
-        if key in (*custom.FUNCTIONS, *custom.SERVER_ONLY):
+        if key in functions():
             return functions_as_text(value, lambda thing, _: self._object(key, thing))
         if key not in custom.GROUPS:
             raise ConfigError(key, custom.article(value), "must be a number, a text, true or false")
@@ -265,7 +266,7 @@ class Runs:
         return [
             Run(
                 self.store.folder(run),
-                {text: self.objects[text] for _, text in custom.references(run.settings) if text in self.objects},
+                {text: self.objects[text] for _, text in code_in(run.settings) if text in self.objects},
             )
             for run in planned
         ]

@@ -18,6 +18,7 @@ from ..launch.plan import Plan
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run_folder import RunFolder, find_run
 from ..results.summary import Summary, outcome
+from ..setup.all_settings import code_in, tagged
 from ..setup.config import RunSettings
 from ..setup.objects import as_setting
 from ..study.analysis.figure import Lines
@@ -309,7 +310,7 @@ def stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, 
         return {}
     root = Path(str(values.get("output-dir", RunSettings.output_dir)))
     config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
-    texts = {kind: str(config.get(kind, "")) for kind in (*custom.GROUPS, *custom.FUNCTIONS, *custom.SERVER_ONLY)}
+    texts = {kind: str(config.get(kind, "")) for kind in tagged("code")}
     return {kind: text for kind, text in texts.items() if f"{custom.PYTHON}:" in text}
 
 
@@ -317,7 +318,7 @@ def how_to_resume(plan: Plan, objects: Mapping[str, object]) -> str:
     """Return what to tell of a run that was interrupted."""
     if plan.folder.resumable and not plan.has_finished():
         given, named = [f"resume={str(plan.folder.path)!r}"], dict[str, list[str]]()
-        for kind, text in custom.references(plan.run_config()):
+        for kind, text in code_in(plan.run_config()):
             if text in objects:
                 argument = "data" if kind == "dataset" else kind.replace("-", "_")
                 named.setdefault(argument, []).append(str(getattr(objects[text], "__name__", "")))

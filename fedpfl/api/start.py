@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import checked, plain, setting
+from ..setup.all_settings import functions
 from ..setup.objects import as_setting
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def run(
         before = stored_texts(resume or continue_from, values)
         if continue_from is not None:
             before.pop("dataset", None)  # its data may be others
-        for key in (*custom.FUNCTIONS, *custom.SERVER_ONLY):
+        for key in sorted(functions()):
             if key in values:
                 values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
         for kind, thing in given.items():

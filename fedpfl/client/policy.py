@@ -23,6 +23,7 @@ from ..core.extras import SERVER
 from ..core.files import read_regular
 from ..core.settings import Value
 from ..core.stored import MAX_TOML, parse_toml
+from ..setup.all_settings import code_in
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
 from .ended_after import ended_after
@@ -88,7 +89,7 @@ class Policy:
 
     def check_model(self, model: str) -> None:
         """Raise :class:`PolicyError` for a model that the policy refuses, before it is built."""
-        for kind, text in custom.references({"model": model}):
+        for kind, text in code_in({"model": model}):
             self._check_part(kind, text)
         if model.startswith(_HF):
             _require_below("model", model[len(_HF) :], self.data_folders, "data-folders")
@@ -143,7 +144,7 @@ class Policy:
         mine, allowed = code_hash.of_package(), self.code_hashes
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
-        for kind, text in custom.references(run_config):
+        for kind, text in code_in(run_config):
             self._check_part(kind, text)
 
     def _check_sizes(self, run_config: Mapping[str, Value]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Mapping, Tuple
 
-from ..core import custom, own_code
+from ..core import own_code
+from ..setup.all_settings import code_in
 from ..setup.config import Config
 
 Items = Tuple[Tuple[str, type, Any], ...]
@@ -17,7 +18,7 @@ def parse_once(values: Mapping[str, Any]) -> Config:
     Those that name custom code are checked each time, since its file may have changed.
     """
     scalar = all(isinstance(value, (str, int, float)) for value in values.values())
-    if not scalar or any(custom.references(values)):
+    if not scalar or code_in(values):
         return Config.parse(values)
     # With the types: 1, 1.0 and True are equal.
     return _parsed(tuple((key, type(value), value) for key, value in sorted(values.items())), own_code.version())

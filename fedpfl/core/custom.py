@@ -19,10 +19,6 @@ from typing import Any, Iterable, Iterator, Mapping
 
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
-# Settings that may name functions of the user's, several separated by commas.
-FUNCTIONS = ("metrics", "augmentation", "client-models", "loss", "tokenizer")
-# Settings that may name code of the user's which only the server runs: no client imports it.
-SERVER_ONLY = ("listeners", "available-clients")
 # What errors call the form of a custom name.
 FORM = "MODULE:NAME for one of your own"
 PYTHON = "python"
@@ -45,8 +41,8 @@ def is_own(text: str) -> bool:
     return is_reference(without_clients(text))
 
 
-def references(values: Mapping[str, Any], kinds: Iterable[str] = (*GROUPS, *FUNCTIONS)) -> Iterator[tuple[str, str]]:
-    """Yield (setting, ``MODULE:NAME``) for each of the user's own parts that settings name."""
+def references(values: Mapping[str, Any], kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (setting, ``MODULE:NAME``) for each of the user's own parts that the settings ``kinds`` name."""
     for kind in kinds:
         for text in map(str.strip, str(values.get(kind, "")).split(",")):
             if is_reference(text := without_clients(text)):

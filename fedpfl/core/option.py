@@ -32,15 +32,12 @@ class Option:
         The heading of its settings in the reference.
     Settings : type
         A dataclass of fields made by ``setting(…)``. Default: none.
-    of_arrays : bool
-        Whether form or meaning of the arrays that a run stores follow from the settings.
     at_server : bool
         Whether it needs the loop over the rounds that is fedpfl's own.
     """
 
     title: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
-    of_arrays: ClassVar[bool] = False
     at_server: ClassVar[bool] = False
 
     settings: Any

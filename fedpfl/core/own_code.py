@@ -24,18 +24,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 import numpy as np
 
 from . import custom
-from .custom import (
-    FORM,
-    FUNCTIONS,
-    GROUPS,
-    PYTHON,
-    SERVER_ONLY,
-    article,
-    entry_point_names,
-    is_reference,
-    objects,
-    references,
-)
+from .custom import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .process import process_kept
 
@@ -65,8 +54,6 @@ _read: dict[Path, tuple[tuple[int, int], _Source]] = {}
 _imported: dict[str, tuple[ModuleType, _Source]] = {}
 # Nanoseconds within which a file may change twice and look the same.
 FRESH = 10**9
-# Settings that name code on which results depend.
-_COUNTED = (*GROUPS, *FUNCTIONS, "available-clients")
 
 
 def find(kind: str, text: str, builtin_names: Any = ()) -> Any:
@@ -134,17 +121,17 @@ def guarded(kind: str, text: str, function: Any) -> Callable[..., Any]:
     return called
 
 
-def require_sendable(values: Mapping[str, Any]) -> None:
+def require_sendable(named: Iterable[tuple[str, str]]) -> None:
     """Raise :class:`ConfigError` if a setting is an object of this process: one that is not forked lacks it."""
-    for kind, text in references(values):
+    for kind, text in named:
         if text.startswith(f"{PYTHON}:"):
             message = "only this process has this object: put it into a file and give MODULE:NAME, or use workers=0"
             raise ConfigError(kind, text, message)
 
 
-def require_installed(values: Mapping[str, Any]) -> None:
+def require_installed(named: Iterable[tuple[str, str]]) -> None:
     """Raise :class:`ConfigError` for a module of this folder if no Flower app would take it to the devices."""
-    for kind, text in references(values):
+    for kind, text in named:
         if has_module(text.partition(":")[0].partition(".")[0]):
             raise ConfigError(
                 kind,
@@ -205,14 +192,14 @@ def version() -> int:
     return _app.version
 
 
-def sources(values: Mapping[str, Any], imported: bool = True) -> dict[str, str]:
+def sources(named: Iterable[tuple[str, str]], values: Mapping[str, Any], imported: bool = True) -> dict[str, str]:
     """Return a hash of each file of the user's code on which settings depend, by the name of its module.
 
     These are the modules that settings name and all that these import, also inside functions and outside of the app's
     folder; of an installed package that a setting names, one hash. ``imported``: modules count as they were when they
     were imported, else as their files are now.
     """
-    named = [(kind, text) for kind, text in references(values, _COUNTED) if not text.startswith(f"{PYTHON}:")]
+    named = [(kind, text) for kind, text in named if not text.startswith(f"{PYTHON}:")]
     for kind, text in named if imported else ():
         module(kind, text)
     points = [custom.entry_points_of(kind).get(str(values.get(kind, ""))) for kind in GROUPS]
@@ -304,12 +291,12 @@ def is_current(text: str, seen_version: int) -> bool:
     return text in objects if text.startswith(f"{PYTHON}:") else seen_version == _app.version
 
 
-def app_folder(values: Mapping[str, Any]) -> Path | None:
+def app_folder(named: Iterable[tuple[str, str]]) -> Path | None:
     """Return the folder of the Flower app that has the modules which settings name; nothing is imported.
 
     None if they name none, or only modules of installed packages.
     """
-    for _, text in references(values, (*GROUPS, *FUNCTIONS, *SERVER_ONLY)):
+    for _, text in named:
         folder = folder_of(text)
         if folder is not None and (folder / "pyproject.toml").is_file():
             return folder

@@ -18,10 +18,32 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
+from . import custom
 from .errors import ConfigError, did_you_mean, one_of
 
 Value = Union[bool, int, float, str]
 S = TypeVar("S")
+# What a setting's tags tell of it. ``tagged`` of ``setup/all_settings.py`` gives the settings with a tag.
+TAGS = {
+    "place": "a path",
+    "file": "a path whose content makes another run",
+    "code": "may name code of the user's",
+    "server": "only the server uses it: a device's policy is not asked",
+    "own": "each side's: no strategy sends it",
+    "free": "a resumed run may change it",
+    "idle": "results do not depend on it",
+    "repeat": "repetitions of a run may differ in it",
+    "arrays": "form or meaning of the arrays that a run stores follow from it",
+    "client": "a single client may have another value",
+    "refusable": "a method may refuse all but the default",
+    "loop": "acts in fedpfl's own loop over the rounds alone, not in Flower's",
+    "built": "in Flower's loop it needs a strategy that has the model",
+    "rounds": "depends on the number of rounds",
+    "source": "decides which data are read",
+    "division": "a division file replaces it",
+    "apart": "does not decide which samples clients get",
+    "changes": "changes clients' samples or labels beside the division",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +97,8 @@ def setting(
     open_to: Mapping[str, Callable[[str], bool]] | None = None,
     needs: str = "",
     of: str | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
+    form: str = "",
     tags: str = "",
 ) -> Any:
     """Declare a dataclass field that is a setting.
@@ -96,10 +120,13 @@ def setting(
     of : str, optional
         What stands before the key of a setting that several methods have, in place of the method's name; empty for
         nothing.
+    only : mapping of str to sequence of str, optional
+        Other settings, by their keys, and the values of each with which this one acts; ``custom.FORM`` stands for any
+        ``MODULE:NAME``.
+    form : str
+        What a text may be, in words for the documentation, where there are no ``choices``.
     tags : str
-        What else is true of it, in words: ``place`` (a path), ``file`` (whose content makes another run), ``server``
-        (only the server uses it: a device's policy is not asked), ``own`` (each side's: no strategy sends it), ``free``
-        (a resumed run may change it), ``idle`` (results do not depend on it).
+        What else is true of it: words of :data:`TAGS`.
 
     Examples
     --------
@@ -122,9 +149,26 @@ def setting(
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
     limits = Limits(above, minimum, maximum, choices, open_to or {})
-    return dataclasses.field(
-        default=default, metadata={"doc": doc, "limits": limits, "needs": needs, "of": of, "tags": tags.split()}
+    facts = {"doc": doc, "limits": limits, "needs": needs, "of": of, "only": only or {}, "form": form}
+    return dataclasses.field(default=default, metadata={**facts, "tags": tags.split()})
+
+
+def acts(field: dataclasses.Field[Any], values: Mapping[str, Any]) -> bool:
+    """Return whether a setting has any effect beside the ``values`` of the others."""
+    return all(
+        values[key] in allowed or (custom.FORM in allowed and custom.is_reference(str(values[key])))
+        for key, allowed in field.metadata["only"].items()
     )
+
+
+def idle(settings: Any, values: Mapping[str, Any]) -> list[str]:
+    """Name, in a line for each reason, settings that are not at their defaults and have no effect."""
+    found: dict[str, list[str]] = {}
+    fields, others = by_key(type(settings)), changed(settings)
+    for key in (key for key in others if not acts(fields[key], values)):
+        with_what = ", ".join(f"{other} = {values[other]}" for other in fields[key].metadata["only"])
+        found.setdefault(with_what, []).append(key)
+    return [f"not used with {with_what}: {', '.join(keys)}" for with_what, keys in found.items()]
 
 
 def needing(key: str, settings: Any, prefix: str = "") -> str:

@@ -7,12 +7,11 @@ from functools import lru_cache
 import numpy as np
 
 from ..core import custom
-from ..core import settings as s
 from ..core.errors import ConfigError
 from .dataset import Dataset
 from .datasets.places import own_path, shortcut
 from .registry import DATASETS, DatasetInfo, Loader, table
-from .settings import READING, DataSettings
+from .settings import DataSettings
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
@@ -51,8 +50,7 @@ def load_once(settings: DataSettings, seed: int = 0) -> Dataset:
     """Return the data set of :func:`load`, read once in a process, however it is divided."""
     if custom.is_custom("dataset", settings.dataset):
         return load(settings, seed)  # which keeps it: a user's function may look at any setting
-    read = s.parse(type(settings), {key: value for key, value in s.items(settings) if key in READING})
-    return _load_once(read, state_of_files(settings))
+    return _load_once(settings.read(), state_of_files(settings))
 
 
 @lru_cache(maxsize=2)

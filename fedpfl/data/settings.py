@@ -11,7 +11,7 @@ from ..core import custom
 from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, MASKS, TARGETS, labels_of
 from ..core.pixels import HALF, NORMALIZATIONS
-from ..core.settings import Value, items, parse, setting
+from ..core.settings import Value, acts, by_key, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
 
 
@@ -20,49 +20,18 @@ def is_skew(text: str) -> bool:
     return re.fullmatch(r"noise=\d{1,4}(\.\d+)?|rotation=[234]", text) is not None
 
 
-# Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
-_OF_PARTITIONERS = {
-    "dirichlet-alpha": (
-        AUTO,
-        "dirichlet",
-        "dirichlet-client",
-        "dirichlet-classes",
-        "dirichlet-equal",
-        "dirichlet-sizes",
-        "pfllib-dirichlet",
-    ),
-    "classes-per-client": ("pathological", "dirichlet-classes", "pfllib-pathological"),
-    "train-samples": ("dirichlet-client",),
-    "test-samples": ("dirichlet-client",),
-}
-_OF_SPLITS = {"test-fraction": (AUTO, "mixed", "stratified", "time")}
-# What a division file replaces.
-_OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_OF_SPLITS)
-# Settings that only some kinds of a user's own data use.
-_TABLES = ("table", "series", "huggingface", "clients")
-_SERIES = ("series", "clients")
-_STEPS = (*_SERIES, "shakespeare")
-_OF_DATASETS = {
-    "tokenizer": _TABLES,
-    "impute": ("table", "series", "clients"),
-    "image-size": ("image-folder", "huggingface", "clients"),
-    "num-classes": ("npz", *_TABLES),
-    "label-column": _TABLES,
-    "client-column": _TABLES,
-    "split-column": _TABLES,
-    "time-column": _TABLES,
-    "category-columns": _TABLES,
-    "group-column": _TABLES,
-    "ignore-columns": _TABLES,
-    "class-names": _TABLES,
-    "window-column": _SERIES,
-    "window-length": _SERIES,
-    "window-step": _STEPS,
-}
-# What decides how a data set is read, before it is divided.
-READING = ("dataset", "data", "data-dir", *_OF_DATASETS)
-# Where the data lie; the number of clients, which may be left to the nodes; what is made of the samples.
-_NEVER = ("data-dir", "num-clients", "normalize", "test-on")
+# Partitioners and kinds of a user's own data that use the same settings; "auto" may be dirichlet.
+_DIRICHLET = (
+    AUTO,
+    "dirichlet",
+    "dirichlet-client",
+    "dirichlet-classes",
+    "dirichlet-equal",
+    "dirichlet-sizes",
+    "pfllib-dirichlet",
+)
+_TABLES = ("table", "series", "huggingface", "clients", custom.FORM)
+_SERIES = ("series", "clients", custom.FORM)
 
 
 @dataclass(frozen=True)
@@ -77,19 +46,21 @@ class DataSettings:
         "Data set; `fedpfl datasets` lists all. The first six read your own data.",
         choices=dataset_names,
         open_to={custom.FORM: custom.is_reference},
-        tags="own",
+        tags="own code source",
     )
-    data: str = setting("", "Your own data.", tags="place file free")
+    data: str = setting("", "Your own data.", tags="place file free source", form="a file or folder")
     data_dir: str = setting(
         "~/.fedpfl/data",
         "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",
-        tags="place free idle",
+        tags="place free idle source apart",
+        form="a folder",
     )
     normalize: str = setting(
         HALF,
         "Scaling of image pixels. half: to −1 … 1. The others: by each channel's mean and standard deviation in "
         "that data set.",
         choices=tuple(NORMALIZATIONS),
+        tags="apart",
     )
     standardize: str = setting(
         "none",
@@ -102,6 +73,7 @@ class DataSettings:
         "Empty cells, and NaN of arrays. refuse: an error. mean: the mean of the client's own training samples, "
         "or 0 if it has none.",
         choices=("refuse", "mean"),
+        only={"dataset": ("table", *_SERIES)},
     )
     image_size: int = setting(
         0,
@@ -109,62 +81,93 @@ class DataSettings:
         "resized. 0: no resizing; all images need one size.",
         minimum=0,
         maximum=4096,
+        only={"dataset": ("image-folder", "huggingface", "clients", custom.FORM)},
     )
     tokenizer: str = setting(
         "",
         "Makes numbers of the texts in a table's only feature column.",
-        tags="place file",
+        tags="place file code",
+        only={"dataset": _TABLES},
+        form="a tokenizer.json of Hugging Face, or MODULE:NAME",
     )
-    label_column: str = setting("label", "Table column with the label; with a loss of numbers, several between commas.")
+    label_column: str = setting(
+        "label",
+        "Table column with the label; with a loss of numbers, several between commas.",
+        only={"dataset": _TABLES},
+        form="a column",
+    )
     client_column: str = setting(
-        "client", "Table column with the owner of each row. A table may lack the default column."
+        "client",
+        "Table column with the owner of each row. A table may lack the default column.",
+        only={"dataset": _TABLES},
+        form="a column",
     )
     split_column: str = setting(
-        "split", "Table column that marks each row as train, val or test. A table may lack the default column."
+        "split",
+        "Table column that marks each row as train, val or test. A table may lack the default column.",
+        only={"dataset": _TABLES},
+        form="a column",
     )
     time_column: str = setting(
         "",
         "Table column with the time of each row, as numbers or in ISO 8601. It orders each client's rows and is no "
         "feature.",
+        only={"dataset": _TABLES},
+        form="a column",
     )
     group_column: str = setting(
         "",
         "Table column such as the patient: a client's rows with one value are all in training, in validation or in "
         "tests.",
+        only={"dataset": _TABLES},
+        form="a column",
     )
-    ignore_columns: str = setting("", "Table columns that are not features.")
+    ignore_columns: str = setting(
+        "", "Table columns that are not features.", only={"dataset": _TABLES}, form="a list of columns"
+    )
     category_columns: str = setting(
         "",
         "Table columns of words; each word becomes a feature, 0 or 1. With a list, mode=on|off, all other words are "
         "one feature more. Of times, started@days|hour|weekday|month.",
+        only={"dataset": _TABLES},
+        form="a list of columns, such as mode,colour=red|blue",
     )
     class_names: str = setting(
         "",
         "Class names of a table, in order. Empty: the labels found, sorted.",
+        only={"dataset": _TABLES},
+        form="a list of names",
     )
     window_column: str = setting(
         "window",
         "Column of a series with the window of each row. A table may lack the default column.",
+        only={"dataset": _SERIES},
+        form="a column",
     )
     window_length: int = setting(
-        0, "Rows per window for a series without a window column. 0: the column is required.", minimum=0
+        0,
+        "Rows per window for a series without a window column. 0: the column is required.",
+        minimum=0,
+        only={"dataset": _SERIES},
     )
     window_step: int = setting(
         0,
         "Rows between the starts of windows, or characters of shakespeare.json. 0: window-length, or 80. With "
         "smaller steps windows overlap.",
         minimum=0,
+        only={"dataset": (*_SERIES, "shakespeare")},
     )
     num_clients: int = setting(
         0,
         "Number of clients. 0: one per node; in `fedpfl run`, the natural clients of the data, or 10.",
         minimum=0,
-        tags="own",
+        tags="own repeat apart",
     )
     num_classes: int = setting(
         0,
         "Number of classes, for data that may lack some. 0: inferred from the data.",
         minimum=0,
+        only={"dataset": ("npz", *_TABLES)},
     )
     partitioner: str = setting(
         AUTO,
@@ -172,26 +175,49 @@ class DataSettings:
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
         open_to={FLOWER_FORM: is_flower},
+        tags="division",
     )
     division_file: str = setting(
         "",
         "Assigns each sample to a client, in place of the partitioner and the split.",
         tags="place file free",
+        form="a file of `fedpfl partition --export FILE.npz`, or FL-bench's partition.pkl",
     )
     partition_seed: int = setting(
         0,
         "Seed for dividing the data. 0: each run's seed divides them, so runs with two seeds have other clients. "
         "Above 0 the clients stay the same.",
         minimum=0,
+        tags="division",
     )
     dirichlet_alpha: float = setting(
-        0.3, "Concentration α of the Dirichlet partitioners. The smaller it is, the more clients differ.", above=0
+        0.3,
+        "Concentration α of the Dirichlet partitioners. The smaller it is, the more clients differ.",
+        above=0,
+        only={"partitioner": _DIRICHLET},
+        tags="division",
     )
     classes_per_client: int = setting(
-        2, "Number of distinct classes per client, for the pathological partitioners.", minimum=1
+        2,
+        "Number of distinct classes per client, for the pathological partitioners.",
+        minimum=1,
+        only={"partitioner": ("pathological", "dirichlet-classes", "pfllib-pathological")},
+        tags="division",
     )
-    train_samples: int = setting(500, 'Training samples per client, for partitioner = "dirichlet-client".', minimum=1)
-    test_samples: int = setting(100, 'Test samples per client, for partitioner = "dirichlet-client".', minimum=1)
+    train_samples: int = setting(
+        500,
+        'Training samples per client, for partitioner = "dirichlet-client".',
+        minimum=1,
+        only={"partitioner": ("dirichlet-client",)},
+        tags="division",
+    )
+    test_samples: int = setting(
+        100,
+        'Test samples per client, for partitioner = "dirichlet-client".',
+        minimum=1,
+        only={"partitioner": ("dirichlet-client",)},
+        tags="division",
+    )
     split: str = setting(
         AUTO,
         "Choice of test samples. auto: given for your own data with a test set, otherwise mixed. mixed: divide the "
@@ -199,9 +225,15 @@ class DataSettings:
         "training set; a client's test samples are its own, or of the same classes, from the test set. stratified: as "
         "mixed, with a client's share of each class. time: a client's last samples.",
         choices=(AUTO, "mixed", "given", "stratified", "time"),
+        tags="division",
     )
     test_fraction: float = setting(
-        0.25, "Share of a client's samples used for testing, unless split = given; below 1.", above=0, maximum=0.99
+        0.25,
+        "Share of a client's samples used for testing, unless split = given; below 1.",
+        above=0,
+        maximum=0.99,
+        only={"split": (AUTO, "mixed", "stratified", "time")},
+        tags="division",
     )
     test_on: str = setting(
         "own",
@@ -209,6 +241,7 @@ class DataSettings:
         "classes; not for devices that hold their own data. server: the server tests the global model on the test "
         "set, and clients are tested with samples of the training set.",
         choices=("own", "all", "server"),
+        tags="apart changes",
     )
     validation_fraction: float = setting(
         0.0,
@@ -223,13 +256,16 @@ class DataSettings:
         "i = 1 … N, or images rotated by 90° · (i mod K), K from 2 to 4.",
         choices=("none",),
         open_to={"noise=σ or rotation=K": is_skew},
+        tags="changes",
     )
     min_samples: int = setting(
         10,
         'Minimum number of samples per client, with split = "given" of training samples alone.',
         minimum=2,
     )
-    permute_labels: bool = setting(False, "Give each client its own numbering of the classes, as in Factorized-FL.")
+    permute_labels: bool = setting(
+        False, "Give each client its own numbering of the classes, as in Factorized-FL.", tags="changes"
+    )
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> DataSettings:
@@ -247,16 +283,20 @@ class DataSettings:
 
     def division(self) -> dict[str, Value]:
         """Return what decides which samples clients get, without what this partitioner or split does not look at."""
+        values, replaced = dict(items(self)), "division" if self.division_file else "apart"
+        return {
+            key: values[key]
+            for key, field in by_key(type(self)).items()
+            if acts(field, values) and not {"apart", replaced} & {*field.metadata["tags"]}
+        }
 
-        def counts(key: str) -> bool:
-            if self.division_file and key in _OF_DIVIDING:
-                return False
-            of_partitioner = self.partitioner in _OF_PARTITIONERS.get(key, (self.partitioner,))
-            of_split = self.split in _OF_SPLITS.get(key, (self.split,))
-            of_dataset = self.dataset in _OF_DATASETS.get(key, (self.dataset,)) or custom.is_reference(self.dataset)
-            return of_partitioner and of_split and of_dataset
-
-        return {key: value for key, value in items(self) if key not in _NEVER and counts(key)}
+    def read(self) -> DataSettings:
+        """Return what decides how the data set is read, before it is divided; the rest at its defaults."""
+        fields = by_key(type(self)).items()
+        reading = {
+            key for key, field in fields if "source" in field.metadata["tags"] or "dataset" in field.metadata["only"]
+        }
+        return parse(type(self), {key: value for key, value in items(self) if key in reading})
 
 
 class TargetSettings(DataSettings):

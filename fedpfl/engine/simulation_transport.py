@@ -23,6 +23,7 @@ from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..data import partition_counts
+from ..setup.all_settings import code_in
 from ..setup.config import Config
 from ..setup.options.worker_limits import WorkerLimits
 from .one_process import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
@@ -64,7 +65,7 @@ class SimulationTransport(Transport):
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not fork:
-            own_code.require_sendable(config.flat())
+            own_code.require_sendable(code_in(config.flat()))
         here = config
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))

@@ -21,7 +21,7 @@ from ..client.engine import HANDLERS, Engine
 from ..client.guard import bounded, guard
 from ..client.number import own_data_path
 from ..client.state import ClientState
-from ..core import custom, own_code
+from ..core import own_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, SUM
 from ..core.payload import UNNUMBERED, Payload, is_probe
@@ -31,7 +31,7 @@ from ..data.federation import FederatedData
 from ..methods import Method
 from ..methods.base import export_of
 from ..models import user_model as own_models
-from ..setup.all_settings import check_keys
+from ..setup.all_settings import check_keys, code_in, functions, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
@@ -214,7 +214,7 @@ class _Client:
         cls = method.method if isinstance(method, type) and issubclass(method, MethodStrategy) else method
         text = cls if isinstance(cls, (str, type(None))) else objects.enter_context(as_setting("method", cls))
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
-        for key in custom.FUNCTIONS:
+        for key in sorted(functions() - tagged("server")):
             if callable(found := self._settings.get(key)):
                 self._settings[key] = objects.enter_context(as_setting(key, found))
         if text is not None:
@@ -339,7 +339,7 @@ class _Client:
         if self._method and name != self._method:
             raise ConfigError("method", self._method, f"the strategy's method is {name}")
         sent.pop("num-clients", None)
-        refusable = [key for key in sent if key in NOT_SENT or any(custom.references({key: sent[key]}))]
+        refusable = [key for key in sent if key in NOT_SENT or code_in({key: sent[key]})]
         if refusable:
             raise ConfigError(refusable[0], sent[refusable[0]], "a strategy cannot set this on a client")
         values = {"method": name, **of_loader, **sent, **self._settings, "model": self._text, "num-clients": 0}

@@ -10,24 +10,19 @@ from typing import Any
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
-from ..core import custom
 from ..core import settings as s
 from ..core.claims import TESTS_OVER_MEDIAN
 from ..core.errors import ConfigError
 from ..core.metrics import unlikely
 from ..data.settings import DataSettings
 from ..engine.listener import Listener
+from ..setup.all_settings import code_in, tagged
 from ..setup.config import Config
 from ..setup.options.norm_limit import NormLimitSettings
 from ..training.settings import TrainingSettings
 from .named_arrays import NOT_SENT
 
 logger = getLogger("flwr")
-
-# Settings of a run's folder and of its end.
-_OF_RUN = ("resume", "continue-from", "run-name", "output-dir", "early-stop", "test-at")
-# What a strategy without a model does not know enough for.
-_OF_MODEL = ("initial-weights", "max-weight-share")
 
 
 def require_settings(config: Config, has_model: bool) -> None:
@@ -41,11 +36,11 @@ def require_settings(config: Config, has_model: bool) -> None:
         if option.at_server
         for key, _ in s.items(option.settings)
     ]
-    for key in (*_OF_RUN, *own):
+    for key in (*sorted(tagged("loop")), *own):
         if values[key] != usual[key]:
             allowed = "has no effect in Flower's loop: use run_federation"
             raise ConfigError(key, values[key], allowed)
-    for key in _OF_MODEL:
+    for key in sorted(tagged("built")):
         if values[key] != usual[key] and not has_model:
             raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
 
@@ -64,10 +59,9 @@ def require_acting(values: Mapping[str, Any]) -> None:
 
 def require_rounds(config: Config) -> None:
     """Refuse settings that depend on the number of rounds, which a wrapper of Flower's does not tell."""
-    usual = {"learning-rate-schedule": "constant", "evaluate-every": 1}
-    values = config.flat()
-    for key, value in usual.items():
-        if values[key] != value:
+    values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
+    for key in sorted(tagged("rounds")):
+        if values[key] != usual[key]:
             allowed = "needs the number of rounds, which a wrapper does not tell: give num_server_rounds= as well"
             raise ConfigError(key, values[key], allowed)
 
@@ -83,8 +77,8 @@ def require_listeners(listeners: Iterable[Listener]) -> None:
 
 def tell_unsent(values: Mapping[str, s.Value]) -> None:
     """Warn of functions that a strategy names and does not send, since no server may run code on a client."""
-    for key, reference in custom.references(values):
-        if key not in NOT_SENT and key not in custom.SERVER_ONLY:
+    for key, reference in code_in(values):
+        if key not in NOT_SENT:
             words = "fedpfl: %s = %r is code, and is not sent: give it to fit or client_app on the clients"
             logger.log(WARNING, words, key, reference)
 

@@ -21,7 +21,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from .. import models
-from ..core import custom
 from ..core.claims import LARGEST, Bounds, problem
 from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.names import shape_of
@@ -40,7 +39,7 @@ from ..models.adapters import matrix_of
 from ..results.record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
-from ..setup.all_settings import check_keys, unused
+from ..setup.all_settings import check_keys, code_in, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
@@ -530,7 +529,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         }  # fmt: skip
         if mine["num-clients"]:  # for nodes that do not know which of how many they are
             sent["num-clients"] = mine["num-clients"]
-        code = {key for key, _ in custom.references(sent)}  # functions are the client's own
+        code = {key for key, _ in code_in(sent)}  # functions are the client's own
         return {**{key: value for key, value in sent.items() if key not in code}, "method": self.method.name}
 
     def _with_settings(self, config: ConfigRecord) -> ConfigRecord:

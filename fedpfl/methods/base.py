@@ -31,12 +31,8 @@ from ..core.samples import Samples
 from ..core.sharing import Sharing
 from ..rules import Rule
 from ..rules.mean import Mean
-from ..training.losses import CROSS_ENTROPY
 from ..training.phase import Batch, Forward, Phase
 from ..training.settings import TrainingSettings
-
-# Settings that a method may refuse, and the value that it then takes.
-REFUSABLE = {"personal-head": False, "trainable": "all", "loss": CROSS_ENTROPY}
 
 
 @dataclass(frozen=True)
@@ -256,9 +252,6 @@ class Method:
         from fedpfl.core.own_code import require_hooks
 
         require_hooks("method", cls, Method)
-        for key in cls.refuses:
-            if key not in REFUSABLE:
-                raise ConfigError("method", cls.__name__, f"refuses {key!r}; it can refuse {', '.join(REFUSABLE)}")
 
     def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:
         self.settings = settings

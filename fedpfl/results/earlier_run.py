@@ -34,10 +34,6 @@ from .run_folder import (
 BEST = "best"
 
 
-# What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
-FREE_ON_RESUME = tagged("free")
-
-
 class EarlierRun(RunFolder):
     """The folder of a run, with what is asked of it before it goes on."""
 
@@ -55,7 +51,7 @@ class EarlierRun(RunFolder):
         if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
             del same["num-clients"]
         for key, value in same.items():
-            if key not in FREE_ON_RESUME and stored[key] != value:
+            if key not in tagged("free") and stored[key] != value:
                 raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
         had, has = written_by.get("files", {}), contents(same)
         # Clients' samples have a hash of their own (see require_task).

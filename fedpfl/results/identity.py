@@ -16,7 +16,7 @@ from ..data.datasets.places import shortcut
 from ..data.federation import FederatedData
 from ..data.registry import DATASETS
 from ..data.settings import DataSettings
-from ..setup.all_settings import places, tagged
+from ..setup.all_settings import code_in, places, tagged
 
 # Files that have changed within so many nanoseconds may change again and look the same: their hashes are not kept.
 FRESH = 10**9
@@ -32,7 +32,7 @@ def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict
 
     What is not on this machine has none. ``imported``: see :func:`fedpfl.core.own_code.sources`.
     """
-    return {"files": contents(values), "modules": own_code.sources(values, imported)}
+    return {"files": contents(values), "modules": own_code.sources(code_in(values, "idle"), values, imported)}
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:

@@ -9,11 +9,8 @@ from typing import Any
 
 from ..core.settings import keys, parse
 from ..data.settings import DataSettings
+from ..setup.all_settings import tagged
 
-# What changes a client's samples or its labels beside the division.
-CHANGING = ("permute-labels", "test-on", "feature-skew")
-# Where the data lie, and what is known as the number of clients however it was given.
-ELSEWHERE = ("data-dir", "num-clients", "dataset", "data")
 OTHER_CLIENTS = "the runs divide the data differently or have other data, so their clients are not the same"
 
 
@@ -26,7 +23,7 @@ def clients_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     if has_same_clients(settings):
         return data_key(task, settings)
     if task.get("division") is not None:
-        known = [_data(task, settings), task["division"], *(settings.get(key) for key in CHANGING)]
+        known = [_data(task, settings), task["division"], *(settings.get(key) for key in sorted(tagged("changes")))]
         return _hash(known)
     # Clients have data of their own.
     return _hash([data_key(task, settings), settings.get("seed"), task.get("samples")])
@@ -34,7 +31,7 @@ def clients_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 def data_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Return a text that runs have in common whose data are the same, divided in the same way, seeds excepted."""
-    values = [[key, settings.get(key)] for key in keys(DataSettings) if key not in ELSEWHERE]
+    values = [[key, settings.get(key)] for key in keys(DataSettings) if key not in {"num-clients", *tagged("source")}]
     return _hash([_data(task, settings), task.get("clients"), *values])
 
 

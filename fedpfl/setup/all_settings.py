@@ -130,8 +130,21 @@ def places(values: Mapping[str, Any], keys: Collection[str] | None = None) -> di
     """Return the paths among settings, of those with these keys, by key; one that names code instead is none."""
     keys = tagged("place") if keys is None else keys
     given = {key: str(values[key]) for key in sorted(keys) if values.get(key)}
-    code = (*custom.FUNCTIONS, *custom.SERVER_ONLY)
+    code = functions()
     return {key: place for key, place in given.items() if key not in code or not custom.is_reference(place)}
+
+
+def functions() -> frozenset[str]:
+    """Return the keys of the settings that may name functions of the user's, several separated by commas."""
+    return tagged("code") - custom.GROUPS.keys()
+
+
+def code_in(values: Mapping[str, Any], without: str = "server") -> list[tuple[str, str]]:
+    """Return (setting, ``MODULE:NAME``) for each of the user's own parts that settings without a tag name.
+
+    What only the server runs no client imports: it does not count by default.
+    """
+    return list(custom.references(values, sorted(tagged("code") - tagged(without))))
 
 
 def require_absolute(values: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ Flower hands every process the same flat mapping (``pyproject.toml``, overridden
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Mapping, TypeVar
 
 from ..core import custom
@@ -30,8 +30,6 @@ from .options.privacy import PrivacySettings
 if TYPE_CHECKING:
     from ..methods import Method
 
-# Of the settings of run and training: see `Config.of_stored_arrays`.
-_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "download-weights")
 S = TypeVar("S")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -41,19 +39,21 @@ class RunSettings:
     """What is run, for how long, and where the results go."""
 
     method: str = setting(
-        "feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own"
+        "feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own code arrays"
     )
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
         open_to={**model_sources(), custom.FORM: custom.is_reference},
-        tags="own",
+        tags="own code arrays",
     )
     client_models: str = setting(
         "",
         "Models of some clients. Shared arrays must have the same shapes in all models.",
-        tags="own",
+        tags="own code",
+        form="numbers and models, such as 0-9:fedavg-cnn,12:resnet8, or MODULE:NAME, a function from a client number "
+        "to a model's name",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1, tags="free")
     fraction_train: float = setting(
@@ -66,6 +66,7 @@ class RunSettings:
     personal_head: bool = setting(
         False,
         "Keep the classifier (the model's last layer) on each client, even if the method shares it.",
+        tags="arrays refusable",
     )
     new_clients: float = setting(
         0.0,
@@ -77,42 +78,56 @@ class RunSettings:
     initial_weights: str = setting(
         "",
         "Initial weights, at the same path on every machine. A last layer of another shape is initialised at random.",
-        tags="place file",
+        tags="place file built arrays",
+        form="a file: safetensors, or with PyTorch 2.10 and later a state dict",
     )
     download_weights: bool = setting(
         False,
         "Whether torchvision:, timm: and hf: may download pretrained weights, instead of random ones, or hf:'s "
         "local folder.",
+        tags="arrays",
     )
     evaluate_every: int = setting(
-        1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0
+        1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0, tags="rounds"
     )
     test_at: str = setting(
         "end",
         "When clients are tested. end: after a round, with the new shared arrays. start: before they train, as on "
         "FedReG's testbed; `fedpfl personalise` tests the last round's result.",
         choices=("end", "start"),
+        tags="loop",
     )
     early_stop: int = setting(
         0,
         "Stop after this number of rounds without a better mean accuracy on the validation samples. 0: no early stop.",
         minimum=0,
-        tags="free",
+        tags="free loop",
     )
     metrics: str = setting(
         "",
         "Metrics of tests besides accuracy and loss.",
+        form="a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
+        "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation "
+        "iou, dice; and of functions MODULE:NAME",
+        tags="code",
     )
     choose_by: str = setting(
         "accuracy",
         "Metric on the validation samples that chooses the best round, controls early-stop and compares settings.",
+        form="accuracy, loss, or one of metrics",
     )
-    seed: int = setting(1, "Seed of every random choice.", minimum=0)
+    seed: int = setting(1, "Seed of every random choice.", minimum=0, tags="repeat arrays")
     output_dir: str = setting(
-        "~/.fedpfl/runs", "Place of run folders, on the server's machine.", tags="place server free idle"
+        "~/.fedpfl/runs",
+        "Place of run folders, on the server's machine.",
+        tags="place server free idle loop",
+        form="a folder",
     )
     state_dir: str = setting(
-        "~/.fedpfl/state", "Place of a client's personal arrays, on the client's machine.", tags="place free idle"
+        "~/.fedpfl/state",
+        "Place of a client's personal arrays, on the client's machine.",
+        tags="place free idle",
+        form="a folder",
     )
     device_models: str = setting(
         "auto",
@@ -127,15 +142,19 @@ class RunSettings:
         minimum=0,
     )
     run_name: str = setting(
-        "", "Name of the run's folder. Empty: made from method, data set and time.", tags="own free idle"
+        "",
+        "Name of the run's folder. Empty: made from method, data set and time.",
+        tags="own free idle loop",
+        form="a new folder's name",
     )
     resume: bool = setting(
-        False, "Continue the run called run-name after its last finished round.", tags="own free idle"
+        False, "Continue the run called run-name after its last finished round.", tags="own free idle loop"
     )
     continue_from: str = setting(
         "",
         "Run whose final shared and personal arrays this new run starts from.",
-        tags="own",
+        tags="own loop",
+        form="a run: its name in output-dir, or its folder",
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
@@ -171,7 +190,10 @@ class RunSettings:
         tags="free idle",
     )
     min_replies: int = setting(
-        1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1, tags="free"
+        1,
+        "Minimum number of clients that must train in a round; with fewer, the run ends.",
+        minimum=1,
+        tags="free repeat",
     )
 
     def model_of(self, client: int) -> str:
@@ -273,17 +295,19 @@ class Config:
 
     def _check_method(self) -> None:
         """Raise ``ConfigError`` for settings that the method cannot have, and for what its author got wrong."""
-        from ..methods.base import REFUSABLE, Aggregation, require_returned
+        from ..methods.base import Aggregation, require_returned
 
         own, values = self.method, self.flat()
         needing = s.needing("validation-fraction", own.settings, own.name)
         if needing and not self.data.validation_fraction:
             allowed = f"must be above 0 for {needing}"
             raise ConfigError("validation-fraction", self.data.validation_fraction, allowed)
+        usual = {key: of.default for key, of in self._fields().items()}
         for key, why in own.refuses.items():
-            if (self.training.labels if key == "loss" else values[key]) != REFUSABLE[key]:
-                only = str(REFUSABLE[key]).lower()
-                raise ConfigError(key, values[key], f"must be {only} for {own.name}: it {why}")
+            if key not in (allowed := self._tagged("refusable")):
+                raise ConfigError("method", own.name, f"refuses {key!r}; it can refuse {', '.join(allowed)}")
+            if (self.training.labels if key == "loss" else values[key]) != usual[key]:
+                raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
         for extra in own.extras:
             require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")
@@ -307,7 +331,9 @@ class Config:
         from ..methods.base import adapts_itself
 
         epochs, name, training = self.training.tune_epochs, self.method.name, self.training
-        found = [line for option in self.options for line in option.remarks(self, task)]
+        values = self.flat()
+        found = [line for part in self._parts() for line in s.idle(part, values)]
+        found += [line for option in self.options for line in option.remarks(self, task)]
         if epochs and adapts_itself(type(self.method)):
             found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
@@ -326,12 +352,20 @@ class Config:
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
-        parted = (self.run, self.data, self.training, *(option.settings for option in self.options))
-        common = {key: value for part in parted for key, value in s.items(part)}
+        common = {key: value for part in self._parts() for key, value in s.items(part)}
         return {**common, **dict(s.items(self.method.settings, self.method.name))}
+
+    def _parts(self) -> list[Any]:
+        return [self.run, self.data, self.training, *(option.settings for option in self.options)]
+
+    def _fields(self) -> dict[str, Field[Any]]:
+        """Return the settings that all methods have, by key."""
+        return {key: of for part in self._parts() for key, of in s.by_key(type(part)).items()}
+
+    def _tagged(self, tag: str) -> dict[str, s.Value]:
+        values = self.flat()
+        return {key: values[key] for key, of in self._fields().items() if tag in of.metadata["tags"]}
 
     def of_stored_arrays(self) -> dict[str, s.Value]:
         """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
-        of_run = {key: value for part in (self.run, self.training) for key, value in s.items(part) if key in _OF_ARRAYS}
-        common = {key: value for o in self.options if o.of_arrays for key, value in s.items(o.settings)}
-        return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
+        return {**self._tagged("arrays"), **dict(s.items(self.method.settings, self.method.name))}

@@ -12,12 +12,12 @@ import re
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from ..core.custom import FORM, FUNCTIONS
+from ..core.custom import FORM
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__
-from .all_settings import METHOD, all_settings, sections
+from .all_settings import METHOD, all_settings, functions, sections, tagged
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
@@ -31,32 +31,6 @@ CLONED = re.compile(r"(?<=^git clone )\S+(?= && cd fedpfl)", re.MULTILINE)
 NO_ADDRESS = "ADDRESS"
 # Groups of settings so small share a table of the page.
 FEW = 2
-# What the settings allow that are neither numbers nor words of a list.
-FORMS = {
-    "output-dir": "a folder", "state-dir": "a folder", "data-dir": "a folder", "data": "a file or folder",
-    "initial-weights": "a file: safetensors, or with PyTorch 2.10 and later a state dict",
-    "division-file": "a file of `fedpfl partition --export FILE.npz`, or FL-bench's partition.pkl",
-    "devices-model": "a TOML file",
-    "client-models": "numbers and models, such as 0-9:fedavg-cnn,12:resnet8, or MODULE:NAME, a function from a client "
-    "number to a model's name",
-    "client-settings": "a table for each client, by its name in the data or its number, #3 if names are numbers: "
-    "{anna = {local-epochs = 2}, 3 = {weight = 0.5}}",
-    "metrics": "a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
-    "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation iou, "
-    "dice; and of functions MODULE:NAME",
-    "choose-by": "accuracy, loss, or one of metrics",
-    "run-name": "a new folder's name", "continue-from": "a run: its name in output-dir, or its folder",
-    "tokenizer": "a tokenizer.json of Hugging Face, or MODULE:NAME",
-    "label-column": "a column", "client-column": "a column", "split-column": "a column", "time-column": "a column",
-    "window-column": "a column", "group-column": "a column", "ignore-columns": "a list of columns",
-    "category-columns": "a list of columns, such as mode,colour=red|blue", "class-names": "a list of names",
-    "trainable": "all; head; lora: adapters and the head; or a list of patterns, such as base.blocks.block6.*: the "
-    "head, and base arrays whose names match one",
-    "lora-targets": "a list of patterns, such as *attention*",
-    "available-clients": "a CSV file with a row client,first,last for each stretch of rounds, or MODULE:NAME, a "
-    "function of round, clients and rng that returns clients' numbers",
-    "listeners": "a list of MODULE:NAME, each a class or an object",
-}  # fmt: skip
 METHODS_LINK = f"a [method](../methods/index.md), or {FORM}"
 PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/how-to/install.md", "docs/devices/testbed.md")
 
@@ -105,7 +79,7 @@ def settings_page() -> str:
 def settings_stub() -> str:
     """Return ``fedpfl/api/settings.pyi``: types of all settings for editors."""
     types = {
-        key: "FunctionsOrNames" if key in FUNCTIONS else _type_of(of).removesuffix(" | float")
+        key: "FunctionsOrNames" if key in functions() - tagged("server") else _type_of(of).removesuffix(" | float")
         for key, of in all_settings().items()
     }
 
@@ -295,7 +269,7 @@ def _allowed(field: dataclasses.Field[object]) -> str:
     if isinstance(field.default, bool):
         return "true, false"
     if isinstance(field.default, str) and field.metadata["limits"].choices is None:
-        return FORMS.get(field.name.replace("_", "-"), "")
+        return str(field.metadata["form"])
     return str(field.metadata["limits"].describe())
 
 

@@ -19,7 +19,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
-from ..setup.all_settings import places
+from ..setup.all_settings import code_in, places
 from ..setup.config import RunSettings
 from .grid import Job, Resources
 from .store import PlannedRun, Store
@@ -61,7 +61,7 @@ class SuperLinkExecutor:
                 allowed += " (min-clients)"
                 raise ConfigError("num-clients", clients, allowed)
             if self._app is None:
-                own_code.require_installed(run.settings)
+                own_code.require_installed(code_in(run.settings))
 
     def online(self) -> list[str]:
         """Return the ids of the SuperNodes that are there."""

@@ -38,8 +38,6 @@ NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
 NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
 # Columns of a paper's tables after the one that decides, which two bounds follow: itself and the worst tenth.
 _PIVOTED = (0, 3)
-# Settings that differ from run to run without being chosen.
-_OF_RUNS = ("method", "seed", "run-name", "output-dir", "state-dir", "data-dir")
 # What the file of a comparison has.
 _FILE: dict[str, Any] = {
     "methods": list, "seeds": int, "target": (int, float), "settings": dict, "tune": dict, "vary": dict, "on": list,
@@ -173,7 +171,7 @@ def settings_used(measured: Measured) -> Table:
     for (row, *_), run in measured.runs.items():
         defaults = Config.parse({"method": run.settings["method"]}).flat()
         for key, value in run.settings.items():
-            if key not in _OF_RUNS and value != defaults.get(key):
+            if key not in {"method", "seed", *tagged("idle")} and value != defaults.get(key):
                 of_row.setdefault(key, {}).setdefault(row, []).append(str(value))
     for key, each in sorted(of_row.items()):
         texts = {row: ", ".join(dict.fromkeys(values)) for row, values in each.items()}

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from ..core import custom, own_code
+from ..core import own_code
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
+from ..setup.all_settings import code_in
 from .store import PlannedRun, State, Store, unique
 from .warm_process import WarmProcess
 
@@ -229,7 +230,7 @@ class Process:
         return ["fedpfl", *arguments]
 
     def _spawn(self, command: list[str]) -> None:
-        is_custom = any(custom.references(self._run.settings))
+        is_custom = bool(code_in(self._run.settings))
         folder = (own_code.folder() if is_custom else None) or self._store.root  # where custom code is found
         self._share.warm.start(command, folder, self._answer, self._log)
 

@@ -48,8 +48,8 @@ def _is_torch_optimizer(name: str) -> bool:
 class TrainingSettings:
     """How a client trains; a method may spend the epochs on several phases."""
 
-    local_epochs: int = setting(10, "Local epochs E per round.", minimum=1)
-    batch_size: int = setting(10, "Batch size B.", minimum=1)
+    local_epochs: int = setting(10, "Local epochs E per round.", minimum=1, tags="client")
+    batch_size: int = setting(10, "Batch size B.", minimum=1, tags="client")
     last_batch: str = setting(
         "drop",
         "Samples of an epoch that do not fill a batch. drop: left out, if there is a full batch. keep: a smaller "
@@ -62,6 +62,7 @@ class TrainingSettings:
         "sample. segmentation: a class for each pixel.",
         choices=(CLASSES, TARGETS, LABELS, MASKS),
         open_to={custom.FORM: custom.is_own},
+        tags="code refusable",
     )
     batch_loss: str = setting(
         "mean",
@@ -84,12 +85,14 @@ class TrainingSettings:
         "torchvision.",
         choices=AUGMENTATIONS,
         open_to={custom.FORM: custom.is_reference},
+        tags="code",
     )
     local_steps: int = setting(
         0,
         "Gradient steps per round, in place of local-epochs: as many for every method, whose phases share them in the "
         "ratio of their steps. 0: use local-epochs.",
         minimum=0,
+        tags="client",
     )
     optimizer: str = setting(
         "sgd",
@@ -97,38 +100,46 @@ class TrainingSettings:
         choices=("sgd", "adam", "adamw"),
         open_to={"the name of a class in torch.optim": _is_torch_optimizer},
     )
-    learning_rate: float = setting(0.02, "Learning rate η.", above=0)
+    learning_rate: float = setting(0.02, "Learning rate η.", above=0, tags="client")
     learning_rate_schedule: str = setting(
         "constant",
         "Schedule of the learning rates over the rounds; tests adapt models at the full rate. exponential: times "
         "learning-rate-decay every round. cosine: half a cosine that would reach 0 after the last round.",
         choices=("constant", "exponential", "cosine"),
+        tags="rounds",
     )
-    learning_rate_decay: float = setting(0.99, "Decay factor of the schedule exponential.", above=0, maximum=1)
+    learning_rate_decay: float = setting(
+        0.99,
+        "Decay factor of the schedule exponential.",
+        above=0,
+        maximum=1,
+        only={"learning-rate-schedule": ("exponential",)},
+    )
     learning_rate_warm_up: int = setting(
         0,
         "Number of warm-up rounds W: in round r of them the learning rate is r / (W + 1) of η.",
         minimum=0,
     )
     clip_norm: float = setting(
-        0.0,
-        "Maximum L2 norm of a step's gradient, penalties included. 0: no clipping.",
-        minimum=0,
+        0.0, "Maximum L2 norm of a step's gradient, penalties included. 0: no clipping.", minimum=0, tags="client"
     )
     momentum: float = setting(
         0.9,
         "Momentum of SGD; β₁ of Adam and the like. RMSprop and others have their own default unless it is changed.",
         minimum=0,
         maximum=0.999999,
+        tags="client",
     )
-    weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
+    weight_decay: float = setting(
+        0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0, tags="client"
+    )
     tune_epochs: int = setting(
         0,
         "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). Methods that adapt "
         "models in their own way ignore it.",
         minimum=0,
     )
-    device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"))
+    device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"), tags="repeat")
     precision: str = setting(
         "float32",
         "Number type in training. tf32: on a GPU, products with 10 bits of the fraction, in tests as well. bf16: "
@@ -143,7 +154,7 @@ class TrainingSettings:
     )
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
-        minimum=0, maximum=1024, tags="free",
+        minimum=0, maximum=1024, tags="free repeat",
     )  # fmt: skip
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import ConfigError
-from ...core.option import Option, TaskFacts
+from ...core.option import Option
 from ...core.settings import setting
 from .evaluate_global import EvaluateGlobalSettings
 from .participation import ParticipationSettings
@@ -23,7 +23,9 @@ class BufferedSettings:
         "buffer-size replies while the others go on training; for methods whose rule is a mean.",
         choices=("synchronous", "buffered"),
     )
-    buffer_size: int = setting(10, "buffered: number of replies per server step.", minimum=1)
+    buffer_size: int = setting(
+        10, "buffered: number of replies per server step.", minimum=1, only={"schedule": ("buffered",)}
+    )
 
 
 class BufferedOption(Option):
@@ -57,8 +59,3 @@ class BufferedOption(Option):
         }  # fmt: skip
         if on := [key for key, value in others.items() if value]:
             raise ConfigError("schedule", kind, f"cannot be combined with {', '.join(on)}")
-
-    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Name a size that is not used."""
-        unused = not self.wanted(config) and self.settings.buffer_size != BufferedSettings.buffer_size
-        return [f"buffer-size does nothing with schedule = {self.settings.schedule}"] if unused else []

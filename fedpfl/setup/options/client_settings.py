@@ -8,11 +8,12 @@ from typing import Any
 
 from ...core.errors import ConfigError, did_you_mean
 from ...core.option import Option
-from ...core.settings import parse, setting
+from ...core.settings import by_key, parse, setting
+from ...training.settings import TrainingSettings
 from .privacy import PrivacySettings
 
 # Settings of training that a client can have for itself.
-UNLIKE = ("local-epochs", "local-steps", "batch-size", "learning-rate", "momentum", "weight-decay", "clip-norm")
+UNLIKE = tuple(key for key, field in by_key(TrainingSettings).items() if "client" in field.metadata["tags"])
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class ClientSettings:
         "",
         "Settings of single clients: local-epochs, local-steps, batch-size, learning-rate, momentum, weight-decay, "
         "clip-norm, and weight, a factor of what the client weighs in the mean.",
+        form="a table for each client, by its name in the data or its number, #3 if names are numbers: {anna = "
+        "{local-epochs = 2}, 3 = {weight = 0.5}}",
     )
 
 

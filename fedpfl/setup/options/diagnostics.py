@@ -16,6 +16,7 @@ class DiagnosticsSettings:
         False,
         "Record how far shared and personal arrays move (drift, shared-change, personal-change in metrics.jsonl), and "
         "how many gradients a client computes in a round; takes memory on the server and disk space on clients.",
+        tags="repeat",
     )
 
 

@@ -15,8 +15,7 @@ class KeepMomentumSettings:
     """Whether clients keep their momentum."""
 
     keep_momentum: bool = setting(
-        False,
-        "Keep a client's SGD momentum across rounds, for each phase, among its personal arrays.",
+        False, "Keep a client's SGD momentum across rounds, for each phase, among its personal arrays.", tags="arrays"
     )
 
 
@@ -25,7 +24,6 @@ class KeepMomentumOption(Option):
 
     title = "Momentum over rounds"
     Settings = KeepMomentumSettings
-    of_arrays = True
 
     def check(self, config: Any) -> None:
         """Refuse optimisers without momentum."""

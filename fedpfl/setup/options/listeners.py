@@ -18,7 +18,8 @@ class ListenersSettings:
     listeners: str = setting(
         "",
         "Your own listeners, in the server's process (docs/how-to/callbacks.md).",
-        tags="own free idle",
+        tags="own free idle code server",
+        form="a list of MODULE:NAME, each a class or an object",
     )
 
     @property

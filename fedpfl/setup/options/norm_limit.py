@@ -18,7 +18,7 @@ class NormLimitSettings:
         "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, norm of newly "
         "initialised weights, 5 · median norm of recent updates). 0: only that of the number type.",
         minimum=0,
-        tags="free",
+        tags="free repeat",
     )
 
 

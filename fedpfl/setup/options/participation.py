@@ -26,12 +26,14 @@ class ParticipationSettings:
         "Over Flower, seconds after which a round's training ends with the replies received, if at least "
         "min-replies. 0: wait for all.",
         minimum=0,
-        tags="free",
+        tags="free repeat",
     )
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them.",
-        tags="place file server",
+        tags="place file server code",
+        form="a CSV file with a row client,first,last for each stretch of rounds, or MODULE:NAME, a function of round, "
+        "clients and rng that returns clients' numbers",
     )
     new_nodes: str = setting(
         "ignore",

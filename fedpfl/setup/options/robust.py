@@ -7,17 +7,8 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from ...core.option import Option, TaskFacts
-from ...core.settings import changed, setting
+from ...core.settings import setting
 from .privacy import PrivacySettings
-
-# The settings that an estimate reads.
-READS = {
-    "none": (),
-    "clip": ("robust-clip",),
-    "median": (),
-    "trimmed-mean": ("robust-false-share",),
-    "krum": ("robust-false-share",),
-}
 
 
 @dataclass(frozen=True)
@@ -29,16 +20,20 @@ class RobustSettings:
         "Replacement for a mean. clip: mean of shortened updates. median: median of each value. trimmed-mean: mean "
         "of each value without the extremes. krum: mean of the updates closest to most others. The last three give "
         "all clients equal weight.",
-        choices=tuple(READS),
+        choices=("none", "clip", "median", "trimmed-mean", "krum"),
     )
     robust_clip: float = setting(
-        0.0, "clip: norm to which longer updates are shortened. 0: the round's median norm.", minimum=0
+        0.0,
+        "clip: norm to which longer updates are shortened. 0: the round's median norm.",
+        minimum=0,
+        only={"robust-aggregation": ("clip",)},
     )
     robust_false_share: float = setting(
         0.2,
         "trimmed-mean, krum: share of a round's clients that may be malicious, rounded up.",
         minimum=0,
         maximum=0.49,
+        only={"robust-aggregation": ("trimmed-mean", "krum")},
     )
     max_weight_share: float = setting(
         1.0,
@@ -46,6 +41,7 @@ class RobustSettings:
         "all clients have equal weight.",
         above=0,
         maximum=1,
+        tags="built",
     )
 
     @property
@@ -84,14 +80,11 @@ class RobustOption(Option):
             raise ConfigError("robust-aggregation", kind, allowed)
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Name settings that do nothing, and the memory that an estimate needs."""
-        kind, always = self.settings.robust_aggregation, ("robust-aggregation", "max-weight-share")
-        idle = [key for key in changed(self.settings) if key not in (*always, *READS[kind])]
-        found = [f"not used with robust-aggregation = {kind}: {', '.join(idle)}"] if idle else []
+        """Name an estimate that does nothing, or the memory that it needs."""
         if self.settings.on and not task.shared:
-            found.append("robust-aggregation does nothing: no model's arrays are shared")
-        elif self.settings.keeps_all:
-            mebibytes = task.asked * task.shared * 4 / 2**20
-            size = f"{task.asked} clients × {task.shared} values × 4 bytes = {mebibytes:.1f} MiB"
-            found.append(f"robust-aggregation = {kind} keeps all vectors of a round: {size}")
-        return found
+            return ["robust-aggregation does nothing: no model's arrays are shared"]
+        if not self.settings.keeps_all:
+            return []
+        mebibytes = task.asked * task.shared * 4 / 2**20
+        size = f"{task.asked} clients × {task.shared} values × 4 bytes = {mebibytes:.1f} MiB"
+        return [f"robust-aggregation = {self.settings.robust_aggregation} keeps all vectors of a round: {size}"]

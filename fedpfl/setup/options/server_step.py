@@ -7,15 +7,9 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from ...core.option import Option, TaskFacts
-from ...core.settings import changed, setting
+from ...core.settings import setting
 
-# The settings that an optimiser reads.
-READS = {
-    "none": (),
-    "momentum": ("server-learning-rate", "server-momentum"),
-    "adam": ("server-learning-rate", "server-momentum"),
-    "yogi": ("server-learning-rate", "server-momentum"),
-}
+_OPTIMIZERS = ("momentum", "adam", "yogi")
 
 
 @dataclass(frozen=True)
@@ -26,15 +20,25 @@ class ServerStepSettings:
         "none",
         "How the server applies a mean. none: the mean itself. momentum (FedAvgM), adam (FedAdam), yogi (FedYogi): "
         "the difference to the mean is a gradient.",
-        choices=tuple(READS),
+        choices=("none", *_OPTIMIZERS),
+        tags="arrays",
     )
     server_learning_rate: float = setting(
         0.0,
         "Server learning rate η. 0: 0.01 for adam and yogi; for momentum 1 − server-momentum, which applies each "
         "round's update once in total.",
         minimum=0,
+        only={"server-optimizer": _OPTIMIZERS},
+        tags="arrays",
     )
-    server_momentum: float = setting(0.9, "Server momentum; β₁ of adam and yogi.", minimum=0, maximum=0.999999)
+    server_momentum: float = setting(
+        0.9,
+        "Server momentum; β₁ of adam and yogi.",
+        minimum=0,
+        maximum=0.999999,
+        only={"server-optimizer": _OPTIMIZERS},
+        tags="arrays",
+    )
 
 
 class ServerStepOption(Option):
@@ -42,7 +46,6 @@ class ServerStepOption(Option):
 
     title = "Server's step"
     Settings = ServerStepSettings
-    of_arrays = True
 
     def wanted(self, config: Any) -> bool:
         """Return whether there is an optimiser."""
@@ -56,9 +59,6 @@ class ServerStepOption(Option):
             raise ConfigError("server-optimizer", kind, allowed)
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Name settings that do nothing."""
-        kind = self.settings.server_optimizer
-        if self.wanted(config) and not task.shared:
-            return ["server-optimizer does nothing: no model's arrays are shared"]
-        idle = [key for key in changed(self.settings) if key not in ("server-optimizer", *READS[kind])]
-        return [f"not used with server-optimizer = {kind}: {', '.join(idle)}"] if idle else []
+        """Name an optimiser that does nothing."""
+        nothing = self.wanted(config) and not task.shared
+        return ["server-optimizer does nothing: no model's arrays are shared"] if nothing else []

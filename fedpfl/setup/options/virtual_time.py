@@ -17,6 +17,7 @@ class VirtualTimeSettings:
         "Describes the clients' devices (docs/how-to/virtual-time.md): `fedpfl run` computes the time of each round "
         "on them, and replies come in that order.",
         tags="place file server",
+        form="a TOML file",
     )
 
 

@@ -15,7 +15,6 @@ from ...core.errors import StateError
 from ...core.metrics import ACCURACY, each_of
 from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
-from ...results.earlier_run import FREE_ON_RESUME
 from ...results.history import History
 from ...results.identity import require_data
 from ...results.run_folder import RunFolder
@@ -26,12 +25,7 @@ from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ; no experiment compares them.
-IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-file", "early-stop"}) | {
-    "seed",
-    "num-clients",
-    "diagnostics",
-    "device",
-}
+IGNORED_IN_GROUPS = tagged("idle") | tagged("repeat")
 
 # Settings in a label; with more of them a run is called by its name.
 MAX_NAMED = 3

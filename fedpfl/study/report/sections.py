@@ -18,13 +18,14 @@ from ...core.settings import parse
 from ...data import federated_data, partition_counts
 from ...data.datasets.places import no_downloads
 from ...data.settings import DataSettings, in_words
-from ...results.earlier_run import FREE_ON_RESUME, EarlierRun
+from ...results.earlier_run import EarlierRun
 from ...results.identity import require_data
 from ...results.line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ...results.views import elapsed, traffic
+from ...setup.all_settings import tagged
 from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
 from ..analysis.repetitions import RunGroup, grouped, name_of, named_files, other_code, other_threads
@@ -367,8 +368,9 @@ def _is_one_point(result: Result) -> bool:
 
 def _settings(groups: Sequence[RunGroup]) -> Section:
     """Tabulate settings: those in which groups differ with a column for each, then those that are the same."""
-    left_out = FREE_ON_RESUME - {"num-server-rounds", "early-stop"}
-    values = [{key: value for key, value in group.runs[0].config().items() if key not in left_out} for group in groups]
+    values = [
+        {key: value for key, value in group.runs[0].config().items() if key not in tagged("idle")} for group in groups
+    ]
     for group, of in zip(groups, values, strict=True):
         of["seed"] = ", ".join(str(run.config()["seed"]) for run in group.runs)
     keys = list(dict.fromkeys(key for of in values for key in of))

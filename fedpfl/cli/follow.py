@@ -40,12 +40,11 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     """
     from ..bench.superlink import reason_in
     from ..launch.progress import display
-    from ..launch.resuming import how_to_continue
     from ..results.latest import Version
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:
-            shown.line(f"note: {how_to_continue(plan)}")
+            shown.line(f"note: {plan.how_to_continue()}")
             export(plan, shown)
         return
     run_id, status, details = None, "failed", ""

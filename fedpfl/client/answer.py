@@ -10,8 +10,8 @@ from ..core.settings import Value
 from .engine import HANDLERS
 from .engines import engine_for
 from .forks import in_one_process
-from .guard import bounded, guard
 from .number import clients_of, own_data_path, stored_number, unnumbered
+from .policy import bounded, guard
 from .run_settings import parse_once
 
 Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]

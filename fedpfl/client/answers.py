@@ -16,7 +16,7 @@ import numpy as np
 from ..core.errors import StateError
 from ..core.files import private_folder
 from ..core.stored import read_arrays, write_arrays
-from .guard import Owner
+from .policy import Policy
 
 # A server whose newest checkpoint is damaged goes back by a round.
 ANSWERS = 2
@@ -24,7 +24,7 @@ _FILE = re.compile(r"answer-(\d{6,})\.safetensors")
 
 
 def answer_once(
-    owner: Owner, folder: Path, server_round: int, noise: float, arrays: Mapping[str, np.ndarray]
+    owner: Policy, folder: Path, server_round: int, noise: float, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return what a client sends in a round: what it sent when the round was asked for first, else these arrays.
 

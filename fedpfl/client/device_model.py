@@ -36,7 +36,7 @@ from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
 from ..training.phase import Forward
 from ..version import __version__
-from .guard import guard
+from .policy import guard
 
 _jit: Any = torch.jit  # whose functions have no types
 

@@ -40,9 +40,9 @@ from ..training.loop import Score, evaluate, run_phase, sharing_steps
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
 from .answers import answer_once
-from .guard import Owner, guard
 from .options import of_client, parts_of
 from .part import ClientPart, Later, Momentum, Taken, Training
+from .policy import Policy, guard
 from .scores import are_finite, metrics_of, require_finite, train_loss
 from .state import ClientState
 
@@ -136,6 +136,8 @@ class Engine:
             model, sharing = assemble(
                 config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
             )
+            if not model.ends_in_log_softmax:
+                config.training.require_of_logits(data.num_classes)
             stays = not self._may_draw_early and not sharing.personal and is_plain(model)
             extras = extras_of(config, model, sharing)
             self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays, (
@@ -289,7 +291,7 @@ class Engine:
         )
 
     def _answered(
-        self, owner: Owner, training: Training, shared: np.ndarray, extra: Payload
+        self, owner: Policy, training: Training, shared: np.ndarray, extra: Payload
     ) -> tuple[np.ndarray, Payload]:
         """Return the arrays with which the client has answered this round first; they are counted."""
         taken = training.method.aggregation.rule.takes_shared and shared.size

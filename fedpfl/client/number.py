@@ -16,7 +16,7 @@ from ..core.files import private_folder, write_atomically
 from ..core.payload import UNNUMBERED, Payload
 from ..core.settings import Value
 from ..core.stored import from_json_line, json_line
-from .guard import FILE_BYTES, guard
+from .policy import FILE_BYTES, guard
 from .state import run_state
 
 # Flower's own name of it, and the older one here.

@@ -11,11 +11,11 @@ import math
 import os
 import socket
 import sysconfig
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Iterator, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, ContextManager, Iterable, Iterator, Mapping, Tuple
 
 from ..core import code_hash, custom, own_code
 from ..core.errors import FedpflError, StateError, did_you_mean
@@ -26,13 +26,14 @@ from ..core.stored import MAX_TOML, parse_toml
 from ..setup.all_settings import code_in
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
-from .ended_after import ended_after
-from .guard import FILE_BYTES, VARIABLE
-from .releases import count
 
 if TYPE_CHECKING:
     from ..setup.config import Config
 
+# Names the policy's file.
+VARIABLE = "FEDPFL_POLICY"
+# What the smallest file takes on a disk.
+FILE_BYTES = 4096
 # So many threads an app may have for each core.
 THREADS_A_CORE = 4
 # A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
@@ -101,6 +102,8 @@ class Policy:
 
     def count_release(self, noise: float) -> None:
         """Raise :class:`PolicyError` if there may be no more answers, else count this one; ``noise`` is its z."""
+        from .releases import count
+
         folder = _resolved(self.state_folders[0]) if self.state_folders else None
         if folder is None:
             raise PolicyError(f"{_device()}: answers are counted in the first of state-folders, and there is none")
@@ -110,6 +113,8 @@ class Policy:
     @contextmanager
     def bounded(self) -> Iterator[None]:
         """End the work on a message when it has taken too long, or needs more memory than is allowed."""
+        from .ended_after import ended_after
+
         _limit_memory(self.most_memory_bytes)
         with ended_after(self.most_seconds) as clock:
             try:
@@ -193,10 +198,16 @@ class Policy:
             raise _refused("dp-reproducible", True, f"the server could subtract the noise, and {rule}")
 
 
-def current() -> Policy | None:
-    """Return the device's policy, read once in a process; None if it has none."""
+def guard() -> Policy | None:
+    """Return the policy of this device's owner, read once in a process; None if it has none."""
     given = os.environ.get(VARIABLE)
     return _read(Path(given).absolute()) if given else None
+
+
+def bounded() -> ContextManager[None]:
+    """Return what bounds the work on a message, if this device has a policy."""
+    owner = guard()
+    return nullcontext() if owner is None else owner.bounded()
 
 
 # -- the file --------------------------------------------------------------------------------------------------------
@@ -271,7 +282,6 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.reading import entry
     from ..setup.all_settings import places, tagged
-    from ..setup.client_models import client_models
 
     # Data of the device's own stand in the place of what the run names; a data set is downloaded, or it is the user's.
     left_out = (
@@ -280,7 +290,7 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     yield from {"data-path": own_data}.items() if own_data else ()
     left_out |= {"state-dir", *tagged("server")}
     yield from places(config.flat(), tagged("place") - left_out).items()
-    for model in (config.run.model, *(model for _, model in client_models(config.run))):
+    for model in (config.run.model, *(model for _, model in config.run.listed_models())):
         if model.startswith(_HF):
             yield "model", model[len(_HF) :]
 

@@ -20,7 +20,7 @@ import numpy as np
 from ..core.errors import StateError
 from ..core.files import make_password, private_folder
 from ..core.stored import read_arrays, write_arrays
-from .guard import FILE_BYTES, guard
+from .policy import FILE_BYTES, guard
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SECRET = "secret"

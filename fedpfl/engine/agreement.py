@@ -19,7 +19,6 @@ from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.sharing import Sharing
 from ..setup.assembly import assemble, extras_of
-from ..setup.client_models import client_models
 from ..setup.config import Config
 
 logger = getLogger("flwr")
@@ -257,7 +256,7 @@ def _depends_on_classes(config: Config, shape: tuple[int, ...], classes: int, vo
 
 def _require_same_sharing(config: Config, there: _Clients) -> None:
     """Refuse ``client-models`` that name clients that are not there, or whose models differ in what is shared."""
-    named = [client for numbers, _ in client_models(config.run) for client in numbers]
+    named = [client for numbers, _ in config.run.listed_models() for client in numbers]
     if max(named, default=0) >= there.total:
         allowed = f"names client {max(named)}; the clients are 0 … {there.total - 1}"
         raise ConfigError("client-models", config.run.client_models, allowed)

@@ -18,8 +18,8 @@ from torch import nn
 
 from .. import models
 from ..client.engine import HANDLERS, Engine
-from ..client.guard import bounded, guard
 from ..client.number import own_data_path
+from ..client.policy import bounded, guard
 from ..client.state import ClientState
 from ..core import own_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel

@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
 from ..client import protocol
-from ..client.guard import guard
+from ..client.policy import guard
 from ..client.state import ClientState, run_state
 from ..core.errors import ConfigError, FedpflError, LayoutError, StateError, printable
 from ..core.files import private_folder, read_regular, write_atomically

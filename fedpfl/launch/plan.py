@@ -17,11 +17,13 @@ from ..core.settings import Value
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import without_auto
+from ..data.registry import AUTO
 from ..methods import discover
 from ..models import require_known
-from ..results.run_folder import RunFolder
+from ..results.earlier_run import EarlierRun
+from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, all_settings, check_keys, know_method
-from ..setup.config import Config
+from ..setup.config import Config, RunSettings
 from ..setup.options.after_the_end import PersonaliseSettings
 from ..setup.options.participation import ParticipationOption
 from ..setup.options.virtual_time import VirtualTimeOption
@@ -48,9 +50,18 @@ class Plan:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
         if self.config.of(PersonaliseSettings).on or not self.folder.finished:
             return False
-        from fedpfl.launch.resuming import is_over
+        history, run = self.folder.history(), self.config.run
+        done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
+        # What is damaged is made again when the run is resumed.
+        return done and EarlierRun(self.folder.path).is_intact(run.state_dir)
 
-        return is_over(self)  # type: ignore[no-any-return]
+    def how_to_continue(self) -> str:
+        """Return why resuming a run that has finished trains nothing, and which setting changes that."""
+        name, last = self.config.run.run_name, self.folder.history().last_round
+        if last < self.config.run.num_server_rounds:
+            stopped = f"ended early after {last} rounds (early-stop = {self.config.run.early_stop})"
+            return f"{name} {stopped}; to continue: --run-config 'early-stop=0'"
+        return f"{name} has finished its {last} rounds; for more: --run-config 'num-server-rounds={2 * last}'"
 
 
 def prepare(
@@ -89,19 +100,14 @@ def prepare(
     if resume is None and continued is None:
         check_keys(values)
     else:
-        from fedpfl.launch.resuming import stored_settings
-
-        stored = stored_settings(resume, continued, values, given)
+        stored = _stored_settings(resume, continued, values, given)
         if continued is not None and (num_clients or "data" in given or "dataset" in given):
             default_clients, stored["num-clients"] = stored["num-clients"], given.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
     models = {config.run.model, config.run.model_of(0)}
-    if config.run.client_models:
-        from fedpfl.setup.client_models import client_models
-
-        models |= {model for _, model in client_models(config.run)}
+    models |= {model for _, model in config.run.listed_models()}
     for model in models:
         require_known(model)
     if config.run.metrics:
@@ -116,8 +122,6 @@ def prepare(
     given_number = given_clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
     if config.run.continue_from and not config.run.resume:
-        from ..results.earlier_run import EarlierRun
-
         decided["continue-from"] = str(EarlierRun.continued(config).path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
@@ -132,9 +136,7 @@ def prepare(
         from ..engine.options.devices import read_bench
 
         read_bench(config)
-    from fedpfl.launch.resuming import reopened
-
-    run = reopened(config, over) if config.run.resume else _fresh(config)
+    run = _reopened(config, over) if config.run.resume else _fresh(config)
     return Plan(None if app is None else app.resolve(), config, run)
 
 
@@ -176,3 +178,31 @@ def _fresh(config: Config) -> RunFolder:
         if not os.access(path, os.W_OK):
             raise ConfigError(key, str(path), "cannot be written")
     return folder
+
+
+# -- a run that goes on -----------------------------------------------------------------------------------------------
+
+
+def _stored_settings(
+    resume: str | None, continued: str | None, values: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a run that is resumed, or else continued, with those that are ``given``."""
+    run = find_run(str(resume or continued), Path(str(values.get("output-dir", RunSettings.output_dir))))
+    if resume is None:
+        return _with_clients({**run.config(), **given, "continue-from": str(run.path)}, run)
+    where = {"run-name": run.path.name, "output-dir": str(run.path.parent), "resume": True}
+    # What auto meant was decided when the run began.
+    given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
+    return _with_clients({**run.config(), **given, **where}, run)
+
+
+def _with_clients(values: Mapping[str, Any], run: RunFolder) -> dict[str, Any]:
+    # Without a number `flwr run` took one client for each node that there was.
+    return {**values, "num-clients": values.get("num-clients") or run.task().get("clients", 0)}
+
+
+def _reopened(config: Config, more_clients: bool) -> EarlierRun:
+    """Return the folder of a run that is resumed, which nobody else is running now; the server locks it again."""
+    run = EarlierRun.reopen(config, more_clients=more_clients)
+    with run.exclusive():
+        return run

@@ -47,9 +47,7 @@ def run(
     """
     with shown, logged(shown), global_state_kept():
         if plan.has_finished():
-            from fedpfl.launch.resuming import how_to_continue
-
-            shown.line(f"note: {how_to_continue(plan)}")
+            shown.line(f"note: {plan.how_to_continue()}")
         else:
             shown.show_step("reading the data")
             simulate(plan.config, [shown, *listeners], workers, shown.printed)

@@ -81,6 +81,8 @@ def with_head(
     model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, head, name)
     state.restore()
     model.per_pixel = wanted.dim() > 2
+    sums = wanted.logsumexp(1)
+    model.ends_in_log_softmax = num_classes > 1 and torch.allclose(sums, torch.zeros_like(sums), atol=1e-5)
     model.unkept, model.contiguous, model.ends_in_sigmoid = unkept, contiguous, sigmoids.made(out)
     return model
 

@@ -43,6 +43,8 @@ class BaseHeadModel(nn.Module):
         Whether it takes images in the usual order of memory alone.
     ends_in_sigmoid : bool
         Whether it gives probabilities of labels, each by itself, instead of logits.
+    ends_in_log_softmax : bool
+        Whether it gives logarithms of probabilities of classes, which are logits, too.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class BaseHeadModel(nn.Module):
     unkept: tuple[str, ...] = ()
     contiguous: bool = False
     ends_in_sigmoid: bool = False
+    ends_in_log_softmax: bool = False
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()

@@ -113,6 +113,7 @@ def _assembled(
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     sharing = config.method.sharing(model)
     model.unkept = plain.unkept  # type: ignore[assignment]
+    model.ends_in_log_softmax = plain.ends_in_log_softmax  # type: ignore[assignment]
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last
     model = model.to(device=device, memory_format=order)  # type: ignore[call-overload]

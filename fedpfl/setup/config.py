@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import Field, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, TypeVar
 
-from ..core import custom
+from ..core import custom, own_code
 from ..core import settings as s
 from ..core.errors import ConfigError
 from ..core.extras import Extra
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..methods import Method
 
 S = TypeVar("S")
+# Of client-models, at most six digits: what comes from the network must not make a range of billions.
+_CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -197,10 +199,34 @@ class RunSettings:
     )
 
     def model_of(self, client: int) -> str:
-        """Return a client's model."""
-        from fedpfl.setup.client_models import model_of as _model_of
+        """Return the model of a client, which is the run's own if it is given none."""
+        text = self.client_models
+        if not custom.is_reference(text):
+            return next((model for numbers, model in self.listed_models() if client in numbers), self.model)
+        name = own_code.call("client-models", text, own_code.find("client-models", text), {"client": client})
+        if not isinstance(name, str):
+            allowed = f"returns {custom.article(name)} for client {client}, and must return the name of a model"
+            raise ConfigError("client-models", text, allowed)
+        return name
 
-        return _model_of(self, client) if self.client_models else self.model
+    def listed_models(self) -> Iterator[tuple[range, str]]:
+        """Yield numbers of clients and their model, as ``client-models`` lists them; ``ConfigError`` for a mistake."""
+        taken: set[int] = set()
+        listed = "" if custom.is_reference(self.client_models) else self.client_models
+        for part in filter(None, listed.split(",")):
+            found = _CLIENTS.fullmatch(part.strip())
+            if found is None:
+                allowed = (
+                    f"{part.strip()!r} must be a number or a range of clients, a colon and a model: 0-9:fedavg-cnn"
+                )
+                raise ConfigError("client-models", self.client_models, allowed)
+            first, last = int(found[1]), int(found[2] or found[1])
+            numbers = range(first, last + 1)
+            if not numbers or not taken.isdisjoint(numbers):
+                allowed = f"{part.strip()!r} has {'no client' if not numbers else 'a client that has a model already'}"
+                raise ConfigError("client-models", self.client_models, allowed)
+            taken.update(numbers)
+            yield numbers, found[3]
 
     def enough_clients(self, expected: int) -> int:
         """Return how many of the expected clients have to take part."""
@@ -241,10 +267,8 @@ class RunSettings:
         """Raise ``ConfigError`` for settings that do not fit together."""
         if self.run_name and not _RUN_NAME.fullmatch(self.run_name):
             raise ConfigError("run-name", self.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
-        if self.client_models:
-            from fedpfl.setup.client_models import check as _check
-
-            _check(self)
+        for _, model in self.listed_models():
+            s.parse(RunSettings, {"model": model})
         if self.client_models and self.initial_weights:
             allowed = "cannot be combined with client-models: it is for one model"
             raise ConfigError("initial-weights", self.initial_weights, allowed)

@@ -31,13 +31,12 @@ from ..core.frozen import frozen
 from ..core.model_state import CONTAINERS, PYTORCHS, attributes_of, copied, is_usual, same, same_attributes
 from ..core.samples import Samples
 from ..core.sharing import Given
-from .adaptive import TorchOptimizer
 from .augment import find as find_augmentation
 from .augment import flip_crop
-from .further_losses import class_weights, weighing_with
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, step_precision, summed
+from .losses import class_weights, weighing_with
 from .merge import CannotStack, Merged
-from .optim import SGD, clip
+from .optim import SGD, TorchOptimizer, clip
 from .phase import Batch, Phase, loss_of
 from .settings import TrainingSettings
 
@@ -268,7 +267,7 @@ class _Run:
             [
                 (
                     one.loss if own_loss else None, one.penalty, one.project,
-                    _padded_weights(samples.y, self.samples, settings.class_weights) if weighted else None,
+                    _padded_weights(samples.y, self.samples, settings.listed_weights) if weighted else None,
                     dict(member.attributes),
                 )
                 for one, samples, member in zip(self.phases, self.samples, members)
@@ -780,9 +779,9 @@ def _alike(phases: Sequence[Phase], arrays: Sequence[str], model: nn.Module) -> 
     return names
 
 
-def _padded_weights(y: Tensor, of_all: Sequence[Samples], given: str) -> Tensor:
+def _padded_weights(y: Tensor, of_all: Sequence[Samples], listed: Sequence[float] | None) -> Tensor:
     """Return the weights of the classes that a client has, and ones up to the last class that any has."""
-    weights, classes = class_weights(y, given), max(int(samples.y.max()) for samples in of_all) + 1
+    weights, classes = class_weights(y, listed), max(int(samples.y.max()) for samples in of_all) + 1
     return torch.cat([weights, weights.new_ones(max(0, classes - len(weights)))])
 
 

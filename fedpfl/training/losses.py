@@ -1,17 +1,26 @@
 """What a model's numbers mean: classes, targets, labels of which several can be right, or a class for each pixel.
 
 Each kind has a loss and a score. A score is a sum over the values of a test set, so that those of clients can be added:
-of classes and of labels how many are right, of targets the share of their variance that is explained (R²).
+of classes and of labels how many are right, of targets the share of their variance that is explained (R²). A run may
+weigh classes, or have a function of the user's as its loss.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Callable
+from functools import lru_cache
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from ..core import custom, own_code
+from ..core.errors import ConfigError
+from ..core.metrics import labels_of
+from ..core.samples import IGNORED
 
 CROSS_ENTROPY, MSE, MULTI_LABEL, SEGMENTATION = "cross-entropy", "mse", "multi-label", "segmentation"
 
@@ -48,13 +57,20 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
     return float(each.mean()) * y.numel()
 
 
-def _of_masks(name: str) -> Callable[..., Any]:
-    def call(*given: Any, **named: Any) -> Any:
-        from . import masks
+def pixel_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the mean cross-entropy of the pixels that count; or each image's mean (none), or the sum of these."""
+    losses = F.cross_entropy(outputs, y.long(), ignore_index=IGNORED, reduction="none")
+    counted = y != IGNORED
+    if reduction == "mean":
+        return losses.sum() / counted.sum().clamp(min=1)
+    each = losses.flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
+    return each if reduction == "none" else each.sum()
 
-        return getattr(masks, name)(*given, **named)
 
-    return call
+def pixel_accuracy(said: Tensor, y: Tensor) -> float:
+    """Return the share of right ones among the pixels that count, times the number of images."""
+    counted = y != IGNORED
+    return float((said == y)[counted].double().mean()) * len(y) if counted.any() else 0.0
 
 
 KINDS = {
@@ -67,6 +83,89 @@ KINDS = {
         "the share of correct labels",
     ),
     SEGMENTATION: LossKind(
-        _of_masks("cross_entropy"), False, _of_masks("accuracy"), "the share of right pixels", counted=False
+        pixel_cross_entropy, False, pixel_accuracy, "the share of right pixels", counted=False
     ),
 }  # fmt: skip
+
+# Logits so large that a loss with a least value has it.
+FAR = 1e6
+# The weight of each class in the phase that runs, for the client whose samples it trains on.
+_weights: ContextVar[Tensor | None] = ContextVar("weights", default=None)
+
+
+def class_weights(y: Tensor, listed: Sequence[float] | None = None) -> Tensor:
+    """Return the weights of the classes: those that are listed, or n / (C · n_c) for each of the C among n labels.
+
+    Of a class that has no label the balanced weight is 1.
+    """
+    if listed is not None:
+        return torch.tensor(listed, device=y.device)
+    counts = torch.bincount(y)
+    weights = len(y) / (counts.clamp(min=1) * max(1, int((counts > 0).sum())))
+    return torch.where(counts > 0, weights, torch.ones_like(weights))
+
+
+@contextmanager
+def weighing_with(weights: Tensor) -> Iterator[None]:
+    """Weigh classes wherever :func:`weighted_cross_entropy` is computed inside."""
+    token = _weights.set(weights)
+    try:
+        yield
+    finally:
+        _weights.reset(token)
+
+
+def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of each sample times the weight of its class: the mean, the sum, or each (none)."""
+    losses = F.cross_entropy(outputs, y, reduction="none")
+    weights = _weights.get()
+    if weights is not None:
+        losses = losses * weights[y]
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
+@lru_cache(maxsize=8)
+def _own(text: str, version: int) -> Criterion:
+    word = custom.without_clients(text)
+    function = own_code.guarded("loss", text, own_code.find("loss", word))
+
+    def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+        found: Any = function(outputs, y if y.is_floating_point() else y.long())
+        if not isinstance(found, Tensor) or found.shape not in ((), (len(y),)):
+            is_one = custom.article(found) if not isinstance(found, Tensor) else f"a tensor of {tuple(found.shape)}"
+            raise ConfigError("loss", text, f"returns {is_one}; it must return the mean, or a value for each sample")
+        if reduction == "none" and not found.dim():
+            raise ConfigError("loss", text, "must return a value for each sample: this method weighs samples")
+        return found if reduction == "none" else found.sum() if reduction == "sum" else found.mean()
+
+    return criterion
+
+
+def own_loss(text: str) -> Criterion:
+    """Return the user's function that a setting ``loss`` names: (model's numbers, labels) → mean, or each sample's."""
+    return _own(text, own_code.version())
+
+
+def require_working(text: str, num_classes: int) -> None:
+    """Try the user's function with two samples, so that a mistake shows before round 1."""
+    outputs, y = _tried(labels_of(text), num_classes)
+    found = own_loss(text)(outputs.clone().requires_grad_(), y)
+    if not (found.requires_grad and torch.isfinite(found)):
+        raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
+
+
+def require_bound(text: str, num_classes: int) -> None:
+    """Refuse a loss of classes that falls for ever as right logits grow: it takes logarithms of probabilities."""
+    outputs, y = _tried(labels_of(text), num_classes)
+    if float(own_loss(text)(FAR * outputs, y)) < -FAR / 1000:
+        allowed = "has no least value for logits: end the model in nn.LogSoftmax(1), or use F.cross_entropy"
+        raise ConfigError("loss", text, allowed)
+
+
+def _tried(kind: str, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return numbers of a model for two samples of different classes, each the largest at the right one, and these."""
+    outputs = torch.eye(2, num_classes)
+    y = outputs if kind not in (CROSS_ENTROPY, SEGMENTATION) else torch.arange(2) % num_classes
+    if kind == SEGMENTATION:
+        y, outputs = y[:, None, None].expand(2, 4, 4), outputs[..., None, None].expand(2, num_classes, 4, 4)
+    return outputs, y

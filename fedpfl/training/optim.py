@@ -1,4 +1,4 @@
-"""SGD over lists of tensors; the others are in ``adaptive.py``.
+"""The optimisers: SGD, Adam and AdamW over lists of tensors, and those of ``torch.optim`` by their names.
 
 The same arithmetic as ``torch.optim`` with ``foreach=True`` (tested: SGD to the bit, Adam to rounding). They exist
 because the first ``torch.optim`` object of a process imports the compiler stack (1.5 to 3.5 s measured), and under
@@ -7,10 +7,14 @@ deployment every message is a new process.
 
 from __future__ import annotations
 
-from typing import Protocol, Sequence
+import inspect
+from typing import Any, Protocol, Sequence
 
 import torch
 from torch import Tensor
+
+# The default of the setting `momentum`.
+USUAL_MOMENTUM = 0.9
 
 
 class SGD:
@@ -62,13 +66,121 @@ def clip(grads: Sequence[Tensor], limit: float) -> None:
         grad.mul_(factor)
 
 
+class Adam:
+    """Adam with L2 weight decay; ``momentum`` (0 is allowed) is β₁, β₂ is 0.999; updates in place."""
+
+    beta2 = 0.999
+    epsilon = 1e-8
+
+    def __init__(self, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
+        self.params = list(params)
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self._steps = 0
+        self._mean = [torch.zeros_like(p) for p in self.params]
+        self._square = [torch.zeros_like(p) for p in self.params]
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against ``grads``, which may be overwritten."""
+        grads = list(grads)
+        self._steps += 1
+        if self.weight_decay:
+            torch._foreach_add_(grads, self.params, alpha=self.weight_decay)
+        torch._foreach_mul_(self._mean, self.momentum)
+        torch._foreach_add_(self._mean, grads, alpha=1 - self.momentum)
+        torch._foreach_mul_(self._square, self.beta2)
+        torch._foreach_addcmul_(self._square, grads, grads, 1 - self.beta2)
+        correction1 = 1 - self.momentum**self._steps
+        correction2 = 1 - self.beta2**self._steps
+        denominator = torch._foreach_sqrt(self._square)
+        torch._foreach_div_(denominator, correction2**0.5)
+        torch._foreach_add_(denominator, self.epsilon)
+        torch._foreach_addcdiv_(self.params, self._mean, denominator, -self.learning_rate / correction1)
+
+
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the parameters themselves, as ``torch.optim.AdamW``; updates in place."""
+
+    def __init__(self, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(params, learning_rate, momentum, 0.0)
+        self._decay = weight_decay
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against ``grads``, which may be overwritten."""
+        kept = 1 - self.learning_rate * self._decay
+        if kept != 1:
+            torch._foreach_mul_(self.params, kept)
+        super().step(grads)
+
+
+class TorchOptimizer:
+    """An optimiser of ``torch.optim`` by its name; it gets momentum and weight decay if it has arguments for them.
+
+    Momentum is β₁ where it has betas. An optimiser other than SGD keeps its own default where the setting's is not
+    changed.
+    """
+
+    def __init__(
+        self, name: str, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
+    ) -> None:
+        made = getattr(torch.optim, name)
+        known = inspect.signature(made).parameters
+        offered: dict[str, Any] = {"momentum": momentum, "weight_decay": weight_decay}
+        if "betas" in known:
+            offered["betas"] = (momentum, *known["betas"].default[1:])
+        if name != "SGD" and momentum == USUAL_MOMENTUM:
+            del offered["momentum"]
+        self.params = list(params)
+        self._optimizer = made(
+            self.params, lr=learning_rate, **{key: value for key, value in offered.items() if key in known}
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate, which a schedule may change between two steps."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against ``grads``."""
+        for param, grad in zip(self.params, grads):
+            param.grad = grad
+        self._optimizer.step()
+        for param in self.params:
+            param.grad = None
+
+
+def uses_momentum(name: str) -> bool:
+    """Return whether an optimiser has a momentum, or a β₁."""
+    if name == "sgd" or name in OPTIMIZERS:
+        return True
+    return bool({"momentum", "betas"} & inspect.signature(getattr(torch.optim, name)).parameters.keys())
+
+
+OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}
+# Optimisers of torch.optim that need a function that computes the loss again, or sparse gradients.
+NOT_STEPPED = ("LBFGS", "SparseAdam", "Optimizer")
+
+
+def is_torch_optimizer(name: str) -> bool:
+    """Return whether ``torch.optim`` has an optimiser of this name that takes plain gradients."""
+    found = getattr(torch.optim, name, None)
+    return isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and name not in NOT_STEPPED
+
+
 def make_optimizer(
     name: str, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
 ) -> Optimizer:
     """Return the optimiser that the setting ``optimizer`` names."""
     if name == "sgd":
         return SGD(params, learning_rate, momentum, weight_decay)
-    from fedpfl.training.adaptive import make
-
-    found: Optimizer = make(name, params, learning_rate, momentum, weight_decay)
-    return found
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name](params, learning_rate, momentum, weight_decay)
+    return TorchOptimizer(name, params, learning_rate, momentum, weight_decay)

@@ -39,7 +39,7 @@ def listed_weights(text: str) -> list[float] | None:
 
 
 def _is_torch_optimizer(name: str) -> bool:
-    from fedpfl.training.adaptive import is_torch_optimizer
+    from fedpfl.training.optim import is_torch_optimizer
 
     return bool(is_torch_optimizer(name))
 
@@ -178,12 +178,12 @@ class TrainingSettings:
     def criterion(self) -> Callable[..., Tensor]:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
         if self.has_own_loss:
-            from fedpfl.training.further_losses import own_loss
+            from fedpfl.training.losses import own_loss
 
             own: Callable[..., Tensor] = own_loss(self.loss)
             return own
         usual: Callable[..., Tensor] = self.kind.criterion
-        from fedpfl.training.further_losses import weighted_cross_entropy
+        from fedpfl.training.losses import weighted_cross_entropy
 
         return weighted_cross_entropy if self.class_weights != "none" else usual
 
@@ -209,24 +209,36 @@ class TrainingSettings:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""
         return samples if self.batch_loss == "sum" else 1
 
+    @property
+    def listed_weights(self) -> list[float] | None:
+        """The weights of the classes that ``class-weights`` lists, if it does."""
+        return listed_weights(self.class_weights)
+
     def require_fitting(self, num_classes: int) -> None:
         """Raise ``ConfigError`` if weights are for another number of classes, or a loss of the user's does not work."""
-        weights = listed_weights(self.class_weights)
+        weights = self.listed_weights
         if weights is not None and len(weights) != num_classes:
             raise ConfigError(
                 "class-weights", self.class_weights, f"must have {num_classes} weights, one for each class"
             )
         if self.has_own_loss:
-            from fedpfl.training.further_losses import require_working
+            from fedpfl.training.losses import require_working
 
             require_working(self.loss, num_classes)
+
+    def require_of_logits(self, num_classes: int) -> None:
+        """Raise ``ConfigError`` for a loss of the user's that takes logarithms of probabilities and no logits."""
+        if self.has_own_loss and self.labels in (CLASSES, MASKS):
+            from fedpfl.training.losses import require_bound
+
+            require_bound(self.loss, num_classes)
 
     def check(self, method: Any) -> None:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
         if self.optimizer[:1].isupper():
-            from fedpfl.training.adaptive import USUAL_MOMENTUM, uses_momentum
+            from fedpfl.training.optim import USUAL_MOMENTUM, uses_momentum
 
             if self.momentum != USUAL_MOMENTUM and not uses_momentum(self.optimizer):
                 raise ConfigError("momentum", self.momentum, f"is not used by {self.optimizer}")

@@ -26,8 +26,7 @@ from fedpfl import strategies
 from fedpfl.bench.device.forward import forward
 from fedpfl.client import policy, protocol
 from fedpfl.client.answer import handle
-from fedpfl.client.guard import VARIABLE
-from fedpfl.client.policy import PolicyError
+from fedpfl.client.policy import VARIABLE, PolicyError
 from fedpfl.core import code_hash, own_code, stored
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload
@@ -83,10 +82,10 @@ def values(tmp_path):
 
 
 def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch):
-    assert policy.current() is None
+    assert policy.guard() is None
     assert ask(values, evaluate_global=True).config["client"] == 1
     monkeypatch.setenv(VARIABLE, "")
-    assert policy.current() is None
+    assert policy.guard() is None
 
 
 @pytest.mark.parametrize(
@@ -476,7 +475,7 @@ def test_every_setting_that_is_a_path_on_a_client_is_asked_for(values, allow):
     for key in sorted(on_clients):
         if key != "data-dir":  # with a data set of one's own it is not read
             with refuses(f"{key} = '/elsewhere/file': it is not below data-folders"):
-                policy.current().check({**values, key: "/elsewhere/file"}, "")
+                policy.guard().check({**values, key: "/elsewhere/file"}, "")
 
 
 def test_nothing_is_written_for_a_run_that_is_refused(values, allow, tmp_path, data):
@@ -555,9 +554,9 @@ def test_room_for_state_is_that_of_all_runs_and_files(tmp_path, allow):
     (folder / "round-000001.safetensors").write_bytes(bytes(60_000))
     folders = 4096 * 2  # each folder and file is at least as large as this
     allow(most_state_bytes=100_000)
-    policy.current().require_room(40_000 - folders)
+    policy.guard().require_room(40_000 - folders)
     with refuses(f"31809 more bytes of state: state-folders hold {60_000 + folders}, and most-state-bytes is 100000"):
-        policy.current().require_room(40_001 - folders)
+        policy.guard().require_room(40_001 - folders)
 
 
 def test_without_a_worker_the_client_app_refuses_and_logs_it(values, allow, monkeypatch, tmp_path, caplog):

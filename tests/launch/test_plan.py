@@ -13,7 +13,6 @@ from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays
 from fedpfl.launch.progress import LineDisplay
-from fedpfl.launch.resuming import how_to_continue
 from fedpfl.results.line import in_words
 from fedpfl.setup import reference
 
@@ -163,7 +162,7 @@ def test_a_finished_run_says_how_to_go_on(unfinished):
     (unfinished.path / "summary.md").write_text("")
     plan = prepare(None, ["num-server-rounds=2"], None, str(unfinished.path))
     assert plan.has_finished()
-    assert how_to_continue(plan) == "old has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'"
+    assert plan.how_to_continue() == "old has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'"
     assert not prepare(None, ["num-server-rounds=3"], None, str(unfinished.path)).has_finished()
 
 

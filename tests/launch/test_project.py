@@ -17,7 +17,7 @@ from fedpfl.bench.inventory import read_inventory
 from fedpfl.bench.superlink import copy_app
 from fedpfl.cli import app as cli
 from fedpfl.client import policy
-from fedpfl.client.guard import VARIABLE
+from fedpfl.client.policy import VARIABLE
 from fedpfl.core import own_code
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.plan import prepare

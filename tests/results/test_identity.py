@@ -78,23 +78,23 @@ def test_modules_count_wherever_they_are_imported_and_only_those_of_the_settings
     (package / "inner.py").write_text("from . import deeper\n")
     (package / "deeper.py").write_text("X = 1\n")
     values = {"model": "mine:net"}
-    first = own_code.sources(values)
+    first = identity(values)["modules"]
     assert first.keys() == {"mine", "late", "outside", "outside.inner", "outside.deeper"}
     (folder / "other.py").write_text("# a comment in what another method uses\n")
-    assert own_code.sources(values) == first
+    assert identity(values)["modules"] == first
     for path in (folder / "late.py", package / "deeper.py"):
         path.write_text("WIDTH = X = 2\n")
-        now = own_code.sources(values)
+        now = identity(values)["modules"]
         assert [name for name in first if now[name] != first[name]] == [path.stem if path.stem == "late" else
                                                                         "outside.deeper"]  # fmt: skip
         first = now
     # What was imported counts as it was then, until it is imported anew.
     text = (folder / "mine.py").read_text()
     (folder / "mine.py").write_text(text + "# edited\n")
-    assert own_code.sources(values) == first
+    assert identity(values)["modules"] == first
     assert changed({"modules": first}, identity(values, imported=False)) == ["the module mine"]
     own_code.set_folder(folder)
-    assert own_code.sources(values) != first
+    assert identity(values)["modules"] != first
 
 
 @pytest.mark.parametrize("how", [{"factor": 10.0}, {"flip": True}])

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from support import each_method, federation, quick, simulate
+from torch import nn
 from torch.nn import functional as F
 
+import fedpfl
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.core.samples import Samples
 from fedpfl.core.server_view import Client
@@ -55,6 +57,28 @@ def test_targets_without_variance_have_a_score():
     y = torch.ones(5, 1)
     assert evaluate(lambda x: x, Samples(y, y), "mse").correct == 5
     assert evaluate(lambda x: x + 1, Samples(y, y), "mse").correct == 0
+
+
+def test_one_sample_has_no_variance_to_explain():
+    y = torch.ones(1, 1)
+    assert evaluate(lambda x: x, Samples(y, y), "mse")[:3] == (0, 0.0, 0)
+
+
+def with_log_softmax(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes), nn.LogSoftmax(1))
+
+
+def without_log_softmax(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+
+def test_a_loss_of_logarithms_of_probabilities_needs_a_model_that_gives_them():
+    few = {"dataset": "digits", "num_clients": 2, "num_server_rounds": 1, "local_steps": 1, "workers": 0, "quiet": True}
+    for model, loss in [(with_log_softmax, F.nll_loss), (without_log_softmax, F.cross_entropy)]:
+        fedpfl.run("fedavg", model=model, loss=loss, **few)
+    for model in ("mlp", without_log_softmax):
+        with pytest.raises(ConfigError, match=r"has no least value for logits: end the model in nn\.LogSoftmax"):
+            fedpfl.run("fedavg", model=model, loss=F.nll_loss, **few)
 
 
 @pytest.mark.parametrize("method", ["apfl", "ditto", "fedala", "fedavg", "fedfomo", "fedrep", "moon", "per-fedavg"])

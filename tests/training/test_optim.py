@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.training.adaptive import USUAL_MOMENTUM, Adam, make
-from fedpfl.training.optim import SGD
+from fedpfl.training.optim import SGD, USUAL_MOMENTUM, Adam, make_optimizer
 from fedpfl.training.settings import TrainingSettings
 
 
@@ -54,7 +53,7 @@ def test_an_optimiser_by_torch_s_name_has_torch_s_defaults_and_uses_the_momentum
     ):  # fmt: skip
         kind = getattr(torch.optim, name)
         a, b = run(
-            lambda params, name=name, momentum=momentum: make(name, params, 0.1, momentum, 0.0),
+            lambda params, name=name, momentum=momentum: make_optimizer(name, params, 0.1, momentum, 0.0),
             lambda params, kind=kind, expected=expected: kind(params, lr=0.1, **expected),
         )
         assert all(torch.equal(p, q) for p, q in zip(a, b)), (name, momentum)

@@ -21,12 +21,12 @@ from fedpfl.core.samples import Samples
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods.fedreg.rebalance import augmented
 from fedpfl.setup.config import Config
-from fedpfl.training.adaptive import AdamW
 from fedpfl.training.augment import find, flip_crop
-from fedpfl.training.further_losses import class_weights, listed_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.loop import run_phase, sharing_steps
+from fedpfl.training.losses import class_weights, weighing_with, weighted_cross_entropy
+from fedpfl.training.optim import AdamW
 from fedpfl.training.phase import Phase
-from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.settings import TrainingSettings, listed_weights
 
 
 def data(n=24):
@@ -162,7 +162,7 @@ def test_only_weights_are_a_list_of_weights(text):
 
 
 def test_given_weights_are_those_of_all_clients_one_for_each_class(tmp_path):
-    assert class_weights(torch.tensor([0, 0, 1]), "1,5").tolist() == [1, 5]
+    assert class_weights(torch.tensor([0, 0, 1]), [1.0, 5.0]).tolist() == [1, 5]
     assert Config.parse({"class-weights": [1, 5]}).training.class_weights == "1,5"
     with pytest.raises(ConfigError, match="class-weights = '1,5': must have 10 weights, one for each class"):
         simulate(tmp_path, 2, class_weights=[1, 5])

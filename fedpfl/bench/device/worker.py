@@ -25,7 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Iterator
 
 from ...client import protocol
-from ...client.guard import VARIABLE, guard
+from ...client.policy import VARIABLE, guard
 from ...core import code_hash, own_code
 from ...core.errors import RAISED, FedpflError, in_one_line
 from ...core.payload import Payload

@@ -22,8 +22,8 @@ from ...core.rng import generator
 from ...core.vectors import clipped, without_negative_variances
 from ...methods.base import LocalRound
 from ...setup.options.privacy import PrivacySettings
-from ..guard import FILE_BYTES, guard
 from ..part import ClientPart, Training
+from ..policy import FILE_BYTES, guard
 
 KEY_FILE = "noise.key"
 KEY_BYTES = 32

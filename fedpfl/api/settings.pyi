@@ -93,7 +93,6 @@ class CommonSettings(TypedDict, total=False):
     server_momentum: float
     update_norm_limit: float
     robust_aggregation: Literal["none", "clip", "median", "trimmed-mean", "krum"]
-    robust_clip: float
     robust_false_share: float
     max_weight_share: float
     dp_noise_multiplier: float

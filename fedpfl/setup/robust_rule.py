@@ -25,18 +25,6 @@ from .options.robust import RobustSettings
 ROWS_BLOCK = 1 << 12
 
 
-class ClippedMean(RunningMean):
-    """The mean of start + u_i·min(1, C / ‖u_i‖), where u_i is vector i less the start and C the norm."""
-
-    def __init__(self, start: np.ndarray, norm: float) -> None:
-        super().__init__(len(start))
-        self._start, self._norm = start, norm
-
-    def add(self, vector: np.ndarray, weight: float, group: int | None = None) -> None:
-        """Shorten the update and add it."""
-        super().add(self._start + clipped(self._start, vector, self._norm), weight, group)
-
-
 class RobustMean(RunningMean):
     """An estimate of the mean for which all vectors are looked at together."""
 
@@ -91,7 +79,7 @@ class RobustAverages(Averages):
         if not settings.on:
             return RunningMean(size)
         start = np.zeros(size, np.float32) if start is None else start
-        return RobustMean(start, settings) if settings.keeps_all else ClippedMean(start, settings.robust_clip)
+        return RobustMean(start, settings)
 
     def largest_weight(self, samples: Sequence[int]) -> float:
         """Return the bound of ``max-weight-share``."""
@@ -118,11 +106,11 @@ def count_false(share: float, clients: int) -> int:
 def clipped_mean(vectors: Sequence[np.ndarray], weights: Sequence[float], start: np.ndarray) -> np.ndarray:
     """Return the weighted mean of the vectors, of which the longer half is shortened to the median length.
 
-    Lengths are those of the differences from ``start``.
+    Lengths are those of the differences from ``start``: the mean is of start + u_i·min(1, C / ‖u_i‖).
     """
-    mean = ClippedMean(start, float(np.median([distance(vector, start) for vector in vectors])))
+    mean, norm = RunningMean(len(start)), float(np.median([distance(vector, start) for vector in vectors]))
     for vector, weight in zip(vectors, weights):
-        mean.add(vector, weight)
+        mean.add(start + clipped(start, vector, norm), weight)
     return mean.total() / mean.weights
 
 

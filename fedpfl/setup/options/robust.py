@@ -17,16 +17,10 @@ class RobustSettings:
 
     robust_aggregation: str = setting(
         "none",
-        "Replacement for a mean. clip: mean of shortened updates. median: median of each value. trimmed-mean: mean "
-        "of each value without the extremes. krum: mean of the updates closest to most others. The last three give "
-        "all clients equal weight.",
+        "Replacement for a mean. clip: mean of updates, the longer half shortened to the median norm. median: median "
+        "of each value. trimmed-mean: mean of each value without the extremes. krum: mean of the updates closest to "
+        "most others. The last three give all clients equal weight.",
         choices=("none", "clip", "median", "trimmed-mean", "krum"),
-    )
-    robust_clip: float = setting(
-        0.0,
-        "clip: norm to which longer updates are shortened. 0: the round's median norm.",
-        minimum=0,
-        only={"robust-aggregation": ("clip",)},
     )
     robust_false_share: float = setting(
         0.2,
@@ -48,11 +42,6 @@ class RobustSettings:
     def on(self) -> bool:
         """Whether something takes the mean's place."""
         return self.robust_aggregation != "none"
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether all vectors of a round are kept until the last has arrived."""
-        return self.on and not (self.robust_aggregation == "clip" and self.robust_clip)
 
 
 class RobustOption(Option):
@@ -83,7 +72,7 @@ class RobustOption(Option):
         """Name an estimate that does nothing, or the memory that it needs."""
         if self.settings.on and not task.shared:
             return ["robust-aggregation does nothing: no model's arrays are shared"]
-        if not self.settings.keeps_all:
+        if not self.settings.on:
             return []
         mebibytes = task.asked * task.shared * 4 / 2**20
         size = f"{task.asked} clients × {task.shared} values × 4 bytes = {mebibytes:.1f} MiB"

@@ -28,6 +28,7 @@ __all__ = [
     "methods",
     "names",
     "own_settings",
+    "settings_of_custom",
     "settings_of_methods",
 ]
 
@@ -63,6 +64,11 @@ def _custom(look: bool = True) -> list[type[Method]]:
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
     return [method for name, (method, version) in _users_methods.items() if own_code.is_current(name, version)]
+
+
+def settings_of_custom() -> dict[str, type[Any]]:
+    """Return the settings classes of the custom methods that have been found, by method."""
+    return {method.name: method.Settings for method in _custom(look=False)}
 
 
 def settings_of_methods(look: bool = True) -> dict[str, type[Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Collection, Mapping
 from ..core import custom
 from ..core import settings as s
 from ..data.settings import DataSettings
-from ..methods import find, own_settings, settings_of_methods
+from ..methods import find, own_settings, settings_of_custom, settings_of_methods
 from ..training.settings import TrainingSettings
 from .config import RunSettings
 from .options import OPTIONS
@@ -120,9 +120,14 @@ def check_keys(values: Mapping[str, Any]) -> None:
     s.require_keys(values, all_settings())
 
 
-@lru_cache(maxsize=None)
 def tagged(tag: str) -> frozenset[str]:
-    """Return the keys of the settings with a tag (see ``setting``)."""
+    """Return the keys of the settings with a tag (see ``setting``), those of custom methods that were found, too."""
+    own = (s.by_key(cls, name) for name, cls in settings_of_custom().items())
+    return _tagged(tag).union(key for fields in own for key, of in fields.items() if tag in of.metadata["tags"])
+
+
+@lru_cache(maxsize=None)
+def _tagged(tag: str) -> frozenset[str]:
     return frozenset(key for _, cls in _common() for key, of in s.by_key(cls).items() if tag in of.metadata["tags"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
 from fedpfl.core.settings import TAGS
 from fedpfl.data.registry import PARTITIONERS
-from fedpfl.setup.all_settings import all_settings, code_in, tagged
+from fedpfl.setup.all_settings import absolute_places, all_settings, code_in, tagged
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 PACKAGE = Path(fedpfl.__file__).parent
 COMMON = {
@@ -85,6 +87,27 @@ def test_a_device_asks_its_policy_for_code_in_every_setting(key):
     assert code_in(values) == [(key, "own___:part")]
     with pytest.raises((PolicyError, ConfigError), match=key):
         Policy(code_hashes=None).check(values, "")
+
+
+@dataclass(frozen=True)
+class OfTable:
+    table: str = fedpfl.setting("", "A file that the method reads.", form="a file", tags="place file")
+
+
+def test_tags_of_a_user_s_method_count():
+    assert not [key for key, of in all_settings(look=False).items() if key not in COMMON and of.metadata["tags"]]
+
+    class WithTable(fedpfl.Method):  # here, so that no other test knows it
+        name, Settings = "with-table", OfTable
+
+    with as_setting("method", WithTable) as text:
+        Config.parse({"method": text})
+        assert "with-table-table" in tagged("file") and "with-table-table" in tagged("place")
+        assert Path(absolute_places({"with-table-table": "own.csv"})["with-table-table"]).is_absolute()
+        values = Config.parse({"method": text, "with-table-table": "/elsewhere/own.csv"}).flat()
+        with pytest.raises(PolicyError, match=r"with-table-table = '/elsewhere/own\.csv'"):
+            Policy(parts=(text,)).check(values, "")
+    assert "with-table-table" not in tagged("file")
 
 
 def test_no_list_of_settings_stands_away_from_them():

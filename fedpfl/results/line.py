@@ -57,7 +57,8 @@ def summarise(done: Round) -> dict[str, Any]:
     for name, replies in parts:
         if scores := scores_of(name, replies):
             line[name] = scores
-    if untested := sorted(set(done.asked_to_test) - done.evaluated.keys()):
+    tested = {client for client, metrics in done.evaluated.items() if metrics.get("personalised-samples")}
+    if untested := sorted(set(done.asked_to_test) - tested):
         line["untested"] = untested
     if "personalised" in line:
         shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]

@@ -204,7 +204,7 @@ def evaluate(
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
         found = _measured(measures, outputs, samples.y, loss)
         if loss == MSE and len(samples.y) < 2:  # which has no variance to explain
-            return Score(0, 0.0, 0, found)
+            return Score(0, total, 0, found)
         return Score(kind.score(outputs, samples.y), total, samples.y.numel(), found)
     # Read after the last batch, as each reading makes a GPU wait.
     correct: list[Tensor] = []

@@ -220,3 +220,11 @@ def test_methods_for_classes_refuse_a_loss_of_targets():
     for wrong in ("parts", "cross-entropy:parts:focal", "multi:parts:focal"):
         with pytest.raises(ConfigError, match="loss"):
             Config.parse({"method": "fedavg", "loss": wrong})
+
+
+def test_a_client_with_one_test_sample_is_named_as_untested():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 5)).astype(np.float32)
+    data = [(x, x[:, :1], x[:count], x[:count, :1]) for count in (20, 1, 15)]
+    run = fedpfl.run("fedper", model="mlp", data=data, loss="mse", num_server_rounds=1, workers=0, quiet=True)
+    assert run.summary["untested"] == [1] and set(run._folder.metrics()[-1]["personalised"]["each"]) == {"0", "2"}

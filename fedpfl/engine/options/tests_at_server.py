@@ -43,10 +43,11 @@ class ServerTest(Listener):
             torch.manual_seed(torch_seed(config.run.seed, "server test", done.number))
             score = evaluate(forward, self._samples, config.training.labels, self._measures)
         scores = {name: metrics.combined(name, [pair]) for name, pair in score.metrics.items()}
-        done.at_server = {
-            "accuracy": score.correct / score.samples, "loss": score.loss_sum / score.samples,
-            "samples": score.samples, **{name: value for name, value in scores.items() if value is not None},
-        }  # fmt: skip
+        if score.samples:  # one sample has no R²
+            done.at_server = {
+                "accuracy": score.correct / score.samples, "loss": score.loss_sum / score.samples,
+                "samples": score.samples, **{name: value for name, value in scores.items() if value is not None},
+            }  # fmt: skip
         return False
 
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from functools import cached_property
 from logging import INFO, WARNING, getLogger
 from typing import Any, ClassVar
 
@@ -519,13 +520,17 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             own_models.load_arrays(module, {**built, **arrays} if arrays.keys() <= built.keys() else arrays, plain)
         return module
 
+    @cached_property
+    def _defaults(self) -> dict[str, Value]:
+        """The settings of a run of which only the method is given."""
+        return Config.parse({"method": self.values["method"]}).flat()
+
     def _sent_settings(self) -> dict[str, Value]:
         """Return the settings that clients of fedpfl need: what is not the default, and the name of the method."""
         mine = self.config.flat()
-        default = Config.parse({"method": self.values["method"]}).flat()
         sent = {
             key: value for key, value in mine.items()
-            if (value != default[key] or key in self.values) and key not in NOT_SENT
+            if (value != self._defaults[key] or key in self.values) and key not in NOT_SENT
         }  # fmt: skip
         if mine["num-clients"]:  # for nodes that do not know which of how many they are
             sent["num-clients"] = mine["num-clients"]

@@ -20,7 +20,7 @@ from fedpfl.data import Dataset, DataSettings, federated_data
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import Method, find, methods
 from fedpfl.results.run_folder import RunFolder
-from fedpfl.setup.all_settings import check_keys
+from fedpfl.setup.all_settings import check_keys, code_in
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 
@@ -254,9 +254,9 @@ def test_objects_of_this_process_are_settings_for_a_while(app):
         assert re.fullmatch(r"python:local#\d+", text) and re.fullmatch(r"python:model#\d+", other)
         torch.manual_seed(1)
         assert models.build(text, (4,), 3).head.out_features == 3
-        own_code.require_sendable({"method": "fedavg"})
+        own_code.require_sendable(code_in({"method": "fedavg"}))
         with pytest.raises(ConfigError, match="only this process has this object"):
-            own_code.require_sendable({"model": text})
+            own_code.require_sendable(code_in({"model": text}))
     assert "give it again" in refusal("model", text)
     with as_setting("method", find("fedper")) as text:
         assert text == "fedpfl.methods.fedper:FedPer" and find(text) is find("fedper")

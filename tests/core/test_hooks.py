@@ -9,6 +9,8 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
 from fedpfl.methods.bases.kept import KeepsArrays
 from fedpfl.rules.mean import Mean
+from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
 BASES = {"method": fedpfl.Method, "rule": Mean, "listener": Listener}
 
@@ -56,8 +58,13 @@ def test_a_file_of_one_s_own_is_refused_in_one_line(tmp_path, monkeypatch):
 
 
 def test_only_settings_that_can_be_refused_are():
-    assert type("Mine", (fedpfl.Method,), {"refuses": {"loss": "needs classes"}})
-    with pytest.raises(
-        ConfigError, match=r"^method = 'Mine': refuses 'personal_head'; it can refuse personal-head, tr"
+    def method_that_refuses(key):
+        return as_setting("method", type("Mine", (fedpfl.Method,), {"name": "mine", "refuses": {key: "has none"}}))
+
+    with method_that_refuses("loss") as text:
+        Config.parse({"method": text})
+    with (
+        method_that_refuses("personal_head") as text,
+        pytest.raises(ConfigError, match="refuses 'personal_head'; it can refuse personal-head, loss, trainable"),
     ):
-        type("Mine", (fedpfl.Method,), {"refuses": {"personal_head": "has none"}})
+        Config.parse({"method": text})

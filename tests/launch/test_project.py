@@ -24,6 +24,7 @@ from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import APP, files, make
 from fedpfl.methods import discover
 from fedpfl.setup import reference
+from fedpfl.setup.all_settings import code_in
 from fedpfl.version import FLOWER, SIMULATION
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +151,7 @@ def test_parts_without_an_app_reach_no_device(tmp_path):
     own_code.set_folder(tmp_path)
     try:
         with pytest.raises(ConfigError, match="is not part of a Flower app"):
-            own_code.require_installed({"model": "parts:net"})
-        own_code.require_installed({"model": "mlp", "dataset": "json:loads"})
+            own_code.require_installed(code_in({"model": "parts:net"}))
+        own_code.require_installed(code_in({"model": "mlp", "dataset": "json:loads"}))
     finally:
         own_code.set_folder(None)

@@ -12,7 +12,7 @@ from waiting import wait_until
 
 from fedpfl.bench import node
 from fedpfl.bench.run_guard import _groups
-from fedpfl.client.guard import VARIABLE as POLICY
+from fedpfl.client.policy import VARIABLE as POLICY
 from fedpfl.client.protocol import SOCKET_VARIABLE
 from fedpfl.core.errors import FedpflError
 

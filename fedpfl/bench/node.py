@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..client.guard import VARIABLE as POLICY
+from ..client.policy import VARIABLE as POLICY
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import CONCURRENCY, TASK_POLL_INTERVAL

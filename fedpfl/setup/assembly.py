@@ -111,13 +111,13 @@ def _assembled(
     if config.run.initial_weights and lost:
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
-    sharing = config.method.sharing(model)
     model.unkept = plain.unkept  # type: ignore[assignment]
     model.ends_in_log_softmax = plain.ends_in_log_softmax  # type: ignore[assignment]
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last
     model = model.to(device=device, memory_format=order)  # type: ignore[call-overload]
     require_tied_alike(model, lambda name: config.method.travels(name, model), config.run.method)
+    sharing = config.method.sharing(model)
     _require_exact(config.run.model, model, sharing)
     disturbed = [name for name in sharing.layout.names if name in (sharing.layout.buffers or ())]
     if config.wants(PrivacyOption) and (own := [n for n in disturbed if not n.endswith(RUNNING_STATISTICS)]):

@@ -75,7 +75,9 @@ def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):
 @pytest.mark.parametrize("name", NEED_A_HEAD)
 def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monkeypatch, name):
     def headless(input_shape, num_classes):
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+        model.unkept, model.contiguous, model.ends_in_log_softmax = (), False, False  # as every model of fedpfl
+        return model
 
     monkeypatch.setitem(registry.MODELS._entries, "headless", registry._Entry(headless, None))
     with pytest.raises(ConfigError, match="model = 'Sequential': has no head"):

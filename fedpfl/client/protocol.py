@@ -13,7 +13,7 @@ import socket
 import struct
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -40,6 +40,13 @@ _PREFIX = struct.Struct(">8sIQ")
 _CREDENTIALS = struct.Struct("3i")
 
 Header = Dict[str, Any]
+
+
+class Readable(Protocol):
+    """What a frame is read from."""
+
+    def read(self, count: int) -> bytes:
+        """Read so many bytes, or fewer at the end."""
 
 
 class ProtocolError(FedpflError):
@@ -99,7 +106,7 @@ def unpack(content: bytes) -> tuple[Header, Payload]:
     return found
 
 
-def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
+def read(stream: Readable) -> tuple[Header, Payload]:
     """Read one frame; return the header without the payload's part, and the payload."""
     magic, header_bytes, arrays_bytes = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
     if not magic.startswith(FAMILY):
@@ -129,7 +136,7 @@ def _parts(header: Mapping[str, Any], payload: Payload) -> list[bytes]:
     return [_PREFIX.pack(MAGIC, len(text), len(arrays)), text, arrays]
 
 
-def _exactly(stream: BufferedIOBase, count: int) -> bytes:
+def _exactly(stream: Readable, count: int) -> bytes:
     found = stream.read(count)
     if len(found) < count:
         raise EOFError("the connection ended within a frame")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import importlib
 import logging
 import os
@@ -19,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections import OrderedDict
 from io import BufferedIOBase
 from pathlib import Path
 from types import FrameType
@@ -41,6 +43,8 @@ STALLED_SECONDS = 60.0
 QUEUE = 64
 # How often a worker looks whether the SuperNode that it is for still runs.
 ALIVE_SECONDS = 2.0
+# A small board has three clients, and what a network loses is asked for again within the round.
+MAX_REPLIES = 3
 
 
 def serve(path: Path, until: int = 0) -> None:
@@ -49,6 +53,7 @@ def serve(path: Path, until: int = 0) -> None:
         logger.info("no policy: this device takes part in every run")
     else:
         logger.info("the policy is %s", os.environ[VARIABLE])
+    replies = LastReplies()
     with listening(path) as listener:
         end_at_signals(path)
         code_hash.of_package()  # of what is imported now, whatever becomes of the files
@@ -71,7 +76,7 @@ def serve(path: Path, until: int = 0) -> None:
                     protocol.require_own_peer(connection)
                     connection.settimeout(STALLED_SECONDS)
                     with connection.makefile("rwb") as stream:
-                        _serve_one(handle, stream)
+                        _serve_one(handle, stream, replies)
                 except (FedpflError, OSError, EOFError) as error:
                     logger.warning("a request was dropped: %s", error)
 
@@ -84,29 +89,75 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
+class LastReplies:
+    """The newest replies, as frames, by the content of their requests.
+
+    What a network has lost is asked for again. A client that trained again would come to the same bits, minutes later.
+    Descriptions are not kept: a device's data may change.
+    """
+
+    def __init__(self) -> None:
+        self._frames: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def get(self, request: bytes) -> bytes | None:
+        """Return the reply to a request with this digest."""
+        return self._frames.get(request)
+
+    def add(self, request: bytes, frame: bytes) -> None:
+        """Keep a reply; forget the oldest one if there are too many."""
+        self._frames[request] = frame
+        if len(self._frames) > MAX_REPLIES:
+            self._frames.popitem(last=False)
+
+
+class _Digested:
+    """A stream whose bytes are hashed as they are read."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream, self._hash = stream, hashlib.sha256()
+
+    def read(self, count: int) -> bytes:
+        """Read from the stream."""
+        content = self._stream.read(count)
+        self._hash.update(content)
+        return content
+
+    def digest(self) -> bytes:
+        """Return the hash of what was read."""
+        return self._hash.digest()
+
+
+def _serve_one(handle: Handler, stream: BufferedIOBase, replies: LastReplies) -> None:
+    digested = _Digested(stream)
     try:
-        header, message = protocol.read(stream)
+        header, message = protocol.read(digested)
     except protocol.VersionError as error:
         # It cannot read this answer either, but then reports that. Without one it would take this worker for dead.
         protocol.write(stream, {"error": str(error)}, Payload())
         raise
     run_config, node_config = protocol.values(header, "run-config"), protocol.values(header, "node-config")
     kind, started = str(header.get("kind")), time.perf_counter()
-    what = f"{kind} of client {node_config.get('partition-id')}"
+    what = f"{kind} of client {node_config.get('partition-id')}, round {message.config.get('round', '-')}"
     try:
         _require_same_code(header)
-        app = str(header.get("app", ""))
-        own_code.set_folder(Path(app) if app else None)
-        answer, words = handle(kind, message, run_config, node_config), {}
+        frame = replies.get(digested.digest())
+        if frame is None:
+            app = str(header.get("app", ""))
+            own_code.set_folder(Path(app) if app else None)
+            frame = protocol.pack({}, handle(kind, message, run_config, node_config))
+            if kind != "query":
+                replies.add(digested.digest(), frame)
+        else:
+            what += ", its last reply once more"
     except FedpflError as error:
         logger.warning("%s: %s", what, error)
-        answer, words = Payload(), {"error": str(error)}
+        frame = protocol.pack({"error": str(error)}, Payload())
     except RAISED as error:  # what goes wrong for one client must not end the worker for the others
         logger.exception("%s failed", what)
-        answer, words = Payload(), {"failure": in_one_line(error)}
-    protocol.write(stream, words, answer)
-    logger.info("%s, round %s: %.2f s", what, message.config.get("round", "-"), time.perf_counter() - started)
+        frame = protocol.pack({"failure": in_one_line(error)}, Payload())
+    stream.write(frame)
+    stream.flush()
+    logger.info("%s: %.2f s", what, time.perf_counter() - started)
 
 
 def _require_same_code(header: protocol.Header) -> None:

@@ -23,7 +23,7 @@ from worker_parts import workers
 from fedpfl import __version__
 from fedpfl.bench.device import forward as forwarding
 from fedpfl.bench.device.forward import WorkerError, forward
-from fedpfl.bench.device.worker import listening
+from fedpfl.bench.device.worker import MAX_REPLIES, listening
 from fedpfl.client import protocol
 from fedpfl.client.answer import handle
 from fedpfl.client.engines import MAX_ENGINES, _engines, engine_for
@@ -91,6 +91,21 @@ def test_the_worker_answers_as_this_process_does(running, tmp_path):
     theirs = forward("evaluate", message, values, NODE)
     mine = handle("evaluate", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE)
     assert theirs.metrics["personalised-loss-sum"] == mine.metrics["personalised-loss-sum"]
+
+
+def test_a_request_that_was_answered_gets_its_reply_again_without_training(running, tmp_path):
+    values = federation(tmp_path, 3, threads=1)
+    message = asked(values, NODE)
+    first = forward("train", message, values, NODE)
+    same(forward("train", message, values, NODE), first)
+    wait_until(lambda: running.log().count("round 1, its last reply once more") == 1)
+    # Another content is another request, and so is what came before the last ones.
+    again = forward("train", asked(values, NODE, more=1), values, NODE)
+    assert again.metrics["train-seconds"] != first.metrics["train-seconds"]
+    for number in range(MAX_REPLIES):
+        forward("train", asked(values, NODE, more=2 + number), values, NODE)
+    same(forward("train", message, values, NODE), first)  # the same bits, trained once more
+    assert running.log().count("round 1, its last reply once more") == 1
 
 
 def test_the_socket_is_the_user_s_alone_and_goes_with_the_worker(worker):

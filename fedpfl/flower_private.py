@@ -15,11 +15,8 @@ from typing import Any
 CLIENT_APP_RAISED_EXCEPTION = 2
 
 # Where SuperNodes talk to the SuperLink. It serves its other interfaces, with which one can run code, on the same port;
-# the MQTT bridge therefore has to know which requests are SuperNodes', and which of those are worth waiting for.
+# the bridge therefore has to know which requests are SuperNodes'.
 FLEET_API = "/v1/fleet/"
-PULL_MESSAGES = "/pull-messages"
-# The header by which the bridge knows one SuperNode from another; the SuperLink checks the signature that goes with it.
-PUBLIC_KEY_HEADER = "flwr-public-key"
 
 # A SuperLink that answers here has started. The documented commands are slower to ask than it is to start.
 HEALTH = "/health"
@@ -31,6 +28,12 @@ TASK_POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 SUPEREXEC_MODULE, TASK_STARTED = "flwr.supercore.superexec.run_superexec", "_handle_launch_result"
 # The wait as a share of the time since the last task, and the longest, seconds: Flower's own.
 TASK_POLL_SHARE, LONGEST_TASK_POLL = 0.01, 1.0
+
+# The module in whose loop a SuperNode looks for messages, every 3 s, for which small rounds wait, and for the reply of
+# its ClientApp, every 0.5 s. It waits for 0.1 s at least, for so many times as long as a look took, which is long at a
+# busy SuperLink, and for a share of the time since a message came or its reply went.
+SUPERNODE_MODULE = "flwr.supernode.start_client_internal"
+SHORTEST_MESSAGE_POLL, MESSAGE_POLL_LOOKS, MESSAGE_POLL_SHARE = 0.1, 40.0, 0.05
 
 # How many objects of a message are moved at the same time, at most one for each core; Flower's own number is 2, and a
 # message to or from a device has three.
@@ -90,4 +93,30 @@ def stretch_task_polls() -> None:
         time.sleep(max(shortest, min((time.monotonic() - last) * TASK_POLL_SHARE, LONGEST_TASK_POLL)))
 
     setattr(module, TASK_STARTED, note)
+    module.time = SimpleNamespace(sleep=sleep)
+
+
+def shorten_message_polls() -> None:
+    """Let this process's SuperNode look for messages sooner, the shorter ago there was one.
+
+    Do nothing where Flower has other names.
+    """
+    try:
+        module: Any = import_module(SUPERNODE_MODULE)
+    except ImportError:
+        return
+    if getattr(module, "time", None) is not time:
+        return
+    woke = last = time.monotonic()
+    before = 0.0
+
+    def sleep(longest: float) -> None:
+        nonlocal woke, last, before
+        now = time.monotonic()
+        if longest != before:  # a message has come, or its reply has gone
+            before, last = longest, now
+        wait = max(SHORTEST_MESSAGE_POLL, MESSAGE_POLL_LOOKS * (now - woke), MESSAGE_POLL_SHARE * (now - last))
+        time.sleep(min(longest, wait))
+        woke = time.monotonic()
+
     module.time = SimpleNamespace(sleep=sleep)

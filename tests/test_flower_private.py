@@ -132,8 +132,9 @@ def test_the_package_has_private_names_in_one_file_only():
     paths = [*python_files("fedpfl", "experiments", "jetson"), ROOT / "client_app.py", ROOT / "server_app.py"]
     assert len(paths) > 150
     found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
-    names = {flower_private.TASK_POLL_INTERVAL, flower_private.PULL_MODULE, flower_private.SUPEREXEC_MODULE}
-    assert found == {"fedpfl/flower_private.py": names | {*flower_private.CONCURRENCY}}
+    names = {flower_private.PULL_MODULE, flower_private.SUPEREXEC_MODULE, flower_private.SUPERNODE_MODULE}
+    names |= {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
+    assert found == {"fedpfl/flower_private.py": names}
 
 
 def test_what_is_imported_outside_the_package_is_listed():
@@ -163,8 +164,7 @@ def test_the_private_names_are_those_of_the_flower_that_is_installed():
         codes.CLIENT_APP_CRASHED,
     }
     assert lost == half_round.LOST
-    assert f'"{flower_private.FLEET_API.rstrip("/")}{flower_private.PULL_MESSAGES}"' in sources
-    assert f'FLEET_HTTP_PUBLIC_KEY_HEADER = "{flower_private.PUBLIC_KEY_HEADER}"' in sources
+    assert f'"{flower_private.FLEET_API}pull-messages"' in sources
     assert f'get("{flower_private.HEALTH}"' in sources
     assert all(f'"{name}"' in sources for name in (flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY))
     assert f'log(INFO, "{flower_private.TASK_ENDED} ' in sources
@@ -225,6 +225,37 @@ def test_a_superexec_waits_the_longer_the_longer_there_was_no_task():
     assert f"{flower_private.TASK_STARTED}(launch_result, combined_res.task)" in loop
 
 
+POLLED = """
+import time
+from importlib import import_module
+
+from fedpfl import flower_private
+
+module = import_module(flower_private.SUPERNODE_MODULE)
+assert module.time is time
+slept, now = [], [100.0]
+
+def sleep(seconds):
+    slept.append(round(seconds, 3))
+    now[0] += seconds
+
+time.monotonic, time.sleep = lambda: now[0], sleep
+flower_private.shorten_message_polls()
+for took, longest in ((0.001, 3), (0.02, 3), (0.01, 0.5), (0.01, 0.5), (0.0, 3), (9.0, 3), (0.0, 3)):
+    now[0] += took
+    module.time.sleep(longest)
+# The last ones: after a long look, and 12 s after the reply.
+assert slept == [0.1, 0.8, 0.4, 0.4, 0.1, 3, 0.605], slept
+"""
+
+
+def test_a_supernode_looks_for_messages_sooner_than_every_three_seconds():
+    done = subprocess.run([sys.executable, "-c", POLLED], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    module = inspect.getsource(import_module(flower_private.SUPERNODE_MODULE))
+    assert re.findall(r"\btime\.\w+\([\w.]*\)", module) == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
+
+
 def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
     monkeypatch.setattr(flower_private, "PULL_FUNCTIONS", ("other",))
     flower_private.shorten_pauses()
@@ -236,6 +267,8 @@ def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
     assert import_module(flower_private.SUPEREXEC_MODULE).time is before
     monkeypatch.setattr(flower_private, "SUPEREXEC_MODULE", "flwr.other")
     flower_private.stretch_task_polls()
+    monkeypatch.setattr(flower_private, "SUPERNODE_MODULE", "flwr.other")
+    flower_private.shorten_message_polls()
 
 
 def test_what_is_tried_with_the_newest_flower_is_there():

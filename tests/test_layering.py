@@ -192,9 +192,9 @@ def test_the_training_core_loads_without_flower():
     "code",
     [
         "import fedpfl.flower.client_app, fedpfl.flower.server_app",
-        "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.superexec",
+        "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.flower_command",
         "import fedpfl.bench.superlink, fedpfl.bench.testbed",
-        "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import direct, device_side, server_side, events",
+        "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import device_side, http_server, server_side, events",
         "import fedpfl.study.live.page_server",
         "import fedpfl.cli; from fedpfl.cli import doctor, up, watch, keys",
     ],

@@ -4,8 +4,8 @@ Flower starts the command ``flwr-clientapp`` for every message; importing its mo
 several times that on a small board. This process imports them once and forks for every message. It puts a small command
 of the same name into ``bin`` next to its socket, to stand first in the ``PATH`` of the SuperNode. The small command
 hands its arguments, its environment and its outputs over the socket, which is its own user's, or becomes Flower's
-command if there is no server. Of Flower, only the command itself is used. Another command in ``bin`` is the SuperNode's
-``flower-superexec``, of :mod:`fedpfl.bench.superexec`.
+command if there is no server. Of Flower, only the command itself is used. Two other commands in ``bin`` are those of
+:mod:`fedpfl.bench.flower_command`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..core.errors import FedpflError
 from ..core.files import write_atomically
 from ..flower_private import shorten_pauses
 from .device.worker import end_at_signals, listening
-from .superexec import COMMAND as SUPEREXEC
+from .flower_command import SUPEREXEC, SUPERNODE
 
 logger = logging.getLogger("fedpfl.bench.forkserver")
 
@@ -46,9 +46,9 @@ STALLED_SECONDS = 10.0
 FILES = 2  # standard output and standard error
 
 _SHELL = '#!/bin/sh\nexec {python} -IS {hand_over} "$@"\n'
-_SUPEREXEC = """\
+_FLOWER_COMMAND = """\
 #!/bin/sh
-exec {python} -P -c 'import sys; del sys.argv[1]; from fedpfl.bench.superexec import main; main()' {name} "$@"
+exec {python} -P -m fedpfl.bench.flower_command {name} "$@"
 """
 _HAND_OVER = '''\
 """Hands a start of {name} over to the process that forks; written by it."""
@@ -146,7 +146,7 @@ def command_folder(path: Path) -> Path:
 
 
 def write_commands(path: Path, real: str) -> None:
-    """Write what hands the command over to the socket ``path``, and the SuperExec's command.
+    """Write what hands the command over to the socket ``path``, and the commands of a SuperNode and its SuperExec.
 
     ``real`` is executed if there is no server.
     """
@@ -157,8 +157,10 @@ def write_commands(path: Path, real: str) -> None:
     text = _HAND_OVER.format(name=COMMAND, socket=str(path), real=real)
     write_atomically(hand_over, text.encode(), private=True)
     shell = _SHELL.format(python=shlex.quote(sys.executable), hand_over=shlex.quote(str(hand_over)))
-    superexec = _SUPEREXEC.format(python=shlex.quote(sys.executable), name=SUPEREXEC)
-    for name, text in ((SUPEREXEC, superexec), (COMMAND, shell)):
+    texts = {COMMAND: shell}
+    for name in (SUPEREXEC, SUPERNODE):
+        texts[name] = _FLOWER_COMMAND.format(python=shlex.quote(sys.executable), name=name)
+    for name, text in texts.items():
         write_atomically(folder / name, text.encode(), private=True, executable=True)
 
 

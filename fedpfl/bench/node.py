@@ -15,10 +15,11 @@ from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import CONCURRENCY, TASK_POLL_INTERVAL
 from . import run_guard
+from .flower_command import SUPERNODE, supernode_command
 from .forkserver import command_folder
 from .superlink import script
 
-# The shortest wait of `bench/superexec.py`; Flower's is always 1 s. It looks for a new message with a request to the
+# The shortest wait of `bench/flower_command.py`; Flower's is always 1 s. It looks for a message with a request to the
 # SuperNode on the same machine.
 TASK_POLL_SECONDS = 0.2
 # All objects of a message at the same time, where a machine has as many cores.
@@ -73,7 +74,8 @@ def run(command: Sequence[str], policy: Path | None = None, preload: Sequence[st
         parts = {"worker": worker_command(), "fork server": forkserver_command(forkserver, preload)}
         running = {name: _started(part, environment) for name, part in parts.items()}
         times = dict.fromkeys(parts, time.monotonic())
-        node = _started([script(command[0]), *command[1:]], environment)
+        program = supernode_command() if command[0] == SUPERNODE else [script(command[0])]
+        node = _started([*program, *command[1:]], environment)
         try:
             while node.poll() is None:
                 for name, process in running.items():

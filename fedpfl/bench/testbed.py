@@ -26,6 +26,7 @@ from ..core.errors import FedpflError
 from ..flower_private import SHORT_PAUSES
 from . import credentials, run_guard
 from .boards import BoardLimits, join_command, make_groups
+from .flower_command import supernode_command
 from .inventory import Bench
 from .mqtt.account import Account, read_password
 from .node import AT_ONCE, environment_of, forkserver_command, worker_command
@@ -103,7 +104,10 @@ class Testbed(SuperLink):
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, bench.present))
         way = partial(self._start_relay, network) if network else lambda _, port: port
-        addresses = self._start_bridge(names, runs, way) if self._mqtt else self._start_direct(names, way)
+        if self._mqtt:
+            addresses = self._start_bridge(names, runs, way)
+        else:
+            addresses = {name: f"127.0.0.1:{way(name, self._port)}" for name in names}
         for device in names if worker else ():
             for part, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
                 self._wait_for(f"{part} {_label(device)}", path.exists)
@@ -235,18 +239,6 @@ class Testbed(SuperLink):
             self._wait_for(f"bridge {name}", partial(self._is_ready, f"bridge {name}"))
         return addresses
 
-    def _start_direct(self, names: Sequence[str], way: Callable[[str, int], int]) -> dict[str, str]:
-        """Start the bridge without a broker; return where the SuperNodes of each device connect to."""
-        keys, port = self._keys, free_port()
-        command = [
-            *BRIDGE, "direct", "--listen", f"127.0.0.1:{port}",
-            "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
-            "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),
-        ]  # fmt: skip
-        self._spawn("bridge", command, self._environment)
-        self._wait_for("bridge", partial(self._is_ready, "bridge"))
-        return {name: f"127.0.0.1:{way(name, port)}" for name in names}
-
     def _start_relay(self, network: str, device: str, port: int) -> int:
         """Start a relay that simulates the network before a port of the server; return the device's port."""
         own, name = free_port(), f"network {_label(device)}"
@@ -269,7 +261,7 @@ class Testbed(SuperLink):
     def _start_node(self, client: int, clients: int, superlink: str, device: str, worker: bool, own: str) -> None:
         place = device if worker else None
         command = [
-            script("flower-supernode"), "--superlink", superlink,
+            *supernode_command(), "--superlink", superlink,
             "--root-certificates", str(self._keys.authority),
             "--auth-supernode-private-key", str(self._keys.node_keys[client]),
             "--host", "127.0.0.1", "--port", str(free_port()),

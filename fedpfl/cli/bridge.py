@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import signal
 import ssl
@@ -22,8 +21,7 @@ from .program import Program
 
 if TYPE_CHECKING:
     from ..bench.mqtt.account import Account
-    from ..bench.mqtt.device_side import DeviceBridge
-    from ..bench.mqtt.http_server import NodeServer
+    from ..bench.mqtt.http_server import Exchange, NodeServer
     from ..bench.mqtt.link import Link
     from ..bench.mqtt.publisher import Message
     from ..bench.mqtt.upstream import Upstream
@@ -55,8 +53,6 @@ SuperLinkCa = Annotated[
     typer.Option(help="CA certificate that signed the SuperLink's certificate; optional on loopback only."),
 ]
 LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")]
-# <malloc.h>
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 @app.command()
@@ -98,13 +94,13 @@ def device(
             account(broker, username or name, password_file, ca),
             [topics.response(name), topics.BRIDGE_PRESENCE],
             lambda message: bridge.arrived(message),
-            lambda session_present: bridge.online(session_present),
+            lambda: bridge.lost(),
             presence=topics.node_presence(name),
             max_chunk=max_chunk,
             stopping=stopping,
         )
         bridge = DeviceBridge(name, link, account=username)
-        server = _listening(address, listen, bridge, tls)
+        server = _listening(address, listen, bridge.exchange, tls)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             host, port = server.server_address[:2]
@@ -186,34 +182,39 @@ def direct(
     superlink_ca: SuperLinkCa = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Forward SuperNodes' requests to the SuperLink without MQTT; polls stay open, so that messages arrive at once."""
+    """Forward SuperNodes' requests to the SuperLink without MQTT, and nothing else: a proxy."""
     _log_to_stderr(log_level)
-    from ..bench.mqtt.direct import MAX_BODIES_BYTES, MAX_CONNECTIONS
-    from ..bench.mqtt.direct import direct as both_sides
+    from ..bench.mqtt.http_bytes import HttpRequest, Response
+    from ..bench.mqtt.upstream import UpstreamError
 
     tls = server_context(tls_cert, tls_key)
     address = _listen_address(listen, tls)
     upstream = _upstream(superlink, superlink_ca)
+
+    def exchange(request: HttpRequest) -> Response:
+        try:
+            return upstream.call(request)
+        except UpstreamError as error:
+            logger.warning("%s", error)
+            return Response(503)
+
     with _ending() as stopping:
-        device_side, server_side = both_sides(upstream)
-        http = _listening(address, listen, device_side, tls, MAX_CONNECTIONS, MAX_BODIES_BYTES)
+        http = _listening(address, listen, exchange, tls)
         threading.Thread(target=http.serve_forever, daemon=True).start()
         try:
-            own = f"{http.server_address[0]!s}:{http.server_address[1]}"
-            print(f"ready {own} {upstream.host}:{upstream.port}", flush=True)
+            print(
+                f"ready {http.server_address[0]!s}:{http.server_address[1]} {upstream.host}:{upstream.port}", flush=True
+            )
             stopping.wait()
         finally:
             http.stop()
-            server_side.stop()
 
 
-def _listening(
-    address: tuple[str, int], option: str, bridge: DeviceBridge, tls: ssl.SSLContext | None, *limits: int
-) -> NodeServer:
+def _listening(address: tuple[str, int], option: str, exchange: Exchange, tls: ssl.SSLContext | None) -> NodeServer:
     from ..bench.mqtt.http_server import NodeServer
 
     try:
-        return NodeServer(address, bridge, tls, *limits)
+        return NodeServer(address, exchange, tls)
     except OSError as error:
         raise ConfigError("listen", option, f"cannot be opened for listening ({error.strerror})") from error
 
@@ -255,7 +256,6 @@ def host_and_port(option: str, text: str) -> tuple[str, int]:
 
 def main() -> None:
     """Run the command line (the console script ``fedpfl-bridge``)."""
-    _keep_freed_memory()
     app()
 
 
@@ -286,19 +286,6 @@ def _every(seconds: float, do: Any, stopping: threading.Event) -> None:
             do()
 
     threading.Thread(target=loop, daemon=True).start()
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep up to 32 MiB of freed memory, in one arena.
-
-    It would give every freed buffer of megabytes back to the system, which clears each of its pages again for the next
-    one: a third of the processor time of a large message.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # another C library keeps to its own ways
-        mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, 2**25)
-        mallopt(_M_TRIM_THRESHOLD, 2**25)
 
 
 @contextmanager

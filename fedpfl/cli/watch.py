@@ -82,7 +82,7 @@ def watch_command(
     keep = partial(_keep, arrived)
     at = account(broker or DEFAULT_BROKER, username, password_file, ca)
     stopping = threading.Event()
-    link = Link(at, topics.WATCHED, keep, persistent=False, stopping=stopping)
+    link = Link(at, topics.WATCHED, keep, watcher=True, stopping=stopping)
     until = None if seconds is None else time.monotonic() + seconds
     try:
         link.start(timeout=seconds)

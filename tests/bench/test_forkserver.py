@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
+from fedpfl.bench.flower_command import SUPEREXEC, SUPERNODE
 from fedpfl.bench.forkserver import load, write_commands
 from fedpfl.core.errors import FedpflError
 
@@ -183,7 +184,7 @@ def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
         assert [command.read(), hand_over.read()] == texts
     assert "'second'" in paths[1].read_text()
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o600]
-    assert len(list((tmp_path / "bin").iterdir())) == 3
+    assert len(list((tmp_path / "bin").iterdir())) == 4
 
 
 def test_without_the_server_flower_s_own_command_runs(tmp_path):
@@ -196,9 +197,11 @@ def test_without_the_server_flower_s_own_command_runs(tmp_path):
     assert done.stdout == "real here\n"
 
 
-def test_flower_s_superexec_has_its_arguments(tmp_path):
+@pytest.mark.parametrize("name", [SUPEREXEC, SUPERNODE])
+def test_flower_s_own_commands_have_their_arguments(tmp_path, name):
     write_commands(tmp_path / "f.sock", "real")
-    command = [tmp_path / "bin" / "flower-superexec", "--runtime-api-address", "127.0.0.1:1", "--nonsense"]
+    required = {SUPEREXEC: ["--runtime-api-address", "127.0.0.1:1"], SUPERNODE: []}
+    command = [tmp_path / "bin" / name, *required[name], "--nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 2
     assert "unrecognized arguments: --nonsense\n" in done.stderr

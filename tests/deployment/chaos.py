@@ -20,7 +20,7 @@ ROUNDS = 3
 # Which processes there are, by how a run reaches its clients.
 EVERYWHERE = ("SuperNode", "ClientApp", "worker", "fork server", "SuperLink", "ServerApp", "server's SuperExec")
 PARTS = {
-    "http": (*EVERYWHERE, "bridge"),
+    "http": EVERYWHERE,
     "mqtt": (*EVERYWHERE, "bridge's server side", "bridge's device side", "broker"),
     "local": ("local worker", "local server"),
 }
@@ -30,8 +30,8 @@ WORDS = {
     "SuperNode": ("flower-supernode",), "worker": ("fedpfl.bench.device.worker",), "SuperLink": ("flower-superlink",),
     "fork server": ("fedpfl.bench.forkserver",), "ClientApp": ("fedpfl.bench.forkserver",),
     "ServerApp": ("flwr-serverapp",), "server's SuperExec": ("flower-superexec", "superexec-auth-secret-file"),
-    "bridge": ("cli.bridge", " direct "), "bridge's server side": ("cli.bridge", " server "),
-    "bridge's device side": ("cli.bridge", " device "), "broker": ("mosquitto -c ",),
+    "bridge's server side": ("cli.bridge", " server "), "bridge's device side": ("cli.bridge", " device "),
+    "broker": ("mosquitto -c ",),
     "local worker": ("main() run",), "local server": ("main() run",),
 }  # fmt: skip
 FORKED = frozenset({"ClientApp", "local worker"})

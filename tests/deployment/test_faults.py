@@ -67,7 +67,7 @@ def test_the_broker_is_killed_and_comes_back_after_half_a_minute(home, undisturb
 
 
 @needs_mosquitto
-def test_messages_are_lost_doubled_and_late(home, undisturbed):
+def test_messages_are_lost(home, undisturbed):
     ends_like(undisturbed, home, start(home, undisturbed, "mqtt", **disturbed("messages")))
 
 

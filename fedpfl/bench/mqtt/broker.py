@@ -21,7 +21,7 @@ from ...core.files import make_password, write_atomically
 from . import topics
 from .account import require_tls
 from .frames import DEFAULT_CHUNK
-from .link import KEEPALIVE_SECONDS, PACKET_OVERHEAD, WINDOW
+from .link import KEEPALIVE_SECONDS, PACKET_OVERHEAD
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"
@@ -118,16 +118,14 @@ def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chu
         # Each account has one connection. mosquitto has no setting for those that do not log in; they end after 90 s.
         "max_connections 512",
         f"max_keepalive {4 * KEEPALIVE_SECONDS}",
-        # Sessions, and what is queued in them, outlive the broker.
+        # What is retained outlives the broker.
         "persistence true",
         f"persistence_location {folder / 'store'}/",
         "autosave_interval 30",
-        "persistent_client_expiration 1d",
-        # What waits for one account; mosquitto drops anything more silently, and a device asks again.
+        # What is on its way to one account; mosquitto drops anything more silently, and a SuperNode asks again.
         "max_queued_messages 100000",
         "max_queued_bytes 536870912",
         "memory_limit 2147483648",
-        f"max_inflight_messages {WINDOW}",
         f"max_packet_size {max_chunk + PACKET_OVERHEAD}",
         "set_tcp_nodelay true",
         "log_dest stderr",

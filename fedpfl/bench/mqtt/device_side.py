@@ -5,78 +5,44 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from . import frames, topics
 from .account import LinkError
-from .frames import Assembler, FrameError, Kind
-from .http_bytes import Body, HttpRequest, Response, carried
+from .frames import Assembler, FrameError
+from .http_bytes import HttpRequest, Response
 from .limits import Complaints
 from .publisher import Message, Publisher
-from .server_side import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
+from .server_side import ANSWER_SECONDS, TIMED_OUT, UNAVAILABLE
 
 logger = logging.getLogger(__name__)
 
-# A SuperNode waits 30 s for the first byte of an answer.
-ANSWER_SECONDS = 28.0
-HELD_ANSWER_SECONDS = HOLD_SECONDS + 30.0
-# After so long without any message the server's side is asked about a request. After so long without one about this
-# request it is asked in any case, which also renews the lease of a held request.
-PROBE_SECONDS = 3.0
-PROBE_ANYWAY_SECONDS = 15.0
-# A probe to a server's side that is online is answered within milliseconds.
-SELF_TEST_SECONDS = 5.0
-# Between two "102 Processing" to a SuperNode whose request is held; each makes it wait for 30 s more.
-INTERIM_SECONDS = 10.0
-# How long it takes to notice that a SuperNode has gone.
-POLL_SECONDS = 0.5
-
-
-@dataclass
-class _Waiting:
-    """A request without its response."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    response: Response | None = None
-    sent: bool = False
-    again: bool = False
-    probe: bool = False
-    heard: float = 0.0
+# Bytes of responses that arrive or are handed over.
+MAX_BYTES = 128 * 2**20
 
 
 class DeviceBridge:
     """The device's side, without its HTTP server.
 
-    What ``link`` receives goes to :meth:`arrived`, new connections to :meth:`online`. ``clock`` gives seconds, ``wall``
-    Unix time. ``account`` is given where it is not called like the device. ``max_bytes`` bounds responses that arrive
-    or are handed over.
+    What ``link`` receives goes to :meth:`arrived`; :meth:`lost` is called when its connection ends. ``account`` is
+    given where it is not called like the device.
     """
 
     def __init__(
-        self,
-        name: str,
-        link: Publisher,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        account: str | None = None,
-        max_bytes: int = frames.MAX_SENDER_BYTES,
+        self, name: str, link: Publisher, account: str | None = None, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
-        self._name, self._account = name, account or name
-        self._link = link
-        self._clock, self._wall = clock, wall
-        self._lock = threading.Lock()
-        self._assembler = Assembler(max_bytes=max_bytes, clock=clock)
-        self._waiting: dict[bytes, _Waiting] = {}
-        self._session = b""
-        self._heard = -1e9
-        self._complain = Complaints(logger, clock)
-
-    # -- what arrives, in the network thread -------------------------------------------------------------------------
+        self._name, self._account, self._link, self._seconds = name, account or name, link, answer_seconds
+        self._assembler = Assembler(MAX_BYTES)
+        self._waiting: dict[bytes, Future[Response]] = {}
+        self._server = threading.Event()
+        self._session: object = None
+        self._complain = Complaints(logger)
 
     def arrived(self, message: Message) -> None:
         """Handle a message of this device's response topic, or the server side's presence."""
@@ -85,158 +51,62 @@ class DeviceBridge:
             return
         try:
             frame = frames.decode(message.id, message.payload)
-            with self._lock:
-                waiting = self._waiting.get(frame.id)
-                if waiting is None:
-                    return  # an answer that came twice, or too late
-                self._heard = waiting.heard = self._clock()
-                if frame.kind is Kind.AGAIN:
-                    with waiting.changed:
-                        waiting.again = True
-                        waiting.changed.notify_all()
-                    return
-                if frame.kind is not Kind.RESPONSE:
-                    raise FrameError("only the device's side sends these")
-                content = self._assembler.add(frame)
-                if content is None:
-                    return
-                try:
-                    response = Response.decode(content)
-                except FrameError:
-                    self._assembler.drop(frame.id)
-                    raise
+            answer = self._waiting.get(frame.id)
+            if answer is None:
+                return  # it comes too late
+            content = self._assembler.add(self._name, frame)
+            if content is not None:
+                response = Response.decode(content)
+                if not answer.cancelled():
+                    answer.set_result(response)
         except FrameError as error:
             self._complain(message.topic, "refused a message on %s: %s", message.topic, error)
-            return
-        with waiting.changed:
-            waiting.response = response
-            waiting.changed.notify_all()
 
-    def online(self, _session_present: bool) -> None:
-        """Ask about all waiting requests: there is a new connection, and messages may be lost."""
-        with self._lock:
-            everything = list(self._waiting.values())
-        for waiting in everything:
-            with waiting.changed:
-                waiting.probe = True
-                waiting.changed.notify_all()
+    def lost(self) -> None:
+        """End the waiting requests: they, or their responses, are lost."""
+        self._server.clear()
+        for answer in list(self._waiting.values()):
+            answer.cancel()
 
     def _server_presence(self, payload: bytes) -> None:
-        # Another session than before: the server's side was restarted, or the broker has lost what was queued.
-        if b'"online"' in payload and payload != self._session:
-            self._session = payload
-            self.online(True)
-            threading.Thread(target=self._test_access, daemon=True).start()
-
-    def _test_access(self) -> None:
-        """Ask the server's side about a request that never was; log an error if no answer comes.
-
-        A broker grants every subscription, and silently keeps back what the access list forbids to read.
-        """
-        message_id, waiting = secrets.token_bytes(frames.ID_BYTES), _Waiting(heard=self._clock())
-        with self._lock:
-            self._waiting[message_id] = waiting
-        self._send_control(Kind.PROBE, message_id)
-        with waiting.changed:
-            answered = waiting.changed.wait_for(lambda: waiting.again, SELF_TEST_SECONDS)
-        with self._lock:
-            del self._waiting[message_id]
-        if not answered and self._link.online:
-            words = "the server's side is online, but does not answer: the broker's access list must let account %s"
-            words += " write %s and read %s, and the server's account read %s and write %s"
-            own, back = topics.request(self._name), topics.response(self._name)
-            logger.error(words, self._account, own, back, topics.REQUESTS, topics.response("+"))
-
-    # -- requests, each in the thread of its HTTP connection ---------------------------------------------------------
-
-    def exchange(
-        self,
-        request: HttpRequest,
-        client_waits: Callable[[], bool],
-        interim: Callable[[], None],
-        answer: Callable[[Response], None],
-        ready: Callable[[int], None] = lambda _end: None,
-    ) -> None:
-        """Handle a SuperNode's request.
-
-        ``client_waits`` tells whether the SuperNode still waits, ``interim`` tells it to go on waiting, and ``answer``
-        hands it the response. ``ready`` returns when the request's body is there up to the given index. The last two
-        raise :class:`OSError` if that fails.
-        """
-        message_id = secrets.token_bytes(frames.ID_BYTES)
-        waiting = _Waiting(heard=self._clock())
-        with self._lock:
-            self._waiting[message_id] = waiting
-        delivered = False
         try:
-            if self._ask(message_id, waiting, request, client_waits, interim, ready):
-                answer(waiting.response or Response(TIMED_OUT))
-                delivered = waiting.response is not None
-        finally:
-            with self._lock:
-                del self._waiting[message_id]
-                self._assembler.drop(message_id)
-            if delivered or waiting.sent:
-                self._send_control(Kind.DELIVERED if delivered else Kind.CANCEL, message_id)
+            presence = json.loads(payload)
+            online, session = presence["state"] == "online", presence["session"]
+        except (ValueError, RecursionError, TypeError, KeyError):
+            self._complain(topics.BRIDGE_PRESENCE, "refused a message on %s", topics.BRIDGE_PRESENCE)
+            return
+        if not online or session != self._session:  # the server's side is another process, or has another connection
+            self.lost()
+        self._session = session
+        if online:
+            self._server.set()
 
-    def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> HttpRequest:
-        """Return a request to send, with its time."""
-        return HttpRequest(path, carried(headers), body, self._wall())
-
-    def _ask(
-        self,
-        message_id: bytes,
-        waiting: _Waiting,
-        request: HttpRequest,
-        client_waits: Callable[[], bool],
-        interim: Callable[[], None],
-        ready: Callable[[int], None],
-    ) -> bool:
-        """Wait for the response, up to the time limit; return whether anybody waits for it still."""
-        begun = self._clock()
-        until = begun + (HELD_ANSWER_SECONDS if request.held else ANSWER_SECONDS)
-        last_interim, to_send = begun, True
-        while True:
-            if to_send and self._link.online:
-                waiting.sent = True
-                to_send = not self._send(message_id, request, begun, ready)
-                waiting.heard = self._clock()
-            ready(len(request.body))  # unread bytes would look like the SuperNode closing the connection
-            with waiting.changed:
-                waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, POLL_SECONDS)
-                if waiting.response is not None:
-                    return True
-                again, probe = waiting.again, waiting.probe
-                waiting.again = waiting.probe = False
-            now = self._clock()
-            if not client_waits():
-                return False
-            if now >= until:
-                return True
-            to_send |= again
-            # Frames of another response may be what this one waits behind; a held one has nothing to wait behind.
-            silent = not request.held and now - max(waiting.heard, self._heard) > PROBE_SECONDS
-            due = probe or silent or now - waiting.heard > PROBE_ANYWAY_SECONDS
-            if due and not to_send and self._link.online:
-                waiting.heard = now
-                self._send_control(Kind.PROBE, message_id)
-            if request.held and now - last_interim >= INTERIM_SECONDS:
-                last_interim = now
-                interim()
-
-    def _send(self, message_id: bytes, request: HttpRequest, begun: float, ready: Callable[[int], None]) -> bool:
-        """Send a request; return whether the broker has it."""
-        left = max(1.0, begun + ANSWER_SECONDS - self._clock())
-        topic, back = topics.request(self._name), topics.response(self._name)
-        payloads = frames.split(Kind.REQUEST, request.head, self._link.max_payload, request.body, ready)
+    def exchange(self, request: HttpRequest) -> Response:
+        """Return the SuperLink's response to a SuperNode's request, or one of the bridge's own."""
+        until = time.monotonic() + self._seconds
+        if not self._link.wait_online(self._seconds):
+            return Response(UNAVAILABLE)
+        if not self._server.wait(max(0.0, until - time.monotonic())):
+            self._complain("presence", "the server's side of the bridge is not online")
+            return Response(UNAVAILABLE)
+        message_id, answer = secrets.token_bytes(frames.ID_BYTES), Future[Response]()
+        self._waiting[message_id] = answer
         try:
-            messages = (Message(topic, payload, message_id, back, EXPIRY_SECONDS) for payload in payloads)
-            self._link.send(messages, time.monotonic() + left)
+            payloads = frames.split(request.head, self._link.max_payload, request.body)
+            messages = (Message(topics.request(self._name), payload, message_id) for payload in payloads)
+            self._link.send(messages, until)
+            return answer.result(max(0.0, until - time.monotonic()))
         except LinkError as error:
-            logger.warning("a request was not sent: %s", error)
-            return False
-        return True
-
-    def _send_control(self, kind: Kind, message_id: bytes) -> None:
-        payload = frames.single(kind)
-        self._link.publish(Message(topics.request(self._name), payload, message_id, expires=EXPIRY_SECONDS))
+            self._complain("link", "a request was not sent: %s", error)
+            return Response(UNAVAILABLE)
+        except CancelledError:
+            return Response(UNAVAILABLE)
+        except FutureTimeoutError:
+            words = "no answer within %.0f s: the broker's access list must let account %s write %s and read %s, and"
+            words += f" the server's account read {topics.REQUESTS} and write {topics.response('+')}"
+            own, back = topics.request(self._name), topics.response(self._name)
+            self._complain("answer", words, self._seconds, self._account, own, back)
+            return Response(TIMED_OUT)
+        finally:
+            del self._waiting[message_id]
+            self._assembler.drop(self._name, message_id)

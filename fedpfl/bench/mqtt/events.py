@@ -57,7 +57,7 @@ class Events:
 
     def _publish(self, topic: str, values: Mapping[str, Any], retain: bool = False) -> None:
         payload = json.dumps({"time": round(time.time(), 3), **values}, separators=(",", ":")).encode()
-        self._link.publish(Message(topic, payload), retain, qos=0)
+        self._link.publish(Message(topic, payload), retain)
 
 
 def _without_clients(value: Any) -> Any:

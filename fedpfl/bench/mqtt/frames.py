@@ -1,109 +1,66 @@
 """Frames: a message of any length as a sequence of MQTT payloads that the broker lets pass.
 
-A frame is a header of 20 bytes, in network byte order, and a piece of the message::
+A frame is a header of 19 bytes, in network byte order, and a piece of the message::
 
     2 bytes  "fb"
-    1        version, 1
-    1        kind (:class:`Kind`)
-    4        index of this frame, from 0
-    4        number of frames, n
+    1        version, 2
+    8        where the piece begins in the message
     8        length of the message in bytes, s
-    …        the piece: bytes index · ⌈s / n⌉ up to the next piece's first, or the end
+    …        the piece
 
-The id of the message, 16 random bytes, is MQTT's correlation data. Every field is checked against every other before
-anything is stored, and what is stored is bounded: the bytes come from the network.
+The id of the message, 16 random bytes, is MQTT's correlation data. A broker hands on in order what one account sends to
+one topic. A frame that does not follow the one before tells that something was lost, and its message is dropped.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from ...core.errors import FedpflError
-from .limits import Budget, Claim
 
 ID_BYTES = 16
 # Longest MQTT payload: --max-chunk, and the largest that it can be.
-DEFAULT_CHUNK, MAX_CHUNK = 2**20, 2**26
-# The largest bodies of Flower 1.41 are 10 MB; a message is a body with its headers.
-MAX_MESSAGE_BYTES = 32 * 2**20
-# Bytes of messages of one sender that are joined or worked on at a time: a device sends 64 MiB of bodies, with heads.
-MAX_SENDER_BYTES = 68 * 2**20
-MAX_PENDING_MESSAGES = 256
-# Memory of a frame that waits for the others, without its piece.
-FRAME_OVERHEAD = 512
-# Smaller pieces would cost more memory in bookkeeping than they carry.
-MIN_PIECE_BYTES = 1024
+DEFAULT_CHUNK, MAX_CHUNK = 2**18, 2**24
+# A message is a body with its head. The largest bodies of Flower 1.42 are 10 MB.
+MAX_MESSAGE_BYTES = 16 * 2**20 + 2**17
+MAX_MESSAGES = 1024
 # A message of which nothing new arrives for so long is given up.
-STALE_SECONDS = 60.0
+STALE_SECONDS = 30.0
 
-_HEADER = struct.Struct("!2sBBIIQ")
-_MAGIC = b"fb"
-_VERSION = 1
+_HEADER = struct.Struct("!2sBQQ")
+_MAGIC, _VERSION = b"fb", 2
 HEADER_BYTES = _HEADER.size
 
 
-class Kind(IntEnum):
-    """What a frame is for."""
-
-    REQUEST = 1  #: device → server: part of a request
-    RESPONSE = 2  #: server → device: part of the response
-    PROBE = 3  #: device → server: what about this request? Also keeps a held request alive
-    AGAIN = 4  #: server → device: that request is unknown here, send it again
-    DELIVERED = 5  #: device → server: the response was handed over
-    CANCEL = 6  #: device → server: nobody waits for this response any more
-
-
 class FrameError(FedpflError):
-    """Bytes that are not a frame, or a frame that does not fit to the others of its message."""
+    """Bytes that are not a frame, or a frame that does not fit to those before."""
 
 
 @dataclass(frozen=True)
 class Frame:
     """One frame of a message."""
 
-    kind: Kind
     id: bytes  # of the message, 16 bytes
-    index: int  # which of count frames, from 0
-    count: int
+    begin: int  # of the piece in the message
     size: int  # of the message in bytes
-    piece: memoryview  # this frame's part of the message
+    piece: memoryview
 
 
-def split(
-    kind: Kind,
-    head: bytes,
-    payload_bytes: int,
-    body: bytes | memoryview = b"",
-    ready: Callable[[int], None] | None = None,
-) -> Iterator[bytes]:
-    """Yield the frames of a message, ``head`` followed by ``body``, none longer than ``payload_bytes``.
-
-    The body is not copied as a whole, and may still be arriving: ``ready`` is called before it is read up to an index.
-    """
-    room = payload_bytes - HEADER_BYTES
-    if room < MIN_PIECE_BYTES:
+def split(head: bytes, payload_bytes: int, body: bytes | bytearray | memoryview = b"") -> Iterator[bytes]:
+    """Yield the frames of a message, ``head`` followed by ``body``, none longer than ``payload_bytes``."""
+    room, size = payload_bytes - HEADER_BYTES, len(head) + len(body)
+    if room < 1:
         raise ValueError(f"{payload_bytes} bytes are too few for a frame")
-    size = len(head) + len(body)
-    count = max(1, -(-size // room))
-    length = _piece_length(size, count)
-    for index in range(count):
-        begin, end = index * length, min(size, (index + 1) * length)
+    for begin in range(0, max(size, 1), room):
+        end = min(begin + room, size)
         of_body = slice(max(0, begin - len(head)), max(0, end - len(head)))
-        if ready is not None:
-            ready(of_body.stop)
-        header = _HEADER.pack(_MAGIC, _VERSION, kind, index, count, size)
+        header = _HEADER.pack(_MAGIC, _VERSION, begin, size)
         yield b"".join((header, head[begin:end], memoryview(body)[of_body]))
-
-
-def single(kind: Kind, content: bytes = b"") -> bytes:
-    """Return a frame that is a message of its own."""
-    return _HEADER.pack(_MAGIC, _VERSION, kind, 0, 1, len(content)) + content
 
 
 def decode(message_id: bytes | None, payload: bytes) -> Frame:
@@ -112,98 +69,85 @@ def decode(message_id: bytes | None, payload: bytes) -> Frame:
         raise FrameError(f"correlation data must be {ID_BYTES} bytes")
     if len(payload) < HEADER_BYTES:
         raise FrameError(f"a frame has at least {HEADER_BYTES} bytes, this payload has {len(payload)}")
-    magic, version, number, index, count, size = _HEADER.unpack_from(payload)
+    magic, version, begin, size = _HEADER.unpack_from(payload)
     if magic != _MAGIC:
         raise FrameError("not a frame of the bridge")
     if version != _VERSION:
         words = f"a frame of version {version}, and this side reads version {_VERSION}"
         raise FrameError(f"{words}: install the same fedpfl on the server and on the device")
-    try:
-        kind = Kind(number)
-    except ValueError:
-        raise FrameError(f"unknown kind of frame {number}") from None
+    piece = memoryview(payload)[HEADER_BYTES:]
     if size > MAX_MESSAGE_BYTES:
         raise FrameError(f"a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are accepted")
-    if not 0 <= index < count or count > size // MIN_PIECE_BYTES + 1:
-        raise FrameError(f"frame {index} of {count} for {size} bytes")
-    length = _piece_length(size, count)
-    expected = max(0, min(size, (index + 1) * length) - index * length)
-    if len(payload) - HEADER_BYTES != expected:
-        raise FrameError(f"frame {index} of {count} carries {len(payload) - HEADER_BYTES} bytes instead of {expected}")
-    return Frame(kind, message_id, index, count, size, memoryview(payload)[HEADER_BYTES:])
+    if begin + len(piece) > size or (size and not piece):
+        raise FrameError(f"bytes {begin} to {begin + len(piece)} of a message of {size} bytes")
+    return Frame(message_id, begin, size, piece)
 
 
 @dataclass
-class _Pending:
-    count: int
+class _Message:
     size: int
-    claim: Claim
     touched: float
-    pieces: dict[int, memoryview] = field(default_factory=dict)
+    content: bytearray = field(default_factory=bytearray)
+    held: int = 0
 
 
 class Assembler:
-    """Joins one sender's messages from their frames, in whatever order these arrive.
+    """Joins messages from their frames.
 
-    Memory is taken for what has arrived, never for what a frame announces. What a message takes is counted until
-    :meth:`drop`, also after :meth:`add` has returned the message. ``budget`` counts bytes that have arrived, for each
-    ``account`` and for all; ``max_bytes`` bounds this sender's messages by their announced lengths.
+    Memory is taken for what has arrived, never for what a frame announces. It holds at most ``max_bytes`` and
+    :data:`MAX_MESSAGES` messages, those that are complete included, until :meth:`drop`. Threads may share it.
     """
 
-    def __init__(
-        self,
-        budget: Budget | None = None,
-        account: str = "",
-        max_bytes: int = MAX_SENDER_BYTES,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._budget = Budget(sys.maxsize) if budget is None else budget
-        self._account = account
-        self._max_bytes, self._announced = max_bytes, 0
-        self._clock = clock
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_bytes, self._clock = max_bytes, clock
+        self._lock = threading.Lock()
         # The one that has waited longest for a frame comes first.
-        self._pending: OrderedDict[bytes, _Pending] = OrderedDict()
-        self._joined: dict[bytes, _Pending] = {}
+        self._pending: OrderedDict[tuple[str, bytes], _Message] = OrderedDict()
+        self._complete: dict[tuple[str, bytes], _Message] = {}
+        self.held = 0
 
-    def add(self, frame: Frame) -> bytes | memoryview | None:
-        """Add a frame; return the message if this was the last one missing."""
-        if frame.id in self._joined:
-            return None
-        pending = self._pending.get(frame.id) or self._open(frame)
-        if (pending.count, pending.size) != (frame.count, frame.size):
-            raise FrameError(f"{frame.count} frames of {frame.size} bytes, before {pending.count} of {pending.size}")
-        pending.touched = self._clock()
-        self._pending.move_to_end(frame.id)
-        if frame.index in pending.pieces:
-            return None
-        if not pending.claim.take(len(frame.piece) + FRAME_OVERHEAD):
-            self.drop(frame.id)
-            raise FrameError(f"no room for {len(frame.piece)} bytes more of all senders")
-        pending.pieces[frame.index] = frame.piece
-        if len(pending.pieces) < pending.count:
-            return None
-        self._joined[frame.id] = self._pending.pop(frame.id)
-        pieces = [pending.pieces.pop(index) for index in range(pending.count)]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def add(self, sender: str, frame: Frame) -> bytearray | None:
+        """Add a frame; return the message if this was its last one."""
+        key = sender, frame.id
+        with self._lock:
+            self._forget_stale()
+            if key in self._complete:
+                raise FrameError("its message is complete")
+            message = self._pending.get(key)
+            if message is None and frame.begin == 0:
+                if len(self._pending) + len(self._complete) >= MAX_MESSAGES:
+                    raise FrameError(f"there are {MAX_MESSAGES} messages")
+                message = self._pending[key] = _Message(frame.size, 0.0)
+            if message is None or (message.size, len(message.content)) != (frame.size, frame.begin):
+                self._drop(key)
+                raise FrameError("a frame before it is missing")
+            if self.held + len(frame.piece) > self._max_bytes:
+                self._drop(key)
+                raise FrameError(f"no room for {len(frame.piece)} bytes more")
+            self.held += len(frame.piece)
+            message.held += len(frame.piece)
+            message.content += frame.piece
+            message.touched = self._clock()
+            self._pending.move_to_end(key)
+            if len(message.content) < message.size:
+                return None
+            self._complete[key] = self._pending.pop(key)
+            content, message.content = message.content, bytearray()
+            return content
 
-    def drop(self, message_id: bytes) -> None:
+    def drop(self, sender: str, message_id: bytes) -> None:
         """Forget a message, and what it took."""
-        for messages in (self._pending, self._joined):
-            if found := messages.pop(message_id, None):
-                self._announced -= found.size
-                found.claim.release()
+        with self._lock:
+            self._drop((sender, message_id))
 
-    def _open(self, frame: Frame) -> _Pending:
-        now = self._clock()
-        while self._pending and now - next(iter(self._pending.values())).touched > STALE_SECONDS:
-            self.drop(next(iter(self._pending)))
-        if self._announced + frame.size > self._max_bytes or len(self._pending) >= MAX_PENDING_MESSAGES:
-            messages = len(self._pending) + len(self._joined)
-            raise FrameError(f"no room for {frame.size} bytes more: the sender has {messages} messages here")
-        self._announced += frame.size
-        pending = _Pending(frame.count, frame.size, self._budget.claim(self._account), now)
-        return self._pending.setdefault(frame.id, pending)
+    def _drop(self, key: tuple[str, bytes]) -> None:
+        message = self._pending.pop(key, None) or self._complete.pop(key, None)
+        if message is not None:
+            self.held -= message.held
 
-
-def _piece_length(size: int, count: int) -> int:
-    return -(-size // count)
+    def _forget_stale(self) -> None:
+        while self._pending:
+            key, oldest = next(iter(self._pending.items()))
+            if self._clock() - oldest.touched <= STALE_SECONDS:
+                return
+            self._drop(key)

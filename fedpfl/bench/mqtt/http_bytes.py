@@ -5,7 +5,6 @@ The bytes are the length of the head (4 bytes, network byte order), the head as 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import struct
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...flower_private import FLEET_API, PUBLIC_KEY_HEADER, PULL_MESSAGES
+from ...flower_private import FLEET_API
 from .frames import MAX_MESSAGE_BYTES, FrameError
 
 # The SuperLink serves its other interfaces, with which one can run code, on the same port: only this one is carried.
@@ -21,8 +20,6 @@ _PATH = re.compile(re.escape(FLEET_API) + r"[A-Za-z0-9_-]{1,100}")
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_BODY_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_HEAD_BYTES
-# A pull-messages names its node and little else, and is kept for minutes.
-MAX_HELD_BODY_BYTES = 65_536
 _LENGTH = struct.Struct("!I")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
@@ -36,7 +33,7 @@ _NOT_CARRIED = frozenset({
 
 Headers = tuple[tuple[str, str], ...]
 # A view avoids copying megabytes.
-Body = bytes | memoryview
+Body = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
@@ -46,27 +43,11 @@ class HttpRequest:
     path: str  # without a query
     headers: Headers  # those that are carried, in their order
     body: Body
-    sent: float  # Unix time, by the device's clock, at which its bridge got it; Flower's signature is as old
-
-    @property
-    def held(self) -> bool:
-        """Whether the request is held until there is an answer."""
-        return is_held(self.path)
-
-    @property
-    def node(self) -> str:
-        """The public key that the SuperNode names; the SuperLink checks its signature."""
-        return next((value for name, value in self.headers if name.lower() == PUBLIC_KEY_HEADER), "")
-
-    @property
-    def key(self) -> bytes:
-        """A key that is the same when the SuperNode repeats this request under a new signature."""
-        return hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
 
     @property
     def head(self) -> bytes:
         """The bytes before the body."""
-        return _head({"path": self.path, "headers": self.headers, "sent": self.sent})
+        return _head({"path": self.path, "headers": self.headers})
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -76,15 +57,12 @@ class HttpRequest:
     def decode(cls, message: Body) -> HttpRequest:
         """Read a request."""
         head, body = _decode(message)
-        path, sent = head.get("path"), head.get("sent")
+        path = head.get("path")
         if not isinstance(path, str) or not may_pass(path):
             raise FrameError("the path is not one of the Fleet API")
-        # Neither NaN nor a whole number that is too large for a float is below the limit.
-        if not isinstance(sent, (int, float)) or not abs(sent) < 1e12:
-            raise FrameError("the time of the request is not a number")
-        if len(body) > max_body(path):
-            raise FrameError(f"a body of {len(body)} bytes; at most {max_body(path)} are carried to {path}")
-        return cls(path, _headers(head.get("headers")), body, float(sent))
+        if len(body) > MAX_BODY_BYTES:
+            raise FrameError(f"a body of {len(body)} bytes; at most {MAX_BODY_BYTES} are carried")
+        return cls(path, _headers(head.get("headers")), body)
 
 
 @dataclass(frozen=True)
@@ -94,11 +72,6 @@ class Response:
     status: int
     headers: Headers = ()  # those that are carried, in their order
     body: Body = b""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it is a success without content: to ``pull-messages``, that there is no message."""
-        return self.status == 200 and not self.body
 
     @property
     def head(self) -> bytes:
@@ -130,16 +103,6 @@ def carried(headers: Iterable[tuple[str, str]]) -> Headers:
     named = {name.strip().lower() for key, value in pairs if key.lower() == "connection" for name in value.split(",")}
     left_out = _NOT_CARRIED | named
     return tuple((k, v) for k, v in pairs if k.lower() not in left_out and not k.lower().startswith("x-forwarded-"))
-
-
-def is_held(path: str) -> bool:
-    """Return whether requests to this path are held until there is an answer."""
-    return path.endswith(PULL_MESSAGES)
-
-
-def max_body(path: str) -> int:
-    """Return the length of the longest body that is carried to this path."""
-    return MAX_HELD_BODY_BYTES if is_held(path) else MAX_BODY_BYTES
 
 
 def _head(fields: dict[str, Any]) -> bytes:

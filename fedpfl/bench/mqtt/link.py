@@ -1,8 +1,8 @@
 """The connection to the broker: MQTT v5 by paho, kept up for as long as the process runs.
 
-What paho leaves open is settled here: sessions that outlive connections, a limit on what is on its way (publishing
-waits instead of piling up), the broker's limit on a message's size, and the reasons for which there is no connection,
-as readable text.
+Nothing is kept for a side that is away: messages go at most once (QoS 0), and a connection has no session. What paho
+leaves open is settled here: the pace of publishing, the broker's limit on a message's size, and the reasons for which
+there is no connection, as readable text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -33,8 +31,6 @@ from .publisher import Message
 
 logger = logging.getLogger(__name__)
 
-# The broker keeps a session, and what is queued in it, for so long after its client has gone.
-SESSION_SECONDS = 3600
 KEEPALIVE_SECONDS = 15
 CONNECT_SECONDS = 10.0
 # So many connections in a row that last no longer are no accident of the network.
@@ -43,26 +39,22 @@ MANY_BRIEF = 3
 GOODBYE_SECONDS = 2.0
 RETRY_SECONDS = 1
 RETRY_SECONDS_MAX = 8
+# How often it is looked whether a connection has ended while a frame is written to it.
+LOOK_SECONDS = 0.5
 # In addition to its payload a packet has a topic, properties and a header; all of ours have less than this.
 PACKET_OVERHEAD = 1024
-# Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
-WINDOW = 8
-_PACKET_TOO_LARGE = 149
 # A retained `online` lives for so long, and is said anew before it ends: whoever is switched off together with the
 # broker, which then sends no last will, is not online for ever.
 PRESENCE_SECONDS, RENEW_SECONDS = 35, 15
-# Payloads do not become smaller than this for a broker that refuses larger ones, or seems to.
-SMALLEST_PAYLOAD = 65_536
 
 
 class Link:
     """A connection to the broker that comes back by itself.
 
     ``on_message`` gets every message, in the network thread: it must not block, and what it raises is logged.
-    ``on_online`` is told of every new connection: whether the broker has kept the session, with all that is queued in
-    it. ``presence`` is the topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
-    ``max_chunk`` is the longest payload to send; the other side may send longer ones. ``persistent``: the broker keeps
-    the session while there is no connection. ``stopping`` ends the attempts to connect.
+    ``on_lost`` is told when a connection ends. ``presence`` is the topic of the retained presence: ``online`` while
+    connected, ``offline`` as the last will. ``max_chunk`` is the longest payload to send; the other side may send
+    longer ones. A ``watcher`` ends when another process takes its account. ``stopping`` ends the attempts to connect.
     """
 
     def __init__(
@@ -70,37 +62,25 @@ class Link:
         account: Account,
         subscriptions: Sequence[str],
         on_message: Callable[[Message], None],
-        on_online: Callable[[bool], None] | None = None,
+        on_lost: Callable[[], None] = lambda: None,
         presence: str | None = None,
         max_chunk: int = DEFAULT_CHUNK,
-        persistent: bool = True,
+        watcher: bool = False,
         stopping: threading.Event | None = None,
     ) -> None:
-        self._account = account
-        self._subscriptions = subscriptions
-        self._on_message = on_message
-        self._on_online = on_online
-        self._presence = presence
-        self._max_chunk = max_chunk
-        self._persistent = persistent
-        self._max_packet = max_chunk + PACKET_OVERHEAD
-        # What the broker was seen to refuse is halved: some have a limit that they do not announce.
-        self._max_taken = max_chunk
+        self._account, self._subscriptions = account, subscriptions
+        self._on_message, self._on_lost = on_message, on_lost
+        self._presence, self._watcher = presence, watcher
+        self._max_chunk, self._max_packet = max_chunk, max_chunk + PACKET_OVERHEAD
         self._online = threading.Event()
         self._stopping = stopping or threading.Event()
         self._refused: LinkError | None = None
-        self._was_online = self._complained = self._leaving = self._too_large = False
+        self._was_online = self._complained = self._leaving = False
         # Why this link has ended by itself.
         self.lost: LinkError | None = None
+        # Another one for each connection.
         self._session = ""
         self._connected_at, self._brief = 0.0, 0
-        self._window = threading.BoundedSemaphore(WINDOW)
-        self._lock = threading.Lock()
-        self._unacknowledged: dict[int, Callable[[ReasonCode], None]] = {}
-        # Acknowledgements that came before _publish knew their id. They are kept only while one is in progress: ids are
-        # used again, and paho acknowledges what did not go through _publish as well (QoS 0, presence).
-        self._early: dict[int, ReasonCode] = {}
-        self._publishing = 0
         self._client = self._new_client()
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -109,7 +89,6 @@ class Link:
         """Connect, trying again until it works, and go on in a thread."""
         until = None if timeout is None else time.monotonic() + timeout
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = SESSION_SECONDS if self._persistent else 0
         # Not this side's own --max-chunk: the broker silently drops what is larger than the receiver announced.
         properties.MaximumPacketSize = MAX_CHUNK + PACKET_OVERHEAD
         while not self._stopping.is_set():
@@ -118,7 +97,7 @@ class Link:
                     self._account.host,
                     self._account.port,
                     keepalive=KEEPALIVE_SECONDS,
-                    clean_start=not self._persistent,
+                    clean_start=True,
                     properties=properties,
                 )
                 break
@@ -136,13 +115,12 @@ class Link:
             raise self._refused
 
     def stop(self) -> None:
-        """Publish that this side is offline, and disconnect. The session stays."""
+        """Publish that this side is offline, and disconnect."""
         self._leaving = True
         if self._presence is not None and self.online:
-            gone = threading.Event()
-            offline = Message(self._presence, _presence("offline", self._session))
-            self._publish(offline, True, lambda _reason: gone.set())
-            gone.wait(GOODBYE_SECONDS)
+            offline = self._client.publish(self._presence, _presence("offline", self._session), 0, True)
+            if not offline.rc:
+                offline.wait_for_publish(GOODBYE_SECONDS)
         self._client.disconnect()
         self._client.loop_stop()
         self._online.clear()
@@ -152,7 +130,7 @@ class Link:
         if self._presence is not None and self.online:
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             properties.MessageExpiryInterval = PRESENCE_SECONDS
-            self._client.publish(self._presence, _presence("online", self._session), 1, True, properties)
+            self._client.publish(self._presence, _presence("online", self._session), 0, True, properties)
 
     @property
     def where(self) -> str:
@@ -164,74 +142,35 @@ class Link:
         """Whether there is a connection."""
         return self._online.is_set()
 
+    def wait_online(self, seconds: float) -> bool:
+        """Wait for a connection; return whether there is one."""
+        return self._online.wait(seconds)
+
     @property
     def max_payload(self) -> int:
         """Longest payload that the broker accepts and that the user allows."""
-        return min(self._max_chunk, self._max_packet - PACKET_OVERHEAD, self._max_taken)
+        return min(self._max_chunk, self._max_packet - PACKET_OVERHEAD)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message, retain: bool = False, qos: int = 1) -> None:
-        """Publish something small, without waiting; with ``qos=0`` it is lost without a connection."""
-        if qos == 0:
-            if self.online:
-                self._client.publish(message.topic, message.payload, 0, retain)
-            return
-
-        def acknowledged(reason: ReasonCode) -> None:
-            if reason.is_failure:
-                logger.error("broker %s refuses a message to %s: %s", self.where, message.topic, reason)
-
-        self._publish(message, retain, acknowledged)
+    def publish(self, message: Message, retain: bool = False) -> None:
+        """Publish something small, without waiting; without a connection it is lost."""
+        if self.online:
+            self._client.publish(message.topic, message.payload, 0, retain)
 
     def send(self, messages: Iterable[Message], deadline: float) -> None:
-        """Publish frames and wait until the broker has them all."""
-        sent: list[Future[ReasonCode]] = []
-        topic, longest = "", 0
+        """Hand frames to the broker one after the other, each when the one before is on its way."""
+        session = self._session
         for message in messages:
-            topic, longest = message.topic, max(longest, len(message.payload))
-            # What is unacknowledged stays with paho, which sends it again after a break: waiting for room bounds it.
-            if not self._window.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise LinkError(f"broker {self.where} does not take messages")
-            future: Future[ReasonCode] = Future()
-
-            def acknowledged(reason: ReasonCode, future: Future[ReasonCode] = future) -> None:
-                self._window.release()
-                future.set_result(reason)
-
-            self._publish(message, False, acknowledged)
-            sent.append(future)
-        for future in sent:
-            try:
-                reason = future.result(max(0.0, deadline - time.monotonic()))
-            except FutureTimeoutError:
-                raise LinkError(f"broker {self.where} does not acknowledge messages") from None
-            if reason.value == _PACKET_TOO_LARGE:
-                self._max_taken = min(self._max_taken, max(SMALLEST_PAYLOAD, longest // 2))
-            if reason.is_failure:
-                raise LinkError(f"broker {self.where} refuses messages of {longest} bytes to {topic}: {reason}")
-
-    def _publish(self, message: Message, retain: bool, acknowledged: Callable[[ReasonCode], None]) -> None:
-        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        if message.id is not None:
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             properties.CorrelationData = message.id
-        if message.response_topic is not None:
-            properties.ResponseTopic = message.response_topic
-        if message.expires is not None:
-            properties.MessageExpiryInterval = message.expires
-        # paho holds its own lock while it calls _acknowledged, and needs it in publish: so none is held here meanwhile.
-        with self._lock:
-            self._publishing += 1
-        mid = self._client.publish(message.topic, message.payload, 1, retain, properties).mid
-        with self._lock:
-            self._publishing -= 1
-            early = self._early.pop(mid, None)
-            if not self._publishing:
-                self._early.clear()
-            if early is None:
-                self._unacknowledged[mid] = acknowledged
-        if early is not None:
-            acknowledged(early)
+            handed = self._client.publish(message.topic, message.payload, 0, False, properties)
+            while handed.rc or not handed.is_published():
+                if handed.rc or session != self._session or not self.online:
+                    raise LinkError(f"the connection to broker {self.where} was lost")
+                if time.monotonic() > deadline:
+                    raise LinkError(f"broker {self.where} does not take messages")
+                handed.wait_for_publish(LOOK_SECONDS)
 
     # -- paho's callbacks --------------------------------------------------------------------------------------------
 
@@ -245,21 +184,19 @@ class Link:
         if context is not None:
             client.tls_set_context(context)
         if self._presence is not None:
-            client.will_set(self._presence, _presence("offline", ""), 1, True)
+            client.will_set(self._presence, _presence("offline", ""), 0, True)
         client.connect_timeout = CONNECT_SECONDS
         client.reconnect_delay_set(RETRY_SECONDS, RETRY_SECONDS_MAX)
-        client.max_inflight_messages_set(WINDOW)
         client.on_connect = self._connected
         client.on_connect_fail = self._connect_failed
         client.on_disconnect = self._disconnected
         client.on_subscribe = self._subscribed
-        client.on_publish = self._acknowledged
         client.on_message = self._arrived
         client.on_socket_open = _set_nodelay
         return client
 
     def _connected(
-        self, client: paho.Client, _data: Any, flags: paho.ConnectFlags, reason: ReasonCode, properties: Any
+        self, client: paho.Client, _data: Any, _flags: paho.ConnectFlags, reason: ReasonCode, properties: Any
     ) -> None:
         if reason.is_failure:
             refused = LinkError(f"broker {self.where} refuses the account {self._account.username}: {reason}")
@@ -271,81 +208,51 @@ class Link:
             return
         limit = getattr(properties, "MaximumPacketSize", None)
         self._max_packet = limit if limit is not None else self._max_chunk + PACKET_OVERHEAD
-        if self._too_large:
-            # Or paho would send it again and again. Only here does it allow this: it goes through them after this call.
-            self._too_large, self._brief = False, 0
-            reason = ReasonCode(PacketTypes.DISCONNECT, identifier=_PACKET_TOO_LARGE)
-            for message in client.drop_out_messages():
-                self._acknowledged(client, None, message.mid, reason, None)
-        if not flags.session_present or not self._session:
-            self._session = secrets.token_hex(8)
+        self._session = secrets.token_hex(8)
         if self._subscriptions:
             client.subscribe([(topic, _how(topic)) for topic in self._subscriptions])
         self._was_online, self._complained, self._connected_at = True, False, time.monotonic()
         logger.info("connected to broker %s as %s", self.where, self._account.username)
         self._online.set()
         self.renew_presence()
-        if self._on_online is not None:
-            self._on_online(flags.session_present)
 
     def _connect_failed(self, _client: paho.Client, _data: Any) -> None:
         error = sys.exc_info()[1]  # paho calls this while it handles the exception
         self._complain(f"broker {self.where} cannot be reached ({_words(error)}); trying again")
 
     def _disconnected(
-        self, client: paho.Client, _data: Any, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: Any
+        self, client: paho.Client, _data: Any, _flags: paho.DisconnectFlags, reason: ReasonCode, _properties: Any
     ) -> None:
         self._online.clear()
         if self._leaving:
             return
+        self._on_lost()
         if self._was_online:
             logger.warning("lost broker %s: %s", self.where, reason)
-        # mosquitto 2.0.11 closes the connection in both cases and gives no reason.
+        # mosquitto 2.0.11 closes the connection in all of these cases and gives no reason.
         brief = time.monotonic() - self._connected_at < BRIEF_SECONDS
         self._brief = self._brief + 1 if brief else 0
-        if self._brief == MANY_BRIEF and not self._persistent:  # a watcher, which has nothing to lose
-            words = f"broker {self.where} closes one connection after the other: somebody else has logged in as"
-            words += (
-                f" {self._account.username}; each watcher needs an account of its own (fedpfl broker --watcher NAME)"
-            )
-            self.lost, self._leaving = LinkError(words), True
+        if self._brief != MANY_BRIEF:
+            return
+        words = f"broker {self.where} closes one connection after the other: "
+        if self._watcher:
+            words += f"somebody else has logged in as {self._account.username}; each watcher needs an account of its "
+            self.lost, self._leaving = LinkError(f"{words}own (fedpfl broker --watcher NAME)"), True
             client.disconnect()
             self._stopping.set()
-            return
-        if self._brief == MANY_BRIEF:
-            words = "broker %s closes one connection after the other: another process may be logged in as %s as well"
-            words += ", or the access list forbids this account something, or it takes no messages of this length"
-            logger.error(words, self.where, self._account.username)
-        # mosquitto 2.0.11 does not announce its message_size_limit, and hangs up without a reason on longer messages.
-        self._too_large |= flags.is_disconnect_packet_from_server and reason.value == _PACKET_TOO_LARGE
-        self._too_large |= self._brief == MANY_BRIEF
+        else:
+            words += f"another process may be logged in as {self._account.username} as well, or the access list forbids"
+            logger.error("%s this account something, or it takes no messages of this length (--max-chunk)", words)
 
     def _subscribed(self, _client: paho.Client, _data: Any, _mid: int, reasons: list[ReasonCode], _p: Any) -> None:
         for topic, reason in zip(self._subscriptions, reasons, strict=False):
             if reason.is_failure:
                 logger.error("broker %s refuses the subscription to %s: %s", self.where, topic, reason)
 
-    def _acknowledged(self, _client: paho.Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
-        with self._lock:
-            acknowledged = self._unacknowledged.pop(mid, None)
-            if acknowledged is None and self._publishing:
-                self._early[mid] = reason
-        if acknowledged is not None:
-            acknowledged(reason)
-
     def _arrived(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
-        p = message.properties
+        message_id = getattr(message.properties, "CorrelationData", None)
         try:
-            self._on_message(
-                Message(
-                    message.topic,
-                    bytes(message.payload),
-                    getattr(p, "CorrelationData", None),
-                    getattr(p, "ResponseTopic", None),
-                    getattr(p, "MessageExpiryInterval", None),
-                    bool(message.retain),
-                )
-            )
+            self._on_message(Message(message.topic, bytes(message.payload), message_id, bool(message.retain)))
         except Exception:  # it would end paho's thread, and with that the connection, but not the process
             logger.exception("a message on %s was dropped", message.topic)
 
@@ -359,7 +266,7 @@ class Link:
 def _how(topic: str) -> SubscribeOptions:
     """Return how to subscribe: a request or response that somebody has retained would come at every connection."""
     carries = topic.startswith(topics.CARRYING)
-    return SubscribeOptions(qos=1, retainHandling=2 if carries else 0)  # 2: nothing that is retained
+    return SubscribeOptions(qos=0, retainHandling=2 if carries else 0)  # 2: nothing that is retained
 
 
 def _presence(state: str, session: str) -> bytes:

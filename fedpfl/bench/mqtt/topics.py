@@ -3,7 +3,7 @@
 =================================  ==========  ======================================================================
 topic                              written by  payload
 =================================  ==========  ======================================================================
-``fedpfl/request/DEVICE``          device      frames (`frames.py`) of an HTTP request; also questions about one
+``fedpfl/request/DEVICE``          device      frames (`frames.py`) of an HTTP request
 ``fedpfl/response/DEVICE``         server      frames of the HTTP response
 ``fedpfl/node/DEVICE/presence``    device      JSON, retained; ``offline`` is the last will
 ``fedpfl/node/DEVICE/telemetry``   device      JSON: temperature, memory and power, as far as the board reports them
@@ -15,7 +15,7 @@ topic                              written by  payload
 =================================  ==========  ======================================================================
 
 ``docs/devices/mqtt.md`` lists the keys of the JSON objects. Everything but requests and responses is for people: the
-bridge works without it, apart from the server side's presence, which tells devices to ask again at once.
+bridge works without it, apart from the server side's presence, which tells devices what is lost.
 """
 
 from __future__ import annotations

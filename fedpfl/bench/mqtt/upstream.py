@@ -6,7 +6,6 @@ import select
 import ssl
 import threading
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
@@ -19,7 +18,7 @@ TIMEOUT_SECONDS = 30.0
 # A connection that was idle for less than this is used again: the SuperLink closes one after 5 s, and a new one takes a
 # TLS handshake, a few milliseconds of a core at either end.
 IDLE_SECONDS = 2.0
-MAX_IDLE = 64
+MAX_IDLE = 16
 
 
 class UpstreamError(FedpflError):
@@ -35,19 +34,39 @@ class Upstream:
         self._lock = threading.Lock()
         self._idle: list[tuple[float, HTTPConnection]] = []
 
-    def connect(self) -> Connection:
+    def call(self, request: HttpRequest) -> Response:
+        """Send a request and return the response."""
+        connection = self._connect()
+        try:
+            connection.putrequest("POST", request.path, skip_accept_encoding=True)
+            for name, value in request.headers:
+                connection.putheader(name, value)
+            connection.putheader("content-length", str(len(request.body)))
+            connection.endheaders(request.body)
+            answer = connection.getresponse()
+            length = answer.length or 0
+            body = answer.read(MAX_BODY_BYTES + 1) if length <= MAX_BODY_BYTES else b""
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise UpstreamError(f"{self._where}: {error or type(error).__name__}") from error
+        if max(length, len(body)) > MAX_BODY_BYTES:
+            connection.close()
+            raise UpstreamError(f"{self._where}: the response is longer than {MAX_BODY_BYTES} bytes")
+        self._keep(connection)
+        return Response(answer.status, carried(answer.getheaders()), body)
+
+    def _connect(self) -> HTTPConnection:
         """Return a connection: one that was just used, or one that opens when it is first used."""
         with self._lock:
             while self._idle:
                 since, connection = self._idle.pop()  # the latest
                 # All that could be read is that the SuperLink has closed it.
                 if time.monotonic() - since < IDLE_SECONDS and not select.select([connection.sock], [], [], 0)[0]:
-                    return Connection(connection, self._keep)
+                    return connection
                 connection.close()
         if self._context is None:
-            return Connection(HTTPConnection(self.host, self.port, timeout=TIMEOUT_SECONDS), self._keep)
-        https = HTTPSConnection(self.host, self.port, timeout=TIMEOUT_SECONDS, context=self._context)
-        return Connection(https, self._keep)
+            return HTTPConnection(self.host, self.port, timeout=TIMEOUT_SECONDS)
+        return HTTPSConnection(self.host, self.port, timeout=TIMEOUT_SECONDS, context=self._context)
 
     def _keep(self, connection: HTTPConnection) -> None:
         with self._lock:
@@ -56,44 +75,6 @@ class Upstream:
                 return
         connection.close()
 
-
-class Connection:
-    """A connection to the SuperLink, for one request after the other; a context manager."""
-
-    def __init__(self, connection: HTTPConnection, keep: Callable[[HTTPConnection], None]) -> None:
-        self._connection, self._keep = connection, keep
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Return the connection to the pool; close it after an error."""
-        if kind is None:
-            self._keep(self._connection)
-        else:
-            self._connection.close()
-
-    def call(self, request: HttpRequest, room: Callable[[int], bool] = lambda _length: True) -> Response:
-        """Send a request and return the response."""
-        try:
-            self._connection.putrequest("POST", request.path, skip_accept_encoding=True)
-            for name, value in request.headers:
-                self._connection.putheader(name, value)
-            self._connection.putheader("content-length", str(len(request.body)))
-            self._connection.endheaders(request.body)
-            answer = self._connection.getresponse()
-            length = MAX_BODY_BYTES if answer.length is None else answer.length
-            body = b""
-            if length <= MAX_BODY_BYTES:
-                if not room(length):
-                    raise UpstreamError(f"{self._where}: no room for a response of {length} bytes")
-                body = answer.read(MAX_BODY_BYTES + 1)
-        except (OSError, HTTPException) as error:
-            raise UpstreamError(f"{self._where}: {error or type(error).__name__}") from error
-        if max(length, len(body)) > MAX_BODY_BYTES:
-            raise UpstreamError(f"{self._where}: the response is longer than {MAX_BODY_BYTES} bytes")
-        return Response(answer.status, carried(answer.getheaders()), body)
-
     @property
     def _where(self) -> str:
-        return f"SuperLink {self._connection.host}:{self._connection.port}"
+        return f"SuperLink {self.host}:{self.port}"

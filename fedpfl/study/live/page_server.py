@@ -142,7 +142,7 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
         if page.account is not None and board is not None:
             from ...bench.mqtt.link import Link  # and with it paho, which only a bench needs
 
-            link = board.link = Link(page.account, topics.WATCHED, board.receive, persistent=False, stopping=stopping)
+            link = board.link = Link(page.account, topics.WATCHED, board.receive, watcher=True, stopping=stopping)
             try:
                 link.start()
                 stopping.wait()

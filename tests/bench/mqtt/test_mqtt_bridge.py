@@ -1,7 +1,7 @@
 """The bridge as users start it: real mosquitto, both sides as processes, a plain HTTP server as the SuperLink."""
 
 import contextlib
-import itertools
+import os
 import random
 import re
 import signal
@@ -25,13 +25,11 @@ from mqtt_parts import (
     end_certificate,
     fedpfl_bridge,
     folder_text,
-    free_port,
     publish,
 )
 from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.mqtt import frames
-from fedpfl.bench.mqtt.frames import Kind
 from fedpfl.bench.mqtt.http_bytes import MAX_BODY_BYTES, HttpRequest
 
 pytestmark = [
@@ -118,20 +116,14 @@ def test_sides_with_different_chunks_understand_each_other(tmp_path):
         superlink.close()
 
 
-@pytest.mark.parametrize("limit", ["max_packet_size 1000000", "message_size_limit 1000000"])
-def test_somebody_else_s_broker_with_a_limit_of_1_mb_gets_smaller_pieces(tmp_path, limit):
-    # The first limit is told to whoever connects; at the second one mosquitto 2.0.11 hangs up and gives no reason.
-    broker, superlink = Broker(tmp_path, limit=limit), SuperLink()
+def test_somebody_else_s_broker_that_announces_a_limit_gets_smaller_pieces(tmp_path):
+    broker, superlink = Broker(tmp_path, limit="max_packet_size 100000"), SuperLink()
     sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path, "nano-1")]
     body = random.Random(4).randbytes(5_000_000)
     try:
         with httpx.Client(base_url=f"http://{sides[1].address}", timeout=HANG_SECONDS) as client:
-            answers = (client.post(PUSH, content=body) for _ in itertools.count())
-            assert wait_until(lambda: next(answers).content) == body[::-1]
-            hung_up = [side.text().count("lost broker") for side in sides]
             assert client.post(PUSH, content=body).content == body[::-1]
-        assert [side.text().count("lost broker") for side in sides] == hung_up
-        assert [count > 0 for count in hung_up] == ["message" in limit] * 2
+        assert [side.text().count("lost broker") for side in sides] == [0, 0]
     finally:
         for part in (*sides, broker):
             part.end()
@@ -155,68 +147,49 @@ def test_the_superlink_s_word_is_passed_on(testbed, client, status):
     assert (response.status_code, response.content) == (status, b"yhw")
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/control/start-run", "/v1/runtime/x", "/", "/v1/fleet/../control/x", "/v1/fleet/a?b"]
-)
-def test_nothing_but_the_fleet_api_is_carried(testbed, path):
-    seen = len(testbed.superlink.seen)
-    with testbed.client() as client, pytest.raises(httpx.RemoteProtocolError):
-        client.post(httpx.URL(f"https://{testbed.device.address}").copy_with(raw_path=path.encode()), content=b"x")
-    assert len(testbed.superlink.seen) == seen
+def test_nothing_but_the_fleet_api_is_carried(testbed, client):
+    with pytest.raises(httpx.RemoteProtocolError):
+        client.post("/v1/control/start-run", content=b"x")
+    assert all("control" not in path for path, *_ in testbed.superlink.seen)
     assert "not one to Flower's Fleet API" in testbed.device.text()
 
 
-def test_a_held_pull_is_answered_when_there_is_a_message(testbed, client):
-    answer = InThread(client.post, PULL, content=b"held")
-    testbed.superlink.wait_for_pull(b"held")
-    assert answer.running
-    testbed.superlink.give(b"held", b"go")
-    assert answer.result().content == b"go"  # how soon: test_mqtt_exactly_once.py, by a clock of its own
-    testbed.superlink.give(b"held", b"and again")
-    assert client.post(PULL, content=b"held").content == b"and again"
-
-
-def test_a_supernode_that_leaves_does_not_take_its_message_along(testbed):
-    with testbed.client(timeout=httpx.Timeout(HANG_SECONDS, read=1.0)) as client, pytest.raises(httpx.ReadTimeout):
-        client.post(PULL, content=b"leaves")
-    testbed.superlink.give(b"leaves", b"kept")
-    assert persistent_post(testbed, PULL, b"leaves").content == b"kept"
+def test_each_supernode_gets_its_own_messages(testbed):
+    names = [b"node-%d" % number for number in range(6)]
+    for name in names:
+        testbed.superlink.give(name, b"for " + name)
+    pulls = [InThread(persistent_post, testbed, PULL, name) for name in names]
+    assert [pull.result().content for pull in pulls] == [b"for " + name for name in names]
+    assert persistent_post(testbed, PULL, names[0]).content == b""
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def in_the_middle(testbed, node, post):
-    """What happens within happens while a pull is held and the SuperLink works on a push; both must do well."""
-    body = node * 20_000
+def in_the_middle(testbed, name):
+    """What happens within happens while the SuperLink works on a request; its SuperNode asks until it is answered."""
+    body = name * 20_000
     testbed.superlink.goes_on.clear()
     try:
-        pull, push = InThread(post, PULL, content=node), InThread(persistent_post, testbed, PUSH, body)
-        testbed.superlink.wait_for_pull(node)
+        push = InThread(persistent_post, testbed, PUSH, body)
         wait_until(lambda: any(seen == body for _, _, seen in testbed.superlink.seen))
         yield
     finally:
         testbed.superlink.goes_on.set()
-    testbed.superlink.give(node, b"message")
-    assert pull.result().content == b"message"
     assert push.result().content == body[::-1]
+    testbed.superlink.give(name, b"message")
+    assert persistent_post(testbed, PULL, name).content == b"message"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_the_broker_is_restarted_in_the_middle(testbed, client, number):
-    with in_the_middle(testbed, b"broker %d" % number, client.post):
+def test_the_broker_is_restarted_in_the_middle(testbed, number):
+    with in_the_middle(testbed, b"broker %d" % number):
         testbed.broker.restart(number)
 
 
-def test_the_broker_is_restarted_five_times_in_the_middle(testbed, client):
-    with in_the_middle(testbed, b"broker five times", client.post):
-        for number in [signal.SIGKILL, signal.SIGTERM] * 2 + [signal.SIGKILL]:
-            testbed.broker.restart(number)
-
-
-def test_the_account_is_taken_over_in_the_middle(testbed, client):
-    with in_the_middle(testbed, b"taken over", client.post):
+def test_the_account_is_taken_over_in_the_middle(testbed):
+    with in_the_middle(testbed, b"taken over"):
         at = len(testbed.device.text())
         other = testbed.broker.client("nano-1")  # the broker lets in the one that came last
         testbed.device.wait_for("lost broker", at)
@@ -224,8 +197,8 @@ def test_the_account_is_taken_over_in_the_middle(testbed, client):
         other.loop_stop()
 
 
-def test_the_broker_s_certificate_ends_and_another_one_takes_its_place(testbed, client):
-    with in_the_middle(testbed, b"certificate", client.post):
+def test_the_broker_s_certificate_ends_and_another_one_takes_its_place(testbed):
+    with in_the_middle(testbed, b"certificate"):
         place, logs = testbed.broker.certificates, (testbed.device, testbed.server)
         good = {name: (place / name).read_bytes() for name in ("server.pem", "server.key")}
         end_certificate(place)
@@ -242,72 +215,29 @@ def test_the_broker_s_certificate_ends_and_another_one_takes_its_place(testbed, 
             assert side.text(since).count("certificate has expired") == 1
 
 
-def test_the_server_side_is_killed_in_the_middle(testbed, client):
-    with in_the_middle(testbed, b"server killed", client.post):
-        testbed.server.restart()
-
-
-def test_the_device_side_is_killed_in_the_middle(testbed):
-    with in_the_middle(testbed, b"device killed", lambda path, content: persistent_post(testbed, path, content)):
-        testbed.device.restart()
+@pytest.mark.parametrize("side", ["server", "device"])
+def test_a_side_is_killed_in_the_middle(testbed, side):
+    with in_the_middle(testbed, side.encode()):
+        getattr(testbed, side).restart()
 
 
 @pytest.mark.faults
 @pytest.mark.slow
-def test_the_broker_is_away_for_half_a_minute(testbed):
-    with in_the_middle(testbed, b"broker away", lambda path, content: persistent_post(testbed, path, content)):
-        testbed.broker.end(signal.SIGKILL)
-        testbed.superlink.goes_on.set()
-        time.sleep(30)  # the fault itself
-        testbed.broker.start()
-
-
-@pytest.mark.faults
-@pytest.mark.slow
-@pytest.mark.parametrize("right", ["topic read fedpfl/response/nano-1", "topic read fedpfl/request/+"])
-def test_a_wrong_access_list_is_told(tmp_path, right):
+def test_a_wrong_access_list_is_told(tmp_path):
     broker, superlink = Broker(tmp_path), SuperLink()
     access = tmp_path / "broker" / "access"
-    access.write_text(access.read_text().replace(f"{right}\n", ""))
+    access.write_text(access.read_text().replace("topic read fedpfl/response/nano-1\n", ""))
     broker.restart()
     sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path)]
     try:
-        words = (
+        assert httpx.post(f"http://{sides[1].address}{PUSH}", content=b"x", timeout=HANG_SECONDS).status_code == 504
+        assert (
             "list must let account nano-1 write fedpfl/request/nano-1 and read fedpfl/response/nano-1, and the server"
-        )
-        sides[1].wait_for(words)
+        ) in sides[1].text()
     finally:
         for part in (*sides, broker):
             part.end()
         superlink.close()
-
-
-def test_messages_go_on_after_both_sides_were_killed(testbed):
-    """What was on its way is asked for again end to end; what comes after arrives."""
-    testbed.device.process.send_signal(signal.SIGKILL)
-    testbed.server.restart()
-    testbed.device.restart()
-    pull = InThread(persistent_post, testbed, PULL, b"both")
-    testbed.superlink.wait_for_pull(b"both")
-    testbed.superlink.give(b"both", b"precious")
-    assert pull.result().content == b"precious"
-
-
-def test_an_unreachable_superlink_gives_503(testbed, tmp_path):
-    class Nowhere:
-        port = free_port()
-
-    testbed.server.end()
-    other = Side.server(testbed.broker, tmp_path, Nowhere)
-    try:
-        with testbed.client() as client:
-            assert client.post(PUSH, content=b"x").status_code == 503
-            assert client.post(PULL, content=b"x").status_code == 503
-        assert "no response for nano-1: SuperLink 127.0.0.1" in other.text()
-    finally:
-        other.end()
-        testbed.server.start()
-    assert works(testbed)
 
 
 # -- security --------------------------------------------------------------------------------------------------------
@@ -319,17 +249,9 @@ def peak(side):
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
-def send_request(client, name, content, response_topic=None, message_id=None, expires=30, retain=False):
-    for frame in frames.split(Kind.REQUEST, content, CHUNK):
-        return publish(
-            client,
-            f"fedpfl/request/{name}",
-            frame,
-            CorrelationData=message_id or random.Random(time.time()).randbytes(16),
-            ResponseTopic=response_topic or f"fedpfl/response/{name}",
-            retain=retain,
-            **({"MessageExpiryInterval": expires} if expires else {}),
-        )
+def send_request(client, name, body, message_id=None, retain=False):
+    (frame,) = frames.split(HttpRequest(PUSH, (), body).encode(), CHUNK)
+    return publish(client, f"fedpfl/request/{name}", frame, retain, CorrelationData=message_id or os.urandom(16))
 
 
 def complains(testbed, pattern, send):
@@ -382,10 +304,6 @@ def test_a_superlink_with_a_wrong_certificate_is_refused(testbed, tmp_path):
     assert works(testbed)
 
 
-def test_without_tls_only_loopback(testbed):
-    assert "needs TLS" in refused(testbed, "--broker", "192.0.2.1:1883")
-
-
 def test_a_password_that_others_can_read_is_refused(testbed, tmp_path):
     open_file = tmp_path / "password"
     open_file.write_text("x\n")
@@ -397,8 +315,7 @@ def test_another_device_s_topics_are_out_of_reach(testbed):
     intruder = testbed.broker.client("nano-2")
     try:
         intruder.subscribe([("fedpfl/response/nano-1", 1), ("fedpfl/request/+", 1), ("fedpfl/#", 1)])
-        request = HttpRequest(PUSH, (), b"forged", time.time()).encode()
-        assert send_request(intruder, "nano-1", request).value == 135
+        assert send_request(intruder, "nano-1", b"forged").value == 135
         for topic in ("fedpfl/response/nano-1", "fedpfl/node/nano-1/presence", "fedpfl/run/state", "fedpfl/log/server"):
             assert publish(intruder, topic, b"{}").value == 135
         assert works(testbed)
@@ -408,19 +325,6 @@ def test_another_device_s_topics_are_out_of_reach(testbed):
     finally:
         intruder.disconnect()
         intruder.loop_stop()
-
-
-def test_the_server_side_does_not_write_where_a_device_may_not(testbed):
-    intruder = testbed.broker.client("nano-2")
-    try:
-        request = HttpRequest(PUSH, (), b"to another", time.time()).encode()
-        send_request(intruder, "nano-2", request, response_topic="fedpfl/response/nano-1")
-        testbed.server.wait_for("it asks for the response on 'fedpfl/response/nano-1'")
-        assert all(body != b"to another" for _, _, body in testbed.superlink.seen)
-    finally:
-        intruder.disconnect()
-        intruder.loop_stop()
-    assert works(testbed)
 
 
 def test_an_account_cannot_take_another_s_session(testbed):
@@ -438,29 +342,16 @@ def test_an_account_cannot_take_another_s_session(testbed):
     assert testbed.device.text().count("lost broker") == lost
 
 
-def test_old_and_everlasting_requests_are_refused(testbed):
-    node = testbed.broker.client("nano-2")
-    try:
-        old = HttpRequest(PUSH, (), b"old", time.time() - 400).encode()
-        complains(testbed, r"that is [45]\d\d s old", lambda: send_request(node, "nano-2", old))
-        fresh = HttpRequest(PUSH, (), b"everlasting", time.time()).encode()
-        complains(testbed, "does not expire in time", lambda: send_request(node, "nano-2", fresh, expires=None))
-        assert not {b"old", b"everlasting"} & {body for _, _, body in testbed.superlink.seen}
-    finally:
-        node.disconnect()
-        node.loop_stop()
-
-
 def test_malformed_and_oversize_frames_disturb_nobody(testbed):
     node, rng = testbed.broker.client("nano-2"), random.Random(5)
-    good = next(frames.split(Kind.REQUEST, HttpRequest(PUSH, (), b"f" * 3000, time.time()).encode(), CHUNK))
+    (good,) = frames.split(HttpRequest(PUSH, (), b"f" * 3000).encode(), CHUNK)
     try:
         for _ in range(200):
             data = bytearray(good)
             data[rng.randrange(24)] ^= 1 << rng.randrange(8)
             publish(node, "fedpfl/request/nano-2", bytes(data), CorrelationData=rng.randbytes(16))
         publish(node, "fedpfl/request/nano-2", b"")
-        huge = next(frames.split(Kind.REQUEST, bytes(frames.MAX_MESSAGE_BYTES + 1), CHUNK))
+        huge = next(frames.split(bytes(frames.MAX_MESSAGE_BYTES + 1), CHUNK))
         words = f"a message of {frames.MAX_MESSAGE_BYTES + 1} bytes"
         complains(testbed, words, lambda: publish(node, "fedpfl/request/nano-2", huge, CorrelationData=bytes(16)))
         node.publish("fedpfl/request/nano-2", bytes(2 * CHUNK), 1)
@@ -499,21 +390,15 @@ def test_a_response_of_256_mb_is_refused_before_it_is_read(testbed, client):
     assert testbed.server.text().count(f"the response is longer than {MAX_BODY_BYTES} bytes") == 1
 
 
-def test_retained_and_doubled_requests_are_carried_out_once(testbed):
+def test_a_retained_request_is_carried_out_once(testbed):
     node = testbed.broker.client("nano-2")
     try:
-        body = b"retained request"
-        content = HttpRequest(PUSH, (), body, time.time()).encode()
-        for _ in range(3):
-            send_request(node, "nano-2", content, message_id=b"retained".ljust(16), retain=True)
-        # Behind them on the same way: when it is carried out, the server's side has had, and confirmed, all three.
-        last = HttpRequest(PUSH, (), b"last", time.time()).encode()
-        send_request(node, "nano-2", last, message_id=b"last".ljust(16))
-        wait_until(lambda: {body, b"last"} <= {seen for _, _, seen in testbed.superlink.seen})
-        testbed.server.restart()  # it gets what is retained once more
+        send_request(node, "nano-2", b"retained", retain=True)
+        wait_until(lambda: b"retained" in {seen for _, _, seen in testbed.superlink.seen})
+        testbed.server.restart()  # the broker would give it what is retained once more
         testbed.broker.restart(signal.SIGTERM)
         assert works(testbed)
-        assert [seen for _, _, seen in testbed.superlink.seen].count(body) == 1
+        assert [seen for _, _, seen in testbed.superlink.seen].count(b"retained") == 1
     finally:
         node.disconnect()
         node.loop_stop()

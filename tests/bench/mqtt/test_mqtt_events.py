@@ -40,7 +40,7 @@ class Recorder:
     def __init__(self):
         self.published = []
 
-    def publish(self, message, retain=False, qos=1):
+    def publish(self, message, retain=False):
         self.published.append((message.topic, json.loads(message.payload), retain))
 
 

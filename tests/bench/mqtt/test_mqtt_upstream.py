@@ -7,13 +7,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from waiting import HANG_SECONDS
+from waiting import HANG_SECONDS, InThread
 
 from fedpfl.bench.mqtt import upstream
 from fedpfl.bench.mqtt.http_bytes import HttpRequest
 from fedpfl.bench.mqtt.upstream import Upstream, UpstreamError
 
-REQUEST = HttpRequest("/v1/fleet/pull-object", (("flwr-x", "1"),), b"body", 1.0)
+REQUEST = HttpRequest("/v1/fleet/pull-object", (("flwr-x", "1"),), b"body")
 
 
 class SuperLink(ThreadingHTTPServer):
@@ -23,6 +23,7 @@ class SuperLink(ThreadingHTTPServer):
 
     def __init__(self):
         self.connections, self.closes, self.closed = 0, False, threading.Semaphore(0)
+        self.together = threading.Barrier(1)
         super().__init__(("127.0.0.1", 0), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -37,6 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
+        self.server.together.wait(HANG_SECONDS)
         body = str(self.number).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -61,16 +63,14 @@ def superlink():
 
 
 def ask(to):
-    with to.connect() as connection:
-        return int(connection.call(REQUEST).body)
+    return int(to.call(REQUEST).body)
 
 
 def test_a_connection_is_used_again_and_two_at_a_time_are_two(superlink):
     to = Upstream("127.0.0.1", superlink.server_port)
     assert [ask(to), ask(to)] == [1, 1]
-    with to.connect() as first, to.connect() as second:
-        assert [first.call(REQUEST).body, second.call(REQUEST).body] == [b"1", b"2"]
-    assert superlink.connections == 2
+    superlink.together = threading.Barrier(2)
+    assert sorted(one.result() for one in [InThread(ask, to), InThread(ask, to)]) == [1, 2]
 
 
 def test_one_that_was_idle_for_long_or_that_the_superlink_closed_is_not(superlink, monkeypatch):
@@ -88,9 +88,8 @@ def test_one_that_was_idle_for_long_or_that_the_superlink_closed_is_not(superlin
 
 def test_one_that_failed_is_not(superlink):
     to = Upstream("127.0.0.1", superlink.server_port)
-    with pytest.raises(UpstreamError), to.connect() as connection:
-        superlink.shutdown()
-        superlink.server_close()
-        connection.call(REQUEST)
-        connection.call(REQUEST)
+    superlink.shutdown()
+    superlink.server_close()
+    with pytest.raises(UpstreamError):
+        ask(to)
     assert to._idle == []

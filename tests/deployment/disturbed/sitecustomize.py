@@ -1,26 +1,23 @@
 """Python imports this at the start of each process whose PYTHONPATH has this folder: some then suffer what networks do.
 
-FEDPFL_TEST_DISTURB says which. ``messages``: in the bridge's processes, messages from the broker are lost, doubled and
-late. ``answers``: a SuperNode does not get one answer to each of two calls that the SuperLink has carried out, in which
-a message is handed over and a result is taken. ``numbers``: a SuperNode does not get its client's number, only where
-its data are. ``code``: a device's worker has other code than the app. ``clock``, ``device clock``: the clock of
-all processes, or of SuperNodes alone, is ahead by the seconds in the file that FEDPFL_TEST_CLOCK names, if it is there.
+FEDPFL_TEST_DISTURB says which. ``messages``: in the bridge's processes, messages from the broker are lost.
+``answers``: a SuperNode does not get one answer to each of two calls that the SuperLink has carried out, in which a
+message is handed over and a result is taken. ``numbers``: a SuperNode does not get its client's number, only where its
+data are. ``code``: a device's worker has other code than the app. ``clock``, ``device clock``: the clock of all
+processes, or of SuperNodes alone, is ahead by the seconds in the file that FEDPFL_TEST_CLOCK names, if it is there.
 """
 
 from __future__ import annotations
 
 import datetime
-import heapq
-import itertools
 import os
 import random
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 
-DROPPED, DOUBLED, LATEST_SECONDS = 0.1, 0.2, 0.3
+DROPPED = 0.02
 # Of a client's messages the first is the query, the second a round's training, the third its test.
 LOST_ANSWERS = {"/v1/fleet/pull-messages": 2, "/v1/fleet/push-messages": 2}
 # An answer without a message is shorter.
@@ -30,25 +27,12 @@ HAS_MESSAGE = 100
 def _disturb_link() -> None:
     from fedpfl.bench.mqtt.link import Link
 
-    rng, due, number, wake = random.Random(1), [], itertools.count(), threading.Condition()
-    deliver = Link._arrived
+    rng, deliver = random.Random(os.getpid()), Link._arrived
 
     def arrived(self, client, data, message):
-        with wake:
-            for _ in range((rng.random() >= DROPPED) + (rng.random() < DOUBLED)):
-                at = time.monotonic() + rng.random() * LATEST_SECONDS
-                heapq.heappush(due, (at, next(number), (self, client, data, message)))
-            wake.notify()
+        if rng.random() >= DROPPED:
+            deliver(self, client, data, message)
 
-    def run():
-        while True:
-            with wake:
-                while not due or due[0][0] > time.monotonic():
-                    wake.wait(due[0][0] - time.monotonic() if due else None)
-                _, _, arguments = heapq.heappop(due)
-            deliver(*arguments)
-
-    threading.Thread(target=run, daemon=True).start()
     Link._arrived = arrived
 
 

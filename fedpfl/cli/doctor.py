@@ -9,7 +9,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -47,19 +46,11 @@ class Finding(NamedTuple):
 @app.command("doctor")
 def doctor(
     as_json: AsJson = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.toml", help="Only measure how fast this machine trains a run's model, for `devices-model`."
-        ),
-    ] = None,
     keys: Annotated[
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Look also at these certificates (*.pem), of `fedpfl keys`; repeatable."),
     ] = None,
     run_config: RunConfig = None,
-    shape: Annotated[str, typer.Option("--input", help="Shape of the samples that --profile trains on.")] = "1x28x28",
-    classes: Annotated[int, typer.Option(min=2, help="Number of classes for --profile.")] = 10,
 ) -> None:
     """Check this machine for problems that would stop a run.
 
@@ -67,9 +58,6 @@ def doctor(
 
     Example: fedpfl doctor
     """
-    if profile is not None:
-        _measure(profile, run_config, shape, classes)
-        return
     from ..setup.all_settings import tagged
     from ..setup.config import Config
 
@@ -96,22 +84,6 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: int) -> None:
-    """Write how fast this machine is with the settings that a run started here would have."""
-    from ..bench.device.profile import write
-    from ..core import own_code
-    from ..setup.all_settings import know_method
-    from ..setup.config import Config
-
-    own_code.set_folder(Path())
-    values = {**(app_settings(Path()) or {}), **overrides(run_config)}
-    know_method(values)
-    config = Config.parse(values)
-    # As many threads as a client has among others.
-    threads = config.training.threads or 1
-    write(profile, replace(config, training=replace(config.training, threads=threads)), shape, classes)
-
-
 def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:
     """Run every check."""
     yield Finding("python", OK, f"Python {sys.version.split()[0]}")
@@ -119,10 +91,8 @@ def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Fi
     yield _imports("torch", "training", PROBLEM)
     yield _imports("ray", "plain `flwr run .`", WARNING)
     yield _commands()
-    yield _ports()
     yield from (_folder(key, path) for key, path in folders.items())
     yield _proxy()
-    yield _clock()
     yield _local_superlink()
     yield _precision(training)
 
@@ -159,16 +129,6 @@ def _commands() -> Finding:
     except FedpflError as error:
         return Finding("commands", PROBLEM, str(error))
     return Finding("commands", OK, "Flower's commands are there; uv is not needed")
-
-
-def _ports() -> Finding:
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            socket.create_connection(probe.getsockname(), timeout=5).close()
-    except OSError as error:
-        words = f"no port on 127.0.0.1 can be opened and reached ({error}); check the firewall"
-        return Finding("ports", PROBLEM, words)
-    return Finding("ports", OK, "ports on 127.0.0.1 can be opened and reached")
 
 
 def _folder(key: str, path: Path) -> Finding:
@@ -210,13 +170,6 @@ def _proxy() -> Finding:
         words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl up` handles this, plain `flwr run` would fail"
         return Finding("proxy", WARNING, f"{words}; export NO_PROXY=127.0.0.1,localhost")
     return Finding("proxy", OK, "no proxy is in the way")
-
-
-def _clock() -> Finding:
-    if time.gmtime().tm_year < 2025:
-        words = f"shows {time.strftime('%Y-%m-%d')}; set it (signatures with a wrong time are refused)"
-        return Finding("clock", PROBLEM, words)
-    return Finding("clock", OK, "the year is plausible (not compared with the network)")
 
 
 def _local_superlink() -> Finding:

@@ -1,4 +1,4 @@
-"""How fast a machine trains and tests: ``fedpfl doctor --profile``, and on a device ``fedpfl-worker profile``.
+"""How fast a machine trains and tests: ``fedpfl-worker profile``.
 
 It plays the first round of two clients that hold noise, as often as a few seconds allow. The same is measured with
 :data:`STANDARD` in turn, so that another machine's speed with a run can be estimated from its speed with that.

@@ -187,9 +187,7 @@ class _Reader:
         values = _read(path, self)
         lacking = [key for key in keys(Profile) if key not in values]
         if lacking:
-            raise self.error(
-                f"{path} is not a profile: it lacks {lacking[0]} (fedpfl doctor --profile FILE writes one)"
-            )
+            raise self.error(f"{path} is not a profile: it lacks {lacking[0]} (fedpfl-worker profile FILE writes one)")
         profile: Profile = self.parsed(Profile, values)
         self.require_fitting(profile.settings, profile.input, str(path), "measure again")
         return profile
@@ -202,7 +200,7 @@ class _Reader:
         for key, value, ours in (*((key, settings[key], wanted[key]) for key in settings), ("input", shape, theirs)):
             if value != ours:
                 raise self.error(f"{what} is for {key} = {value!r}, and this run has {ours!r}: {advice} "
-                                 "(fedpfl doctor --profile FILE)")  # fmt: skip
+                                 "(fedpfl-worker profile FILE)")  # fmt: skip
 
     def parsed(self, kind: Any, values: Mapping[str, Any]) -> Any:
         allowed_keys = keys(kind)

@@ -42,20 +42,6 @@ def _is_module(name):
     return True
 
 
-@pytest.mark.thorough
-def test_stages_adds_rounds_to_the_runs_of_its_first_call(tmp_path):
-    words = ["benchmarks/stages.py", "default-run", "--scale", "smoke", "--output", str(tmp_path), "--row", "FedAvg"]
-    for rounds in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, *words, "--column", "Digits", "--rounds", rounds], cwd=ROOT, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "runs").iterdir()
-    assert [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2]
-    (costs,) = (tmp_path / "cost").iterdir()
-    assert [(cost["from"], cost["to"]) for cost in map(json.loads, costs.read_text().splitlines())] == [(0, 1), (1, 2)]
-
-
 def test_the_readme_s_picture_can_be_drawn_from_the_records(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "tools"))
     picture = import_module("picture")

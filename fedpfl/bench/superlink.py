@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import metadata
 from logging import WARNING, getLogger
 from pathlib import Path
@@ -77,10 +77,12 @@ def warn_untested() -> None:
 class SuperLink:
     """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
 
-    Its temporary ``folder`` has its ``FLWR_HOME``, the app and logs.
+    It listens on loopback, with TLS and nodes' keys from the folder ``keys``. Its temporary ``folder`` has its
+    ``FLWR_HOME``, the app and logs. With ``database`` it keeps its state in a file and may be started again during a
+    run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Path, database: bool = True) -> None:
         # Sockets lie below it, whose paths are limited to about 100 characters.
         base = tempfile.gettempdir()
         self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-", dir=base if len(base) < 24 else "/tmp"))
@@ -89,8 +91,11 @@ class SuperLink:
         self._log = self.folder / "superlink.log"
         self._read = 0
         self._port = 0
+        self._folder_of_keys = keys
+        self._database = self.folder / "superlink.db" if database else None
         self._environment = _environment(self.folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
 
     def __enter__(self) -> Self:
         """Begin to start it; :meth:`submit` waits until it answers."""
@@ -137,7 +142,7 @@ class SuperLink:
         return str(run["status"]), str(run["status-details"])
 
     def log(self, run_id: str | None) -> str:
-        """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
+        """Return what all parts, and with a run's id its ServerApp and clients, have logged, each under its name."""
         parts = [text(self._log)]
         if run_id is not None and self.ended() is None:
             try:
@@ -145,6 +150,7 @@ class SuperLink:
                 parts.append(shown.stdout + shown.stderr)
             except FedpflError as error:  # the rest is still of use, and how the run ended is known without
                 parts.append(str(error))
+        parts += [f"-- {name} --\n{text(self._log_of(name))}" for name in self._processes if name != SUPERLINK]
         return _COLOUR.sub("", "\n".join(parts))
 
     @property
@@ -169,26 +175,30 @@ class SuperLink:
         return TASK_ENDED.encode() in new
 
     def _start(self) -> None:
-        self._port = free_port()
-        address = ["--host", "127.0.0.1", "--port", str(self._port)]
-        self._spawn(SUPERLINK, [script("flower-superlink"), *self._flags(), *address], self._environment)
+        from . import credentials  # and with it cryptography, which a board's processes that import this do not need
 
-    def _flags(self) -> list[str]:
-        return ["--insecure", "--isolation", "subprocess"]
-
-    def _certificate_setting(self) -> str:
-        """Return what Flower's configuration says of the SuperLink's certificate."""
-        return "insecure = true"
+        self._port, self._keys = free_port(), credentials.prepare(self._folder_of_keys, 0)
+        keys = self._keys
+        command = [
+            script("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._port),
+            "--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key),
+            "--ssl-ca-certfile", str(keys.authority), "--enable-supernode-auth",
+            "--isolation", "process", "--superexec-auth-secret-file", str(keys.superexec_secret),
+            *(("--database", str(self._database)) if self._database else ()),
+        ]  # fmt: skip
+        self._spawn(SUPERLINK, command, self._environment)
 
     def _connection(self) -> HTTPConnection:
-        return HTTPConnection("127.0.0.1", self._port, timeout=2)  # which looks at no proxy variable
+        context = ssl.create_default_context(cafile=str(self._keys.authority))
+        return HTTPSConnection("127.0.0.1", self._port, timeout=2, context=context)  # which looks at no proxy variable
 
     def _wait_until_ready(self) -> None:
         for _ in range(PORT_TRIES):
             if self._is_up():
                 address = f"127.0.0.1:{self._port}"
                 config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "{address}"\n'
-                (self._home / "config.toml").write_text(f"{config}{self._certificate_setting()}\n", encoding="utf-8")
+                config += f'root-certificates = "{self._keys.authority}"\n'
+                (self._home / "config.toml").write_text(config, encoding="utf-8")
                 return
             if "address already in use" not in text(self._log):
                 break
@@ -212,6 +222,7 @@ class SuperLink:
         return False
 
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._commands[name] = list(command), dict(environment)
         with self._log_of(name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, env=environment, cwd=self._work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -219,7 +230,7 @@ class SuperLink:
             )  # fmt: skip
 
     def _log_of(self, name: str) -> Path:
-        return self._log
+        return self._log if name == SUPERLINK else self.folder / f"{name.replace(' ', '-')}.log"
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         return answer(arguments[0], self._command(*arguments))

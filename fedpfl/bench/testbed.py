@@ -10,14 +10,12 @@ import math
 import os
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +48,11 @@ class Testbed(SuperLink):
     """A SuperLink with its own SuperNodes.
 
     Over MQTT, once they run, ``watch`` is the command that shows them live, and ``watcher`` the account that it uses.
-
-    With ``database`` the SuperLink keeps its state in a file and may be started again during a run.
     """
 
     def __init__(self, keys: Path, mqtt: bool = False, database: bool = True) -> None:
-        super().__init__()
+        super().__init__(keys, database)
         self._mqtt = mqtt
-        self._folder_of_keys = keys
-        self._database = self.folder / "superlink.db" if database else None
-        self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
         self._restarts: dict[str, list[float]] = {}
         self._complete = False
         self._limits: dict[str, list[Path]] = {}
@@ -161,32 +154,6 @@ class Testbed(SuperLink):
             process.terminate()
             process.wait()
         return process.returncode
-
-    def log(self, run_id: str | None) -> str:
-        """Return what all parts have logged, each under its name."""
-        parts = [super().log(run_id)]
-        parts += [f"-- {name} --\n{text(self._log_of(name))}" for name in self._processes if name != SUPERLINK]
-        return "\n".join(parts)
-
-    def _start(self) -> None:
-        self._keys = credentials.prepare(self._folder_of_keys, 0)
-        super()._start()
-
-    def _flags(self) -> list[str]:
-        keys = self._keys
-        return [
-            "--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key),
-            "--ssl-ca-certfile", str(keys.authority), "--enable-supernode-auth",
-            "--isolation", "process", "--superexec-auth-secret-file", str(keys.superexec_secret),
-            *(("--database", str(self._database)) if self._database else ()),
-        ]  # fmt: skip
-
-    def _certificate_setting(self) -> str:
-        return f'root-certificates = "{self._keys.authority}"'
-
-    def _connection(self) -> HTTPConnection:
-        context = ssl.create_default_context(cafile=str(self._keys.authority))
-        return HTTPSConnection("127.0.0.1", self._port, timeout=2, context=context)
 
     def _superexec(self) -> list[str]:
         return [
@@ -305,13 +272,6 @@ class Testbed(SuperLink):
 
     def _forkserver(self, device: str | None) -> Path:
         return self._device(device) / "forkserver.sock"
-
-    def _log_of(self, name: str) -> Path:
-        return self._log if name == SUPERLINK else self.folder / f"{name.replace(' ', '-')}.log"
-
-    def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._commands[name] = list(command), dict(environment)
-        super()._spawn(name, command, environment)
 
 
 def _label(device: str) -> str:

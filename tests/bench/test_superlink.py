@@ -22,8 +22,9 @@ def belonging(folder):
     return marked(f"FLWR_HOME={run_guard.home(folder)}")
 
 
-def test_nothing_outlives_a_killed_program():
-    program = "import signal; from fedpfl.bench.superlink import SuperLink; link = SuperLink().__enter__(); "
+def test_nothing_outlives_a_killed_program(tmp_path):
+    program = "import signal; from pathlib import Path; from fedpfl.bench.superlink import SuperLink; "
+    program += f"link = SuperLink(Path({str(tmp_path / 'keys')!r})).__enter__(); "
     program += "print(link.folder, flush=True); signal.pause()"
     run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
     folder = Path(run.stdout.readline().strip())
@@ -35,19 +36,19 @@ def test_nothing_outlives_a_killed_program():
     assert belonging(folder) == {}
 
 
-def test_a_stopped_superlink_is_gone_at_once():
-    with SuperLink() as link:
+def test_a_stopped_superlink_is_gone_at_once(tmp_path):
+    with SuperLink(tmp_path / "keys") as link:
         wait_until(lambda: belonging(link.folder))
         assert link.ended() is None
     assert belonging(link.folder) == {}
     assert not link.folder.exists()
 
 
-def test_a_log_that_flower_does_not_hand_out_is_no_failure(monkeypatch):
+def test_a_log_that_flower_does_not_hand_out_is_no_failure(tmp_path, monkeypatch):
     def slow(*arguments):
         raise FedpflError(f"`flwr {arguments[0]}` did not end within 120 s")
 
-    link = SuperLink()
+    link = SuperLink(tmp_path / "keys")
     monkeypatch.setattr(link, "_command", slow)
     (link.folder / "superlink.log").write_text("ready\n")
     assert link.log("1") == "ready\n\n`flwr log` did not end within 120 s"
@@ -81,8 +82,8 @@ def test_a_long_log_loses_its_older_half_and_its_writer_goes_on(tmp_path, monkey
     shutil.rmtree(bed.folder)
 
 
-def test_a_superlink_that_dies_is_noticed():
-    with SuperLink() as link:
+def test_a_superlink_that_dies_is_noticed(tmp_path):
+    with SuperLink(tmp_path / "keys") as link:
         for process in link._processes.values():
             os.killpg(process.pid, signal.SIGKILL)
         assert wait_until(link.ended) == "Flower's SuperLink ended with exit code -9"

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from typer.testing import CliRunner
 
 from fedpfl.bench import credentials
-from fedpfl.cli import app
+from fedpfl.cli import app, doctor
 from fedpfl.core import files
 from fedpfl.core.errors import ConfigError
 
@@ -84,6 +84,15 @@ def test_an_authority_is_renewed_without_a_new_one(tmp_path, monkeypatch):
         assert greet(made, authority, "localhost") == "TLSv1.3"
 
 
+def doctored(monkeypatch, folder):
+    """Return what `fedpfl doctor` finds of certificates, and nothing else of this machine."""
+    monkeypatch.setattr(doctor, "examine", lambda *_: [])
+    done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(folder)])
+    (found,) = json.loads(done.stdout)
+    assert found["check"] == "certificates"
+    return found
+
+
 @pytest.mark.parametrize(("days", "state", "words"), [
     (credentials.MIN_DAYS + 2, "ok", "valid now and in 30 days"),
     (10, "warning", "server.pem ends in 9 days; renew with"),
@@ -92,8 +101,7 @@ def test_an_authority_is_renewed_without_a_new_one(tmp_path, monkeypatch):
 def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatch, days, state, words):
     monkeypatch.setattr(credentials, "VALID_DAYS", days)
     credentials.prepare(tmp_path / "keys", 0)
-    done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(tmp_path / "keys")])
-    (found,) = [finding for finding in json.loads(done.stdout) if finding["check"] == "certificates"]
+    found = doctored(monkeypatch, tmp_path / "keys")
     assert found["state"] == state and words in found["words"]
 
 
@@ -108,8 +116,7 @@ def test_what_was_made_while_the_clock_was_ahead_is_named_and_made_anew(tmp_path
     }
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         greet(made, made.authority, "localhost")
-    done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(made.folder)])
-    (found,) = [finding for finding in json.loads(done.stdout) if finding["check"] == "certificates"]
+    found = doctored(monkeypatch, made.folder)
     assert found["state"] == "problem" and "is not valid before" in found["words"]
     key = made.node_keys[0].read_bytes()
     credentials.prepare(tmp_path / "keys", 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -13,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.bench.flower_command import SUPEREXEC, SUPERNODE
+from fedpfl.bench import flower_command
+from fedpfl.bench.flower_command import SUPEREXEC, SUPERNODE, supernode_command
 from fedpfl.bench.forkserver import load, write_commands
 from fedpfl.core.errors import FedpflError
 
@@ -197,14 +201,28 @@ def test_without_the_server_flower_s_own_command_runs(tmp_path):
     assert done.stdout == "real here\n"
 
 
-@pytest.mark.parametrize("name", [SUPEREXEC, SUPERNODE])
-def test_flower_s_own_commands_have_their_arguments(tmp_path, name):
+def test_the_commands_of_a_supernode_and_its_superexec_are_flower_s(tmp_path):
     write_commands(tmp_path / "f.sock", "real")
-    required = {SUPEREXEC: ["--runtime-api-address", "127.0.0.1:1"], SUPERNODE: []}
-    command = [tmp_path / "bin" / name, *required[name], "--nonsense"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
-    assert done.returncode == 2
-    assert "unrecognized arguments: --nonsense\n" in done.stderr
+    for name in (SUPEREXEC, SUPERNODE):
+        words = shlex.split((tmp_path / "bin" / name).read_text().splitlines()[1])
+        assert words == ["exec", *supernode_command()[:-1], name, "$@"]
+
+
+@pytest.mark.parametrize("name", [SUPEREXEC, SUPERNODE])
+def test_flower_s_own_commands_have_their_arguments_and_look_when_there_may_be_work(monkeypatch, name):
+    called, expected = [], {SUPEREXEC: "stretch_task_polls", SUPERNODE: "shorten_message_polls"}
+    for polls in expected.values():
+        monkeypatch.setattr(flower_command, polls, lambda polls=polls: called.append(polls))
+    monkeypatch.setattr(sys, "argv", ["flower_command.py", name, "--some", "1"])
+    (command,) = importlib.metadata.entry_points(group="console_scripts", name=name)
+    stands_in = SimpleNamespace(load=lambda: lambda: called.append(sys.argv))
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [stands_in])
+    flower_command.main()
+    assert called == [
+        {SUPEREXEC: "stretch_task_polls", SUPERNODE: "shorten_message_polls"}[name],
+        [name, "--some", "1"],
+    ]
+    assert command.value.startswith("flwr.")
 
 
 def test_it_finds_flower_s_command():

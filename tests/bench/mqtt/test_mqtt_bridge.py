@@ -404,15 +404,6 @@ def test_a_retained_request_is_carried_out_once(testbed):
         node.loop_stop()
 
 
-def test_two_processes_with_the_same_account_are_told(testbed, tmp_path):
-    sides = [Side.device(testbed.broker, tmp_path, "nano-2") for _ in range(2)]
-    try:
-        sides[0].wait_for("another process may be logged in as nano-2")
-    finally:
-        for side in sides:
-            side.end()
-
-
 def test_no_password_is_in_a_log_or_a_process_list(testbed):
     logs = "".join(part.text() for part in (testbed.broker, testbed.server, testbed.device))
     commands = " ".join(str(part) for side in (testbed.server, testbed.device) for part in side.command)

@@ -218,10 +218,7 @@ def test_flower_s_own_commands_have_their_arguments_and_look_when_there_may_be_w
     stands_in = SimpleNamespace(load=lambda: lambda: called.append(sys.argv))
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [stands_in])
     flower_command.main()
-    assert called == [
-        {SUPEREXEC: "stretch_task_polls", SUPERNODE: "shorten_message_polls"}[name],
-        [name, "--some", "1"],
-    ]
+    assert called == [expected[name], [name, "--some", "1"]]
     assert command.value.startswith("flwr.")
 
 

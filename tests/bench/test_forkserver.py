@@ -50,7 +50,7 @@ SERVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import fedpfl.bench.forkserver as f
-f.load = lambda: __import__("spy").run
+f.load = lambda preload: __import__("spy").run
 fork = os.fork
 def fork_or_not():
     if os.path.exists(sys.path[0] + "/full"):

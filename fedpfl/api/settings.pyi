@@ -115,8 +115,6 @@ class CommonSettings(TypedDict, total=False):
     client_settings: str
     personalise: Literal["none", "local-train", "fine-tune"]
     listeners: str
-    client_timeout: float
-    worker_memory: float
     head_layers: int
     apfl_alpha: float
     apfl_adaptive: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import pickle
 import selectors
@@ -43,7 +42,6 @@ class Died(NamedTuple):
 
     clients: tuple[int, ...]
     how: str  # how the process ended; empty if it had not come to these clients
-    late: bool = False  # it was ended, because a client took too long
 
 
 class Finished(NamedTuple):
@@ -67,7 +65,6 @@ class _Worker:
     fresh: bool = False
     since: float = 0.0
     quick: bool = False
-    ready: bool = False
 
     def close(self) -> None:
         self.requests.close()
@@ -80,15 +77,14 @@ class WorkerPool:
 
     ``make`` makes the engine of worker 0, 1, … in its process; with spawn it must be picklable. With ``fork`` workers
     have what this process has loaded; otherwise they start from nothing. ``printed`` gets what a client has printed.
-    ``seconds`` and ``memory`` are what a client may take, 0: no limit.
     """
 
     def __init__(
         self, workers: int, make: Callable[[int], Callable[[], Engine]], fork: bool,
-        printed: Callable[[int, str], None], seconds: float = 0.0, memory: int = 0,
+        printed: Callable[[int, str], None],
     ) -> None:  # fmt: skip
         self._context = multiprocessing.get_context("fork" if fork else "spawn")
-        self._make, self._printed, self._seconds, self._memory = make, printed, seconds, memory
+        self._make, self._printed = make, printed
         self._ends, self._lifeline = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
@@ -149,8 +145,7 @@ class WorkerPool:
 
     def look(self) -> Iterator[Finished | Died]:
         """Wait for the next event; yield the answers that have come, and the workers that died."""
-        first = min((self._ends_at(worker) for worker in self._workers), default=math.inf)
-        for ready, _ in self._selector.select(None if first == math.inf else max(0.0, first - time.perf_counter())):
+        for ready, _ in self._selector.select():
             number: int = ready.data
             worker = self._workers[number]
             try:
@@ -159,7 +154,7 @@ class WorkerPool:
                     self._printed(found.client, found.text)
                     continue
                 if isinstance(found, Ready):
-                    worker.ready, worker.since = True, time.perf_counter()
+                    worker.since = time.perf_counter()
                     continue
                 arrays = self._arrays(worker, found)
             except (EOFError, OSError):
@@ -172,18 +167,6 @@ class WorkerPool:
             now = time.perf_counter()
             worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
             yield Finished(found.replies, arrays)
-            if found.last:
-                yield from self._replace(number, begun=False)
-        for number, worker in enumerate(self._workers):
-            if self._ends_at(worker) <= time.perf_counter():
-                worker.process.kill()
-                yield from self._replace(number, late=True)
-
-    def _ends_at(self, worker: _Worker) -> float:
-        """Return when a worker has taken too long for what it works on: each of several clients may take the time."""
-        if not (self._seconds and worker.ready and worker.asked):
-            return math.inf
-        return worker.since + self._seconds * len(worker.asked[0][0])
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -217,7 +200,7 @@ class WorkerPool:
         given = inherited if fork else []
         slots = Slots(fork)
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots, self._memory),
+            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots),
             name=f"fedpfl worker {number}", daemon=True,
         )  # fmt: skip
         with warnings.catch_warnings():
@@ -229,8 +212,8 @@ class WorkerPool:
         self._selector.register(from_worker, selectors.EVENT_READ, number)
         return _Worker(process, to_worker, from_worker, slots, fresh=True)
 
-    def _replace(self, number: int, begun: bool = True, late: bool = False) -> Iterator[Died]:
-        """Replace a worker that died; yield the clients that it ran, if it had ``begun``, and those that waited."""
+    def _replace(self, number: int) -> Iterator[Died]:
+        """Replace a worker that died; yield the clients that it ran, and those that waited."""
         worker = self._workers[number]
         self._selector.unregister(worker.replies)
         worker.close()
@@ -241,10 +224,7 @@ class WorkerPool:
         asked = list(worker.asked)
         self._workers[number] = self._start(number)
         for place, (clients, _) in enumerate(asked):
-            if place or not begun:
-                yield Died(clients, "")
-            else:
-                yield Died(clients, _exit_words(worker.process.exitcode), late)
+            yield Died(clients, "" if place else _exit_words(worker.process.exitcode))
 
 
 def same_arrays(messages: Sequence[Payload]) -> bool:

@@ -18,14 +18,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import own_code
-from ..core import settings as s
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..data import partition_counts
 from ..setup.all_settings import code_in
 from ..setup.config import Config
-from ..setup.options.worker_limits import WorkerLimits
 from .one_process import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
 from .transport import Fail, Reply, Request, Transport, Wait
 
@@ -58,10 +56,6 @@ class SimulationTransport(Transport):
         if self.workers and multiprocessing.current_process().daemon:
             allowed = "must be 0 in a process of multiprocessing.Pool, which may start no other one"
             raise ConfigError("workers", self.workers, allowed)
-        for key, limit in s.items(config.of(WorkerLimits)) if not self.workers else ():
-            allowed = "must be 0 without worker processes (--workers 1 or more): this one cannot be ended or bounded"
-            if limit:
-                raise ConfigError(key, limit, allowed)
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not fork:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
 # Characters of client output that are sent at a time, and those of one message that are sent at all.
 PRINTED, MAX_PRINTED = 1 << 16, 1 << 20
-# Words in which torch says that it gets no memory; NumPy and Python raise MemoryError.
-NO_MEMORY = ("can't allocate memory", "not enough memory")
 
 
 @dataclass(frozen=True)
@@ -76,13 +73,11 @@ class Answered:
     """The header of an answer: for each client a reply, in order.
 
     Their arrays are in the slot that the request lent, or come behind.
-    ``last``: the worker ends, because a client has used up the memory that it may have.
     """
 
     replies: Sequence[Head | Failed]
     arrays: Sequence[ArrayHeader]
     in_slot: bool = False
-    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,13 +158,12 @@ def serve(
     lifeline: Connection,
     inherited: Sequence[Connection | Slots],
     slots: Slots,
-    memory: int = 0,
 ) -> None:
     """Run clients until the server's process is gone; the main function of a worker process.
 
     ``make`` makes the engine, or returns the one from before the fork. Nobody writes to ``lifeline``, which ends with
     the server's process. ``inherited`` are the other ends of this worker and what belongs to others: a fork copied
-    them. ``memory``: bytes that clients may take at most; 0: no limit.
+    them.
     """
     for other in inherited:
         other.close()
@@ -190,8 +184,6 @@ def serve(
     else:
         runs = partial(_one_by_one, engine, output)
     gc.freeze()  # what a collection would find here stays
-    if memory:
-        _limit_memory(memory)
     replies.send(Ready())
     while True:
         try:
@@ -203,15 +195,11 @@ def serve(
             return
         writer = slots.writer(asked.slot)
         answers, sent = _run(runs, asked, arrays, writer)
-        greedy = [memory > 0 and _took_too_much(answer) for answer in answers]
-        words = f"; worker-memory allows {memory / 2**30:g} GiB"
-        answers = [_sendable(answer, words * is_greedy) for answer, is_greedy in zip(answers, greedy, strict=True)]
+        answers = [replace(answer, error=None) if isinstance(answer, Failed) else answer for answer in answers]
         with output.lock:
-            replies.send(Answered(answers, headers(sent), writer.holds_all, any(greedy)))
+            replies.send(Answered(answers, headers(sent), writer.holds_all))
             if not writer.holds_all:
                 send_arrays(replies, list(sent.values()))
-        if any(greedy):
-            return
         del sent  # a copy of the model, which would stay in memory while the next client trains
 
 
@@ -257,27 +245,6 @@ def _as_a_batch(
         requests.append(Request(client, asked.kind, partial(Payload, dict(config), {}, given)))
     yield from chain.from_iterable(batch.run(requests))
     output.flush()
-
-
-def _sendable(answer: Head | Failed, more: str) -> Head | Failed:
-    return replace(answer, error=None, reason=answer.reason + more) if isinstance(answer, Failed) else answer
-
-
-def _took_too_much(answer: Head | Failed) -> bool:
-    """Return whether a client failed because it got no more memory."""
-    error = answer.error if isinstance(answer, Failed) else None
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(w in str(error) for w in NO_MEMORY)
-    )
-
-
-def _limit_memory(most: int) -> None:
-    """Let this process take so many bytes besides those that it has."""
-    import resource
-
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
-    limit = pages * resource.getpagesize() + most
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _end_with(lifeline: Connection) -> None:

@@ -19,7 +19,6 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..rules.averages import group_size
 from ..setup.config import Config
-from ..setup.options.worker_limits import WorkerLimits
 from .headers import arrays_of
 from .one_process import Answer, Failed, engine_here, trains_together
 from .pool import Died, WorkerPool, same_arrays
@@ -47,7 +46,7 @@ class WorkerProcesses:
     ) -> None:
         self._config, self._engine, self._fork, self._printed = config, engine, fork, printed
         self._together = trains_together(config)
-        self.workers, self._limits = workers, config.of(WorkerLimits)
+        self.workers = workers
         self._pool: WorkerPool | None = None
         self._largest: dict[str, int] = {}
 
@@ -113,11 +112,6 @@ class WorkerProcesses:
                         continue
                     # Which one of several it was will show.
                     repeats[first] = repeats.get(first, 0) + alone
-                    if alone and found.late:
-                        seconds = self._limits.client_timeout
-                        arrived[first] = Failed(first, f"no answer within {seconds:g} s (client-timeout)")
-                        del made[first]
-                        continue
                     if alone and repeats[first] > MAX_REPEATS:
                         arrived[first] = Failed(first, f"its worker process {found.how}, {repeats[first]} times")
                         del made[first]
@@ -143,10 +137,7 @@ class WorkerProcesses:
             # What there is by now stays: collections need not look at it, in the workers either.
             gc.freeze()
             try:
-                memory = int(self._limits.worker_memory * 2**30)
-                self._pool = WorkerPool(
-                    self.workers, self._maker, self._fork, self._printed, self._limits.client_timeout, memory
-                )
+                self._pool = WorkerPool(self.workers, self._maker, self._fork, self._printed)
             except OSError as error:
                 reason = f"{self.workers} worker processes cannot be started ({error.strerror}); use fewer workers"
                 raise FedpflError(reason) from error

@@ -8,15 +8,14 @@ import signal
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support import FEW_SAMPLES, federation, run_federation
 
 from fedpfl.client.engine import HANDLERS
 from fedpfl.client.forks import in_one_process
 from fedpfl.client.together import Together
-from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.engine import pool, worker
+from fedpfl.core.errors import FedpflError
+from fedpfl.engine import worker
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.training.batched import run_phase_of_many
@@ -157,64 +156,6 @@ def test_without_workers_ctrl_c_ends_the_run(tmp_path, misbehave):
     misbehave(lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, 0)
-
-
-class Clock:
-    """The time in the pool's eyes: an hour later once a client has said that it hangs."""
-
-    def __init__(self, monkeypatch):
-        self.hours, real = 0, pool.time.perf_counter
-        monkeypatch.setattr(pool.time, "perf_counter", lambda: real() + 3600 * self.hours)
-
-    def printed(self, client, text):
-        assert (client, text.strip()) == (BAD, "now")
-        self.hours += 1
-
-
-def test_a_client_that_takes_too_long_fails_at_once(tmp_path, misbehave, monkeypatch):
-    def hangs():
-        print("now", flush=True)
-        threading.Event().wait()
-
-    misbehave(hangs)
-    clock = Clock(monkeypatch)
-    assert run(tmp_path, 1, clock.printed, client_timeout=600) == "no answer within 600 s (client-timeout)"
-    assert clock.hours == 1
-
-
-def test_the_limits_need_workers(tmp_path):
-    for key in ("client_timeout", "worker_memory"):
-        with pytest.raises(ConfigError, match=rf"{key.replace('_', '-')} = 1.0: must be 0 without worker processes"):
-            run(tmp_path, 0, **{key: 1})
-
-
-def of_numpy():
-    np.ones(2**28)
-
-
-def of_torch():
-    import torch
-
-    torch.empty(2**29).zero_()
-
-
-def of_python():
-    bytearray(2**31)
-
-
-KEPT = []
-
-
-def little_by_little():
-    while True:
-        KEPT.append(np.ones(2**20))
-
-
-@pytest.mark.parametrize("takes", [of_numpy, of_torch, of_python, little_by_little])
-def test_a_client_that_takes_too_much_memory_fails_and_leaves_it_to_others(tmp_path, misbehave, takes):
-    misbehave(takes)
-    reason = run(tmp_path, 1, worker_memory=0.5)
-    assert "Error" in reason and reason.endswith("; worker-memory allows 0.5 GiB")
 
 
 def test_what_a_client_prints_is_cut_with_words(tmp_path, misbehave):

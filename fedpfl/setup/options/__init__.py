@@ -21,7 +21,6 @@ from .server_step import ServerStepOption
 from .tests_at_server import ServerTestOption
 from .trainable import InitialWeightsOption, TrainableOption
 from .virtual_time import VirtualTimeOption
-from .worker_limits import WorkerLimitsOption
 
 # In the order in which they are called.
 OPTIONS = (
@@ -44,5 +43,4 @@ OPTIONS = (
     DeviceModelOption,
     BestRoundOption,
     ListenersOption,
-    WorkerLimitsOption,
 )

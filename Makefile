@@ -140,6 +140,12 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# What the arithmetic is made of: two minutes.
+FAST := core layers models rules setup training
+test-fast: install ## under two minutes: arithmetic, models, settings and rules, nothing that starts Flower or whole runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup tests/test_layering.py $(FAST:%=tests/%)
+	@echo 'left out (make test has them): $(filter-out $(FAST),$(patsubst tests/%/,%,$(sort $(dir $(wildcard tests/*/)))))'
+
 test-all: lint packages ## the suite with every method, testbed and installation for which others stand in `make test`
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup \
 		-m 'not (cluster or faults or experiments or playbook or papers or chaos or attacks or docs)'

@@ -23,7 +23,6 @@ class CommonSettings(TypedDict, total=False):
     choose_by: str
     state_dir: str
     device_models: Literal["auto", "always", "never"]
-    device_model_every: int
     wire_dtype: Literal["float32", "float16"]
     node_timeout: float
     round_timeout: float

@@ -138,11 +138,6 @@ class RunSettings:
         choices=("auto", "always", "never"),
         tags="free idle",
     )
-    device_model_every: int = setting(
-        0,
-        "Rounds between further device models; clients are tested in these rounds. 0: only after the last round.",
-        minimum=0,
-    )
     run_name: str = setting(
         "",
         "Name of the run's folder. Empty: made from method, data set and time.",
@@ -239,7 +234,7 @@ class RunSettings:
     def evaluates_in(self, server_round: int) -> bool:
         """Return whether the clients are tested in a round."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
-        return due or server_round == self.num_server_rounds or self._between(server_round)
+        return due or server_round == self.num_server_rounds
 
     def evaluates_after(self, server_round: int) -> bool:
         """Return whether what a round has made is tested, in it or at the start of the next."""
@@ -252,11 +247,7 @@ class RunSettings:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
-        return self.writes_models and (last or self._between(server_round))
-
-    def _between(self, server_round: int) -> bool:
-        every = self.device_model_every
-        return self.writes_models and every > 0 and server_round % every == 0
+        return self.writes_models and last
 
     @property
     def writes_models(self) -> bool:
@@ -280,16 +271,6 @@ class RunSettings:
         if self.test_at == "start" and self.device_models == "always":
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)
-
-    def remarks(self, config: Config, task: TaskFacts) -> list[str]:
-        """Return a line if ``device-model-every`` changes nothing; an empty list if it does or is 0."""
-        from ..methods.base import tests_more_than_arrays
-
-        unwritten = self.device_models == "auto" and not task.real and not tests_more_than_arrays(config.method)
-        if not self.device_model_every or not (self.device_models == "never" or unwritten):
-            return []
-        whose = "clients of a simulation" if self.device_models == "auto" else "clients"
-        return [f"device-model-every does nothing: with device-models = {self.device_models}, {whose} write no models"]
 
 
 @dataclass(frozen=True)
@@ -362,7 +343,7 @@ class Config:
             found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
             found.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
-        return [*found, *self.run.remarks(self, task)]
+        return found
 
     def of_client(self, client: int) -> Config:
         """Return the settings with a client's model."""

@@ -90,7 +90,7 @@ def one(tmp_path, **settings):
 
 
 def test_only_this_user_can_read_it_and_the_latest_are_kept(tmp_path):
-    folder = one(tmp_path, num_server_rounds=4, evaluate_every=0, device_model_every=1)
+    folder = one(tmp_path, num_server_rounds=4, early_stop=9, validation_fraction=0.2)
     names = [f"round-00000{number}.{ending}" for number in (3, 4) for ending in ("json", "safetensors")]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -108,7 +108,7 @@ def test_devices_write_it_and_simulations_do_not(tmp_path):
     for place, grid, given, written in (
         ("devices", Devices, {"device_models": "auto"}, True),
         ("simulated", LocalGrid, {"device_models": "auto"}, False),
-        ("never", Devices, {"device_models": "never", "device_model_every": 1}, False),
+        ("never", Devices, {"device_models": "never", "early_stop": 9, "validation_fraction": 0.2}, False),
     ):
         _, devices = kept(tmp_path / place, "fedper", grid, **given)
         assert [(device / "model").is_dir() for device in devices] == [written] * CLIENTS

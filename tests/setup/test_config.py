@@ -173,9 +173,6 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
 @pytest.mark.parametrize(
     ("given", "simulated", "on_devices"),
     [
-        ({"device-model-every": 2}, "device-models = auto, clients of a simulation write no models", ""),
-        ({"device-model-every": 2, "device-models": "always"}, "", ""),
-        ({"device-model-every": 2, "device-models": "never"}, *2 * ["with device-models = never, clients write no "]),
         ({"buffer-size": 3}, *2 * ["not used with schedule = synchronous: buffer-size"]),
         ({"buffer-size": 3, "schedule": "buffered", "method": "fedavg"}, "", ""),
         ({"round-deadline": 9.0}, "round-deadline does nothing: a simulation measures no time without devices", ""),

@@ -37,7 +37,9 @@ CLIENTS = 2
 def written(tmp_path, **settings):
     """Return the folder of client 0's model, and the arrays of its data as they were read."""
     given = {"num_server_rounds": 3, "local_epochs": 1, "threads": 1, "device_models": "always", **FEW_SAMPLES}
-    values = federation(tmp_path, CLIENTS, **{"method": "fedper", "device_model_every": 1, **given, **settings})
+    values = federation(
+        tmp_path, CLIENTS, **{"method": "fedper", "early_stop": 9, "validation_fraction": 0.2, **given, **settings}
+    )
     folder = run_federation(LocalGrid(CLIENTS, values), values)
     config = Config.parse(folder.config())
     arrays = federated_data(config.data, CLIENTS, config.run.seed).arrays(0)

@@ -105,7 +105,7 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path, clock)
         if (kind, client, payload.config.get("round")) == ("evaluate", 1, 2):
             raise FedpflError("switched off")
 
-    values = settings(tmp_path, new_clients=0.0, device_model_every=1)
+    values = settings(tmp_path, new_clients=0.0, early_stop=9, validation_fraction=0.2)
     folder = run_federation(Devices(CLIENTS, values, intercept=away), values)
     assert load_model(model_of(tmp_path, 1)).about["round"] == 1
     assert load_model(model_of(tmp_path, 0)).about["round"] == 2

@@ -105,8 +105,9 @@ class FedDecomp(Method):
         said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
         if self.settings.variant in IN_TURN and self.lora_epochs == 0:
             said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
-        asleep = [name for name, step in first_steps(model).items() if step < ASLEEP]
-        if asleep:
+        steps = first_steps(model)
+        asleep = [name for name, step in steps.items() if step < ASLEEP]
+        if 2 * len(asleep) > len(steps):
             said.append(
                 f"feddecomp: τ sleeps in {', '.join(asleep)}: a first step moves it less than {ASLEEP:g} times as far "
                 "as σ; the model is nearly FedAvg's until it wakes (tau-per-sigma in the metrics tells)"

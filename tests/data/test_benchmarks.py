@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import codecs
 import io
 import json
 import pickle
@@ -129,6 +130,26 @@ def test_nothing_else_is_made_of_a_pickle(tmp_path, capsys, content):
     with pytest.raises(DataError, match=r"is not read: .*no code is run"):
         read_restricted(content, tmp_path / "f")
     assert "run" not in capsys.readouterr().out
+
+
+class _Encodes:
+    text = "x" * 10**6
+
+    def __reduce__(self):
+        return codecs.encode, (self.text, "latin1")
+
+
+@pytest.mark.parametrize(
+    "mentions",
+    [[np.ones(10**6, "u1")] * 70, [{"x": ["x" * 10**6] * 10}] * 7, [_Encodes() for _ in range(70)]],
+)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_a_pickle_mentions_again_counts_again(tmp_path, mentions, protocol):
+    content = pickle.dumps(mentions, protocol)
+    assert len(content) < 2 * 10**6
+    with pytest.raises(DataError, match="mentions texts or arrays again, which would be larger than the file"):
+        read_restricted(content, tmp_path / "f")
+    assert len(read_restricted(pickle.dumps(mentions[:5], protocol), tmp_path / "f")) <= 5
 
 
 def test_a_file_that_is_not_pfllib_s_is_one_line(tmp_path):

@@ -2,6 +2,7 @@
 
 The opcodes of a pickle are run with stand-ins for what NumPy's arrays are made by; every other name is refused. A
 stand-in only keeps what it is given, so that no size in the file is believed before the bytes of the array are there.
+A pickle can mention one object many times: each mention counts, and all bytes together are bounded by the file's size.
 """
 
 from __future__ import annotations
@@ -19,6 +20,23 @@ MAX_DEPTH = 8
 # Types of numbers, in little or big endian, that arrays may have.
 _TYPES = frozenset(("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"))
 MAX_BYTES, MAX_VALUES = 2**31, 10_000_000
+# What a small file's texts and arrays may come to, with each mention of one.
+FEW_BYTES = 2**26
+
+
+class _Left:
+    """How many values and bytes may still be made of a file."""
+
+    def __init__(self, size: int) -> None:
+        self.values, self.bytes = MAX_VALUES, max(size, FEW_BYTES)
+
+    def take(self, size: int) -> None:
+        self.values -= 1
+        self.bytes -= size
+        if self.values < 0:
+            raise ValueError("has too many values")
+        if self.bytes < 0:
+            raise ValueError("mentions texts or arrays again, which would be larger than the file")
 
 
 class _Type:
@@ -57,13 +75,6 @@ class _Array:
         return found.astype(dtype.newbyteorder("="))
 
 
-def _encoded(text: Any, encoding: Any = "") -> bytes:
-    """Stand for ``_codecs.encode``, by which old pickles write bytes."""
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError("encodes something else than bytes")
-    return text.encode("latin1")
-
-
 def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Array:
     """Stand for ``_frombuffer``, by which newer pickles make arrays."""
     found = _Array()
@@ -78,12 +89,16 @@ _REFUSED = frozenset((
 _NAMES: dict[tuple[str, str], Any] = {
     **{(module, "_reconstruct"): _Array for module in ("numpy.core.multiarray", "numpy._core.multiarray")},
     **{(module, "_frombuffer"): _from_buffer for module in ("numpy.core.numeric", "numpy._core.numeric")},
-    ("numpy", "ndarray"): None, ("numpy", "dtype"): _Type, ("_codecs", "encode"): _encoded,
+    ("numpy", "ndarray"): None, ("numpy", "dtype"): _Type,
 }  # fmt: skip
 
 
 class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
     """Python's own reader, as the one in C believes numbers of places in its memory. No opcode makes other objects."""
+
+    def __init__(self, content: bytes, left: _Left) -> None:
+        super().__init__(io.BytesIO(content))
+        self.left = left
 
     def _load_bytes(self: Any) -> None:
         size = int.from_bytes(self.read(8), "little")
@@ -97,7 +112,16 @@ class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
         pickle.BYTEARRAY8[0]: _load_bytes,
     }
 
+    def _encoded(self, text: Any, encoding: Any = "") -> bytes:
+        """Stand for ``_codecs.encode``, by which old pickles write bytes."""
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError("encodes something else than bytes")
+        self.left.take(len(text))
+        return text.encode("latin1")
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._encoded
         try:
             return _NAMES[module, name]
         except KeyError:
@@ -109,22 +133,23 @@ def read_restricted(content: bytes, path: Path) -> Any:
     if len(content) > MAX_BYTES:
         raise DataError(f"{path}: has more than {MAX_BYTES >> 30} GiB")
     try:
-        return _plain(_Reader(io.BytesIO(content)).load(), 0, [MAX_VALUES])
+        return _plain(_Reader(content, _Left(len(content))).load(), 0, _Left(len(content)))
     except Exception as error:  # of any kind: what damaged opcodes do to stand-ins
         reason = words_of(error) or type(error).__name__
         raise DataError(f"{path}: is not read: {reason}; only arrays of numbers are, and no code is run") from error
 
 
-def _plain(found: Any, depth: int, left: list[int]) -> Any:
-    left[0] -= 1
-    if depth > MAX_DEPTH or left[0] < 0:
-        raise ValueError("has too many values, or too many in one another")
+def _plain(found: Any, depth: int, left: _Left) -> Any:
+    if depth > MAX_DEPTH:
+        raise ValueError("has too many values in one another")
     if isinstance(found, _Array):
         _, shape, kind, _, content = found.state
         if isinstance(kind, _Type) and kind.text == "O8" and shape == () and isinstance(content, list):
             (inner,) = content  # an array around one object
             return _plain(inner, depth + 1, left)
+        left.take(len(content))
         return found.made()
+    left.take(len(found) if isinstance(found, (str, bytes)) else 0)
     if isinstance(found, dict):
         return {key: _plain(value, depth + 1, left) for key, value in found.items()}
     if isinstance(found, (list, tuple)):

@@ -14,6 +14,8 @@ from ..core.errors import DataError, words_of
 from ..core.inputs import FLOAT, MAX_DIMENSIONS, MAX_INPUTS, NAME, SMALL, TRUTH, WHOLE, Input, Inputs, inputs_of
 from ..core.names import difference
 
+# What an array of objects may be made of.
+_NUMBERS, _TRUTH = (int, float, np.integer, np.floating), {bool, np.bool_}
 # Arrays of a file: x_NAME, or x_train_NAME and so on; inputs without names have their places, from 0.
 _KEY = re.compile(r"(x(?:_(?:train|test|val))?)_(\w+)", re.ASCII)
 
@@ -35,11 +37,16 @@ def array(given: object, where: str) -> np.ndarray:
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         words = words_of(error, 200)
         raise DataError(f"{what} that NumPy cannot make an array of: {words}") from error
-    if found.dtype == object and found.size and all(isinstance(one, str) for one in found.reshape(-1).tolist()):
+    if found.dtype != object:
+        return found
+    kinds = {type(one) for one in found.reshape(-1).tolist()}
+    if kinds and all(issubclass(kind, str) for kind in kinds):
         return found.astype(str)
-    if found.dtype == object:
-        raise DataError(f"{what} that NumPy cannot make an array of numbers of")
-    return found
+    # Truth values among numbers are not taken for numbers.
+    if kinds and (kinds <= _TRUTH or all(issubclass(kind, _NUMBERS) and kind not in _TRUTH for kind in kinds)):
+        return np.array(found.tolist())
+    named = ", ".join(sorted(kind.__name__ for kind in kinds)[:4])
+    raise DataError(f"{what} of objects ({named or 'none'}): must be all numbers, or all words")
 
 
 def smallest_integers(tokens: np.ndarray, vocabulary: int) -> np.ndarray:

@@ -52,6 +52,11 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             )
     if is_own(settings.dataset):
         said += [*_alike(data), *_leaked(data, shares)]
+    if not isinstance(data.x_train, np.ndarray):
+        said.append(
+            f"{data.name}: samples are read when they are needed: a run knows their number and labels by a hash, and "
+            "does not notice other inputs"
+        )
     channels, height, width = data.input_shape if data.is_image else (0, 0, 0)
     if height != width and min(height, width) < SMALL:
         said.append(

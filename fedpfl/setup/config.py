@@ -272,6 +272,13 @@ class RunSettings:
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)
 
+    def remarks(self, config: Config) -> list[str]:
+        """Tell where downloaded weights expect images of another scale."""
+        scale, name = config.data.normalize, self.model
+        if not self.download_weights or scale == "imagenet" or not name.startswith(("torchvision:", "timm:")):
+            return []
+        return [f'{name}: weights that were trained on ImageNet expect normalize = "imagenet", not {scale}']
+
 
 @dataclass(frozen=True)
 class Config:
@@ -343,7 +350,7 @@ class Config:
             found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
             found.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
-        return found
+        return [*found, *self.run.remarks(self)]
 
     def of_client(self, client: int) -> Config:
         """Return the settings with a client's model."""

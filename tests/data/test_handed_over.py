@@ -633,6 +633,29 @@ def test_labels_in_a_column_are_taken_and_more_are_explained():
         read((X, X[:, 0]), num_classes=10)
 
 
+def test_labels_of_other_kinds_are_the_same_labels_and_mixed_ones_are_one_line():
+    pandas = pytest.importorskip("pandas")
+    names = np.array(["no", "yes"])[Y]
+    for like, labels in (
+        (Y, [pandas.DataFrame({"label": Y}), Y.astype(object), pandas.DataFrame({"label": Y.astype(object)})]),
+        (names, [pandas.DataFrame({"label": names}), names.astype(object)]),
+        (Y.astype(bool), [pandas.DataFrame({"label": Y.astype(bool)}), Y.astype(bool).astype(object)]),
+        (X[:, :2], [pandas.DataFrame(X[:, :2]), X[:, :2].astype(object)]),
+    ):
+        for label in labels:
+            for x in (X, pandas.DataFrame(X)) if label.ndim == 1 or label.shape[1] == 1 else (X,):
+                found, wanted = read((x, label)), read((X, like))
+                assert np.array_equal(found.y_train, wanted.y_train) and found.class_names == wanted.class_names
+        assert np.array_equal(read([(X, labels[0])] * 2).y_train, np.concatenate([read((X, like)).y_train] * 2))
+    for odd, kinds in (([*Y[:-1].tolist(), "x"], "int, str"), ([*Y[:-1].tolist(), True], "bool, int")):
+        with pytest.raises(
+            DataError, match=rf"y is a ndarray of objects \({kinds}\): must be all numbers, or all words"
+        ):
+            read((X, np.array(odd, object)))
+    with pytest.raises(DataError, match="y has 59 labels for 60 samples"):
+        read((X, pandas.DataFrame({"label": Y[1:]})))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 4), st.integers(5, 9), st.integers(5, 9))
 def test_float_images_have_their_channels_first(channels, height, width):

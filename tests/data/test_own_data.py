@@ -303,6 +303,28 @@ def test_windows_are_cut_from_stretches_of_one_label_and_client(tmp_path: Path) 
     assert overlapping.x_train[:, 0, 0].tolist() == [0, 2, 4, 7, 10]
 
 
+@pytest.mark.parametrize("gap", [0, 3, 50])
+@pytest.mark.parametrize("form", ["csv", "frame"])
+def test_no_window_reaches_over_a_gap_in_the_times(tmp_path: Path, gap: int, form: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    times = [*range(10), *range(10 + gap, 20 + gap)]
+    rows = [(i, i % 20, "walk", client, time) for client in "ab" for i, time in enumerate(times)]
+    rows += [(99, 99, "sit", "c", 0), (99, 99, "sit", "c", 9000)]  # whose steps are long
+    frame = pandas.DataFrame(rows, columns=["ax", "ay", "label", "client", "time"]).sample(frac=1, random_state=1)
+    given = {"window_length": 4, "window_step": 1, "time_column": "time", "min_samples": 2}
+    if form == "csv":
+        frame.to_csv(tmp_path / "s.csv", index=False)
+        data = load(DataSettings(dataset="series", data=str(tmp_path / "s.csv"), **given))
+    else:
+        data = CustomLoader("data", frame)(DataSettings(**given), 1)
+    starts = data.x_train[data.client_train == 0][:, 0, 0].astype(int).tolist()
+    assert starts == [*range(17)] if gap < 5 else starts == [*range(7), *range(10, 17)]
+    told = [remark for remark in data.remarks if "gap" in remark]
+    assert told == (
+        [] if gap < 5 else ["no window reaches over 2 gaps in the times: steps above 5 times a client's usual one"]
+    )
+
+
 def test_windows_can_be_named_by_a_column(tmp_path: Path) -> None:
     rows = [(i, i, i % 2, "ab"[i // 4], i % 2) for i in range(8)]  # windows of two clients, their rows in turn
     path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label,client,window"))

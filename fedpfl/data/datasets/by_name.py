@@ -283,6 +283,8 @@ def _is_pair(thing: Sequence[Any]) -> bool:
             f"{', '.join(map(str, [*y.columns][:4]))}, …): training and test set must have the same ones; labels are a "
             "Series"
         )
+    if is_frame(y) and not is_frame(x):  # one column of labels, or a column for each target
+        return _is_array(x)
     if isinstance(y, list) and any(hasattr(label, "__len__") and not isinstance(label, str) for label in y[:1]):
         return False
     return _is_array(x) and _is_array(y) and not is_frame(y)

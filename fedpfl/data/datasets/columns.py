@@ -63,6 +63,8 @@ MAX_VALUES = 2**30
 TRUTH = {"true": 1.0, "false": 0.0}
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
+# A recording ends where a step of time is so many times the usual one.
+GAP = 5
 # Cells of a CSV file that are texts in memory at a time.
 CELLS = 2**20
 # Names of columns that most likely say whom a row belongs to; a price per person does not.
@@ -101,6 +103,7 @@ class FileSamples(NamedTuple):
     features: tuple[str, ...] = ()  # their names
     overlap: int = 0  # the data set's: how many windows after one share rows with it
     persons: tuple[str, ...] = ()  # columns that are left out, and seem to say whose rows these are
+    gaps: np.ndarray = np.empty(0, np.int64)  # rows before which a client's times have a gap
 
 
 def table_parts(path: Path) -> ChosenParts:
@@ -570,7 +573,19 @@ def _in_time(samples: FileSamples) -> FileSamples:
     _require_times(samples, time, np.isfinite(seconds))
     owners = words["client"].codes if "client" in words else np.zeros(len(samples.x))
     order = np.lexsort((seconds[time.codes], owners))  # stable
-    return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()})
+    gaps = _gaps(seconds[time.codes][order], owners[order])
+    return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()}, gaps=gaps)
+
+
+def _gaps(seconds: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """Return the rows that come after a gap: a step of time far above their client's usual one."""
+    found = [np.empty(0, np.int64)]
+    bounds = [0, *np.flatnonzero(np.diff(owners)) + 1, len(owners)]
+    for first, end in zip(bounds[:-1], bounds[1:]):
+        steps = np.diff(seconds[first:end])
+        usual = np.median(steps[steps > 0]) if (steps > 0).any() else np.inf
+        found.append(first + 1 + np.flatnonzero(steps > GAP * usual))
+    return np.concatenate(found)
 
 
 def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray, column: str = "") -> None:
@@ -691,6 +706,9 @@ def to_dataset(
     if groups is None and owners[0] is not None and parts[0].persons:
         shown = f"column {parts[0].persons[0]!r} is left out, so rows with one value may be in training and in tests"
         remarks = (*remarks, f'{shown}: group-column = "{parts[0].persons[0]}" keeps them together')
+    if parts[0].x.ndim == 3 and (gaps := sum(len(part.gaps) for part in parts)):  # windows
+        shown = f"no window reaches over {gaps} gap{'s' * (gaps > 1)} in the times"
+        remarks = (*remarks, f"{shown}: steps above {GAP} times a client's usual one")
     if counting := _counting(parts[0]):
         shown = f"column {counting[0]!r} counts the rows, and is a feature"
         remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")

@@ -21,8 +21,9 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
 
     Where the table has a column ``window-column``, rows with the same window (of the same client) are a sample, in
     their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
-    every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
-    of a stretch belongs to no sample. With a loss of numbers targets may change, and a window has its last row's.
+    every ``window-step`` rows, from each stretch of rows with the same label, client and split and without a gap in its
+    times; what is left at the end of a stretch belongs to no sample. With a loss of numbers targets may change, and a
+    window has its last row's.
     """
     parts = [windows_of(table, settings) for table in read_files(path, settings, windows=True)]
     first, *others = parts
@@ -49,7 +50,9 @@ def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
         role: of.of(windows[:, -1 if settings.targets else 0]) for role, of in table.words.items() if role != "window"
     }
     x = np.ascontiguousarray(table.x[windows].transpose(0, 2, 1))
-    return table._replace(x=x, words=words, overlap=0 if named else overlap_of(length, settings.window_step or length))
+    gaps = table.gaps[:0] if named else table.gaps
+    overlap = 0 if named else overlap_of(length, settings.window_step or length)
+    return table._replace(x=x, words=words, overlap=overlap, gaps=gaps)
 
 
 def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
@@ -90,6 +93,7 @@ def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     for role, words in table.words.items():
         if not (settings.targets and role.startswith("label")):
             changes |= np.diff(words.codes) != 0
+    changes[table.gaps - 1] = True
     bounds = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(table.x)]])
     starts = [np.arange(first, end - length + 1, step) for first, end in zip(bounds[:-1], bounds[1:])]
     first = np.concatenate(starts)

@@ -26,8 +26,8 @@ from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, by_class, c
 
 ALIGNMENT = 1.0  # weight λ of the distance to the centroids
 
-# So many times the median a V_j tells nothing more.
-UNLIKELY = 1e4
+# So many times the median a V_j tells nothing more; features spread at least so much of what they usually do.
+UNLIKELY, LEAST_SPREAD = 1e4, 0.1
 
 
 class HeadCombination(PrototypeRule):
@@ -51,7 +51,7 @@ class HeadCombination(PrototypeRule):
         """Start the sums at zero."""
         super().begin()
         self._mean = RunningMean(self.layout.size)
-        self._replies: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
+        self._replies: dict[int, tuple[np.ndarray, np.ndarray, float, int]] = {}
 
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the common base and the client's head."""
@@ -64,19 +64,21 @@ class HeadCombination(PrototypeRule):
         super().add(client, shared, reply)
         self._mean.add(shared, client.train_samples * self.damping(client))
         moments, (variance,) = reply.arrays["moments"].reshape(-1), reply.arrays["variance"]
-        self._replies[client.id] = shared[self._head], moments, float(variance)
+        self._replies[client.id] = shared[self._head], moments, float(variance), client.train_samples
 
     def finish(self) -> None:
         """Divide, and combine."""
         super().finish()
         self.shared = self._mean.value()
-        ids, (heads, moments, variances) = list(self._replies), map(np.stack, zip(*self._replies.values()))
+        ids, (heads, moments, variances, samples) = list(self._replies), map(np.stack, zip(*self._replies.values()))
         self.heads = self.heads.copy()
         self.heads[ids] = heads
         products = inner_products(moments, centred=True)
         gaps = (products - row[:, None] - row[None, :] + row[i] for i, row in enumerate(products))  # of h_j − h_i
-        # Noise may have made a V_j negative; one that is far too large gets no weight, and takes no digits of others.
-        variances = np.clip(variances, 0, UNLIKELY * np.median(np.abs(variances)))
+        # One that is far too large gets no weight, and takes no digits of others. Noise, a single sample or a lie may
+        # have made one 0, as if no head were better known: V_j·n_j, the spread of features, has a least value.
+        least = LEAST_SPREAD * np.median(np.abs(variances) * samples) / np.maximum(samples, 1)
+        variances = np.clip(variances, least, UNLIKELY * np.median(np.abs(variances)))
         weights = np.stack([least_on_simplex(np.diag(variances) + gap) for gap in gaps])
         self.heads[ids] = weights @ heads.astype(np.float64)
         self.note("own-head", np.diag(weights).mean())

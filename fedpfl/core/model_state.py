@@ -8,6 +8,8 @@ attributes of modules, and those of a user's method.
 from __future__ import annotations
 
 import copy
+import random
+import sys
 from collections import deque
 from contextlib import contextmanager
 from typing import Any, Iterable, Iterator, NamedTuple
@@ -19,9 +21,18 @@ from torch import Tensor, nn
 from .errors import ConfigError
 from .frozen import frozen
 
+_STANDARD = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 # Attributes of a module that PyTorch itself keeps there, or that say how it is used.
 PYTORCHS = {*vars(nn.Module()), "training"}
 CONTAINERS = (list, dict, set, deque, bytearray)
+# What draws random numbers, and so is another after each.
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+# Objects of these packages are taken as they are; others' are looked into, so deep at most.
+LIBRARIES = {
+    "torch", "numpy", "fedpfl", "torchvision", "timm", "transformers", "peft", "logging", "functools", "collections",
+    "threading", "datetime", "typing", "abc", "weakref", "queue",
+}  # fmt: skip
+DEEPEST = 6
 
 
 class _Owned(NamedTuple):
@@ -57,7 +68,7 @@ class ModelState:
             (place, name): copied(value)
             for place, attributes in enumerate(self._attributes)
             for name, value in attributes.items()
-            if isinstance(value, (*CONTAINERS, Tensor, np.ndarray))
+            if is_changeable(value)
         }
 
     def changed(self) -> list[str]:
@@ -179,6 +190,18 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
                 raise ConfigError("model", type(module).__name__, wrong)
 
 
+def hidden_layers(model: nn.Module) -> list[str]:
+    """Return the names of plain lists and the like that hold layers with parameters which the model does not have."""
+    there, found = {id(parameter) for parameter in model.parameters()}, []
+    for path, module in model.named_modules():
+        for name, value in vars(module).items() if not is_usual(module) else ():
+            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+            layers = [one for one in held if isinstance(one, nn.Module)] if name not in PYTORCHS else []
+            if any(id(parameter) not in there for layer in layers for parameter in layer.parameters()):
+                found.append(f"{path}.{name}".lstrip("."))
+    return found
+
+
 def is_usual(module: nn.Module) -> bool:
     """Return whether a module is PyTorch's or this package's, which keep nothing from one batch to the next."""
     return type(module).__module__.partition(".")[0] in ("torch", "fedpfl")
@@ -187,7 +210,7 @@ def is_usual(module: nn.Module) -> bool:
 def attributes_of(modules: Iterable[nn.Module]) -> list[dict[str, Any]]:
     """Return the attributes of the modules that are somebody else's, with copies of the containers among them."""
     return [
-        {name: copied(value) if isinstance(value, CONTAINERS) else value
+        {name: value if isinstance(value, (Tensor, np.ndarray)) else copied(value)
          for name, value in vars(module).items() if name not in PYTORCHS}
         for module in modules
         if not is_usual(module)
@@ -221,20 +244,53 @@ def _without_graph(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) and value.grad_fn is not None else value
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of a container with what it holds of containers and arrays; other things are the same."""
+def is_changeable(value: Any) -> bool:
+    """Return whether a value can be another one without being replaced, and is looked into."""
+    return isinstance(value, (*CONTAINERS, *GENERATORS, Tensor, np.ndarray)) or _is_object(value)
+
+
+def _is_object(value: Any) -> bool:
+    """Return whether a value is a plain object of a class of the user's."""
+    kind = type(value)
+    if isinstance(value, (type, nn.Module, Tensor, *CONTAINERS)) or not hasattr(value, "__dict__"):
+        return False
+    package = kind.__module__.partition(".")[0]
+    return kind.__new__ is object.__new__ and package not in LIBRARIES and package not in _STANDARD
+
+
+def copied(value: Any, depth: int = 0) -> Any:
+    """Return a copy of a value that can change, with what it holds of such values; other things are the same."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
         return value.copy()
+    if isinstance(value, torch.Generator):
+        made = torch.Generator(value.device)
+        made.set_state(value.get_state())
+        return made
+    if isinstance(value, GENERATORS):
+        return copy.deepcopy(value)
+    if depth == DEEPEST:
+        return value
     if isinstance(value, dict) and type(value) is dict:
-        return {key: copied(inner) for key, inner in value.items()}
+        return {key: copied(inner, depth + 1) for key, inner in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(copied(inner) for inner in value)
+        return type(value)(copied(inner, depth + 1) for inner in value)
+    if _is_object(value):
+        made = object.__new__(type(value))
+        vars(made).update({name: copied(inner, depth + 1) for name, inner in vars(value).items()})
+        return made
     return value.copy() if isinstance(value, CONTAINERS) else value
 
 
-def same(one: Any, other: Any) -> bool:
+def _drawn(generator: Any) -> Any:
+    """Return what a generator will draw from."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def same(one: Any, other: Any, depth: int = 0) -> bool:
     """Return whether two values are alike, as far as that can be told without calling anybody's code."""
     if one is other:
         return True
@@ -244,8 +300,12 @@ def same(one: Any, other: Any) -> bool:
         return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, GENERATORS):
+        return same(_drawn(one), _drawn(other))
+    if depth < DEEPEST and _is_object(one):
+        one, other = vars(one), vars(other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key], depth + 1) for key in one)
     if isinstance(one, (list, tuple, deque)):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(same(a, b, depth + 1) for a, b in zip(one, other))
     return isinstance(one, (int, float, str, bytes, bytearray, complex, set, frozenset)) and bool(one == other)

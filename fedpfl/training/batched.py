@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import in_one_line
 from ..core.frozen import frozen
-from ..core.model_state import CONTAINERS, PYTORCHS, attributes_of, copied, is_usual, same, same_attributes
+from ..core.model_state import PYTORCHS, attributes_of, copied, is_changeable, is_usual, same, same_attributes
 from ..core.samples import Samples
 from ..core.sharing import Given
 from .augment import find as find_augmentation
@@ -90,7 +90,7 @@ class Turns:
             (place, name): copied(value)
             for place, (module, attributes) in enumerate(zip(self.modules, self._attributes))
             for name, value in attributes.items()
-            if not is_usual(module) and name not in PYTORCHS and isinstance(value, CONTAINERS)
+            if not is_usual(module) and name not in PYTORCHS and is_changeable(value) and not isinstance(value, Tensor)
         }
 
     def take(self, member: Member) -> None:

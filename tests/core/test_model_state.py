@@ -96,6 +96,36 @@ class Listed(Net):
         return z / (1 + 0.1 * len(self.batches[0]))
 
 
+class Drawing(Net):
+    def more(self):
+        self.rng = np.random.default_rng(0)
+
+    def seen(self, z):
+        return z * (1 + 0.1 * float(self.rng.normal())) if self.training else z
+
+
+class TorchDrawing(Net):
+    def more(self):
+        self.generator = torch.Generator().manual_seed(0)
+
+    def seen(self, z):
+        return z * (1 + 0.1 * torch.rand(8, generator=self.generator)) if self.training else z
+
+
+class Memory:
+    def __init__(self):
+        self.steps, self.owner = 0, self
+
+
+class WithObject(Net):
+    def more(self):
+        self.memory = Memory()
+
+    def seen(self, z):
+        self.memory.steps += int(self.training)
+        return z / (1 + 0.1 * self.memory.steps)
+
+
 class Remembering(fedpfl.Method):
     """Keeps something of each client on itself, as where a client is an object."""
 
@@ -119,14 +149,36 @@ def numbers(method, model, **more):
     return run.rounds[["train_loss", "personalised_loss"]].to_numpy().tolist(), run._folder.task()["remarks"]
 
 
-@pytest.mark.parametrize("model", [Cumulative, InPlace, Reassigned, Temporary, Counted, Attribute, Listed])
+MODELS = [
+    Cumulative, InPlace, Reassigned, Temporary, Counted, Attribute, Listed, Drawing, TorchDrawing, WithObject,
+]  # fmt: skip
+NOBODYS = {
+    Temporary: "mean", Attribute: "steps", Listed: "batches", Drawing: "rng", TorchDrawing: "generator",
+    WithObject: "memory",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_no_state_goes_from_client_to_client(model):
     found = {workers: numbers("fedper", model, workers=workers) for workers in (0, 1, 2, 4)}
     assert all(one == found[0] for one in found.values()), found
-    nobodys = {Temporary: "mean", Attribute: "steps", Listed: "batches"}.get(model)
+    nobodys = NOBODYS.get(model)
     assert [f"the model changes {nobodys} as it trains" in remark for remark in found[0][1]] == [True] * bool(nobodys)
     at_once, _ = numbers("fedper", model, workers=0, clients_at_once=4)
     np.testing.assert_allclose(at_once, found[0][0], rtol=1e-4)
+
+
+class InAList(Net):
+    def more(self):
+        self.layers, self.known = [nn.Linear(8, 8)], [self.a]
+
+    def seen(self, z):
+        return self.layers[0](z)
+
+
+def test_layers_that_a_plain_list_hides_are_told():
+    _, remarks = numbers("fedavg", InAList, workers=0, num_server_rounds=1)
+    assert [remark for remark in remarks if "the model has layers in layers, a plain list" in remark]
 
 
 def test_a_buffer_that_gets_a_new_tensor_is_the_one_that_is_changed_in_place():

@@ -166,10 +166,14 @@ class Engine:
         train_samples, test_samples = self.data.sizes(self.place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
-        described: dict[str, Value] = {**self._names, **({} if self.own else {"division": self.data.checksum})}
+        common: dict[str, Value] = {"division": self.data.checksum, "data": self.data.contents}
+        described: dict[str, Value] = {**self._names, **({} if self.own else common)}
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
-            described["identity"] = self.state_of(key, client).secret()
+            state = self.state_of(key, client)
+            described["identity"] = state.secret()
+            if self.own:
+                described["data"] = state.sealed(self.data.contents)
             earlier = message.config.get("earlier-key")
             before = None if earlier is None else self.state_of(str(earlier), client)
             if before is not None and before.of_a_device:

@@ -10,6 +10,7 @@ damaged goes back by a round.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 from functools import cached_property
 from pathlib import Path
@@ -74,11 +75,17 @@ class ClientState:
 
     def secret(self) -> str:
         """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
+        return hashlib.sha256(f"{self._key}/{self._password()}".encode()).hexdigest()
+
+    def sealed(self, text: str) -> str:
+        """Return a hash of a text that nobody else can make: a server compares it within a run, and guesses nothing."""
+        return hmac.new(self._password().encode(), text.encode(), "sha256").hexdigest()[:16]
+
+    def _password(self) -> str:
         if (owner := guard()) is not None and not self.of_a_device:
             owner.require_room(FILE_BYTES)
         private_folder(self.folder)
-        password = make_password(self.folder / _SECRET)
-        return hashlib.sha256(f"{self._key}/{password}".encode()).hexdigest()
+        return make_password(self.folder / _SECRET)
 
     @property
     def of_a_device(self) -> bool:

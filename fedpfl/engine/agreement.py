@@ -37,6 +37,7 @@ class Description(NamedTuple):
     classes: int
     class_names: str
     columns: str
+    data: str  # a hash of common samples as they were read, or one of a device's own that it alone can make
     division: int | None  # the checksum of the division of common data; None of data of its own
     layout: str  # of the shared arrays
     model: str  # that the device's owner has named
@@ -53,8 +54,8 @@ class Description(NamedTuple):
         return cls(
             int(said["num-clients"]), shape_of(str(said["input-shape"])), int(said.get("vocabulary", 0)),
             int(said["num-classes"]), str(said.get("classes", "")), str(said.get("columns", "")),
-            None if division is None else int(division), str(said["layout"]), str(said.get("model", "")),
-            str(said.get("extras", "")), int(said.get("threads", 0)),
+            str(said.get("data", "")), None if division is None else int(division), str(said["layout"]),
+            str(said.get("model", "")), str(said.get("extras", "")), int(said.get("threads", 0)),
             tuple(str(said.get("remarks", "")).splitlines()),
             (int(counted["train-samples"]), int(counted["test-samples"])),
         )  # fmt: skip
@@ -92,6 +93,14 @@ class Agreement:
         return {key: texts.pop() for key, texts in found.items() if len(texts) == 1 and texts != {""}}
 
     @property
+    def data(self) -> dict[str, Any]:
+        """What a run records of its samples: the hash of common ones, or that of each client."""
+        each = {str(client): one.data for client, one in self.descriptions.items() if one.data}
+        if self.division is not None and len(set(each.values())) == 1:
+            return {"data": next(iter(each.values()))}
+        return {"data_of_clients": each} if each else {}
+
+    @property
     def clients(self) -> list[Client]:
         """The clients with their numbers of samples, and those that are absent."""
         there = self.descriptions
@@ -118,6 +127,9 @@ class Agreement:
         if self.models:
             own = ", ".join(f"client {client} {model}" for client, model in self.models.items())
             found.append(f"devices have their own models: {own}")
+        if self.data and self.division is None:
+            words = "a resumed run notices that they have changed, a comparison or a grid does not"
+            found.append(f"clients have separate data: {words}")
         if absent := [str(client.id) for client in self.clients if client.absent]:
             count = len(self.classes)
             found.append(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
 from ..core.stored import write_arrays
@@ -48,7 +49,7 @@ class Beginning:
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
             transport.identities(), samples=samples, threads=agreed.threads,
-            **transport.about_data(), **{key: found for key, found in known.items() if found}, **more,
+            **transport.about_data(), **agreed.data, **{key: found for key, found in known.items() if found}, **more,
         )  # fmt: skip
         if arrays := transport.about_clients():
             write_arrays(self.folder.path / CLIENTS, arrays)
@@ -72,8 +73,8 @@ class Resumed(Beginning):
 
     def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Refuse clients with another task than before."""
-        data = str(transport.about_data().get("data", ""))
-        self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names, data=data)
+        self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names)
+        self.folder.require_samples({client: one.data for client, one in agreed.descriptions.items()})
         self.folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
         self.folder.add_identities(transport.identities())
 
@@ -139,6 +140,9 @@ def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
     if unkept := getattr(agreed.model, "unkept", ()):
         own = [*own, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each client's turn "
                      "begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
+    if hidden := hidden_layers(agreed.model):
+        own = [*own, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are neither "
+                     "trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip
     return [*own, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
 
 

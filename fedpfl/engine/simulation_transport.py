@@ -110,9 +110,9 @@ class SimulationTransport(Transport):
         classes = () if data.has_no_class_names else data.class_names
         found = {"client_names": data.client_names, "class_names": classes, "feature_names": data.feature_names}
         counted = not data.has_targets and data.num_clients * data.num_classes <= MAX_COUNTS
-        counts = {"class_counts": partition_counts(data).tolist()} if counted else {}
-        read = {"data": data.contents, **({"data_drawn": True} if data.drawn else {})}
-        return {"scaling": data.inputs, **read, **counts, **{key: list(names) for key, names in found.items() if names}}
+        counts: dict[str, Any] = {"class_counts": partition_counts(data).tolist()} if counted else {}
+        counts.update({"data_drawn": True} if data.drawn else {})
+        return {"scaling": data.inputs, **counts, **{key: list(names) for key, names in found.items() if names}}
 
     def about_clients(self) -> dict[str, np.ndarray]:
         """Return what is done to each client's features, and its numbering of the classes where clients differ."""

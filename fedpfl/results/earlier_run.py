@@ -14,7 +14,7 @@ from ..client.state import ClientState
 from ..core import code_hash
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError, printable
 from ..core.files import open_regular, private_folder, write_atomically
-from ..core.names import other_than
+from ..core.names import in_short, other_than
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
 from ..setup.all_settings import tagged
 from ..setup.config import Config
@@ -119,9 +119,8 @@ class EarlierRun(RunFolder):
         division: int | None = None,
         run: str = "the run to resume",
         names: Mapping[str, str] | None = None,
-        data: str = "",
     ) -> None:
-        """Raise :class:`ConfigError` if a resumed run has another task, or other common data, than before."""
+        """Raise :class:`ConfigError` if a resumed run has another task, or division of common data, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **task_of(input_shape, classes)}.items():
             if before.get(key) != value:
@@ -139,9 +138,15 @@ class EarlierRun(RunFolder):
         if None not in (division, known) and division != known:
             allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
             raise ConfigError("division", division, allowed)
-        if data and data != before.get("data", data):
+
+    def require_samples(self, hashes: Mapping[int, str]) -> None:
+        """Raise :class:`DataError` if clients of a resumed run have other samples than before, by their hashes."""
+        common, each = self.task().get("data"), self.task().get("data_of_clients", {})
+        other = [client for client, now in hashes.items() if now and now != (each.get(str(client)) or common or now)]
+        if other:
+            whose = "" if len(other) == len(hashes) else f" of clients {in_short([*map(str, other)])}"
             allowed = "start a new run with them, or train on from this one's arrays with --continue"
-            raise DataError(f"the samples are not those of {run}, which has their hash: {allowed}")
+            raise DataError(f"the samples{whose} are not those of the run to resume, which has their hash: {allowed}")
 
     def _for_classes(self, key: str) -> str:
         """Return what to do where the data have another number of classes; empty for other keys."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support import LocalGrid, federation, run_federation
 
+from fedpfl.client.answer import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.names import MAX_SENT, difference, digest, in_short, other_than, sent
 
@@ -105,3 +106,25 @@ def test_names_are_told_in_a_bounded_text():
     assert in_short([str(i) for i in range(20)]).endswith("11, … (20 in all)")
     for text in ("0" * 16, "nonsense", "", "0" * 16 + " " + ", " * 900):
         assert "\n" not in other_than(text, sent(["a", "b"])) and other_than(text, sent(["a", "b"]))
+
+
+def answer_of_a_device(grid, kind, payload, node_config):
+    payload.config.update({"in-turn": True} if kind == "query" else {})
+    return handle(kind, payload, grid.run_config, node_config)
+
+
+def test_a_device_whose_own_samples_have_changed_is_named_when_a_run_is_resumed(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalGrid, "answer", answer_of_a_device)
+    nodes = tables(tmp_path, FIRST, FIRST)
+    folder = run(tmp_path, nodes)
+    hashes = folder.task()["data_of_clients"]
+    assert "data" not in folder.task() and len(set(hashes.values())) == 2
+    assert any("clients have separate data" in remark for remark in folder.task()["remarks"])
+    more = {"resume": True, "run_name": folder.path.name, "num_server_rounds": 2}
+    assert len(run(tmp_path, nodes, **more).metrics()) == 2
+    path = tmp_path / "1.csv"
+    path.write_text(path.read_text().replace("\n0.", "\n9.", 1))
+    with pytest.raises(FedpflError, match="the samples of clients 1 are not those of the run to resume"):
+        run(tmp_path, nodes, **{**more, "num_server_rounds": 3})
+    other = run(tmp_path, nodes, run_name="other")
+    assert other.task()["data_of_clients"].items().isdisjoint(hashes.items()), "a server cannot compare with a guess"

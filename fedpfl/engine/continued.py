@@ -73,6 +73,8 @@ def _remark(earlier: RunFolder, about: Mapping[str, Any], agreed: Agreement, sho
     pairs = zip(shown, samples, now, strict=False)
     changed = [f"{name} {before} → {after}" for name, before, after in pairs if before != after]
     which = f" ({_among(changed)})" if changed else ""
+    names = [bool(one.get("columns")) for one in (earlier.task().get("names", {}), agreed.names)]
+    what += "; the features have names now and had none: they are taken in their order" * (names == [False, True])
     return f"{what}; training samples: {sum(samples)} before, {sum(now)} now{which}"
 
 

@@ -20,6 +20,8 @@ logger = getLogger("flwr")
 
 # The hooks of a round, and what those must return that return something.
 RETURNED = {"outgoing": np.ndarray, "attachments": Payload}
+# Hooks that make what clients receive, in words.
+_VECTORS = {"finish": "leaves self.shared as", "outgoing": "returns"}
 HOOKS = ("begin", "check", "add", "add_rows", "finish", *RETURNED)
 
 
@@ -31,6 +33,7 @@ class OwnRule:
         # Attributes that every rule has and restores by itself, or that this one names.
         self._known = {*vars(Mean(rule.federation, rule.shared)), *rule.remembers, *HOOKS}
         self._watched = type(rule).state is Rule.state
+        self._first: np.ndarray | None = np.array(rule.shared)
         self._begun: dict[str, int] = {}
         self._ended: dict[str, int] = {}
         for hook in HOOKS:
@@ -45,9 +48,30 @@ class OwnRule:
             if not isinstance(found, kind):
                 allowed = f"returns {custom.article(found)}, and must return {custom.article(kind)}"
                 raise ConfigError("method", where, allowed)
+            if hook in _VECTORS:
+                self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else found)
+            if hook == "finish":
+                self._look_at_first(self._rule.shared)
             return found
 
         return called
+
+    def _require_vector(self, where: str, what: str, vector: Any) -> None:
+        """Refuse what no client could receive, where it is made."""
+        size = self._rule.layout.size
+        if isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype.kind == "f":
+            return
+        is_array = isinstance(vector, np.ndarray)
+        has = f"{vector.dtype} of shape {vector.shape}" if is_array else custom.article(vector)
+        raise ConfigError("method", where, f"{what} {has}; it must be a vector of {size} floats")
+
+    def _look_at_first(self, shared: np.ndarray) -> None:
+        """Warn of a rule whose first round leaves the shared vector as it was, and that sends nothing else."""
+        if self._first is not None and type(self._rule).outgoing is Rule.outgoing:
+            if shared.size and np.array_equal(self._first, shared):
+                words = "fedpfl: the rule %s leaves self.shared as it was in its first round: does its finish set it?"
+                logger.log(WARNING, words, self._name)
+            self._first = None
 
     def round_begun(self, number: int) -> None:
         """Warn of attributes that round 1 changed and that round 2 begins with: a resumed run would not have them."""

@@ -315,3 +315,29 @@ def test_what_a_rule_keeps_without_remembering_is_noticed(capfd, remembers, noti
     hooks = {"finish": counting, **({"state": state} if remembers else {})}
     fedpfl.run(method=with_rule(**hooks), workers=0, **{**FEW, "quiet": False})
     assert ("the rule Pull keeps rounds from round to round" in "".join(capfd.readouterr())) == noticed
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            lambda mean: np.stack([mean, mean]),
+            r"leaves self.shared as float32 of shape \(2, \d+\); it must be a vector",
+        ),
+        (lambda mean: mean[:-1], r"leaves self.shared as float32 of shape \(\d+,\); it must be a vector of \d+ floats"),
+        (lambda mean: mean.astype(int), "leaves self.shared as int64 of shape"),
+        (lambda mean: mean.tolist(), "leaves self.shared as a list; it must be a vector"),
+    ],
+)
+def test_what_a_rule_makes_is_looked_at_where_it_is_made(made, said):
+    def finish(self):
+        fedpfl.Mean.finish(self)
+        self.shared = made(self.shared)
+
+    with pytest.raises(fedpfl.ConfigError, match=f"Pull.finish': {said}"):
+        fedpfl.run(method=with_rule(finish=finish), workers=0, **FEW)
+
+
+def test_a_rule_whose_first_round_changes_nothing_is_noticed(capfd):
+    fedpfl.run(method=with_rule(finish=lambda self: None), workers=0, **FEW)
+    assert "".join(capfd.readouterr()).count("the rule Pull leaves self.shared as it was in its first round") == 1

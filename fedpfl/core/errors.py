@@ -9,6 +9,8 @@ from typing import Collection, Iterable, Mapping, Sequence
 
 # Those that steer a terminal, that XML forbids, or that turn the direction in which a line is read.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Characters of a setting's value that an error shows: a path may have as many.
+MAX_SHOWN = 4096
 # What a user's code may raise and one line then tells; of Ctrl-C, KeyboardInterrupt, the whole program ends.
 RAISED = (Exception, SystemExit, GeneratorExit)
 
@@ -50,7 +52,7 @@ class ConfigError(FedpflError):
     """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key} = {_shown(value)}: {allowed}")
+        super().__init__(f"{key[:MAX_SHOWN]} = {_shown(value)}: {allowed[: 4 * MAX_SHOWN]}")
         self.key = key
         self.value = value
         self.allowed = allowed
@@ -64,11 +66,13 @@ def _shown(value: object, limit: int = 300) -> str:
     """Return a value as Python writes it, in one line; of an array, or of what is longer, its type."""
     kind = type(value).__name__
     if isinstance(value, str):  # the text by which a run knows an object of the user's, python:Net#7
-        value = re.sub(r"\Apython:(\w+)#\d+\Z", r"\1", value)
+        value = re.sub(r"\bpython:(\w+)#\d+", r"\1", value)
     if hasattr(value, "__array__"):
         return f"({kind} of shape {tuple(getattr(value, 'shape', ()))})"
+    if isinstance(value, str):  # of a path all, of what a server or client made up the beginning
+        return repr(value) if len(value) <= MAX_SHOWN else f"{value[:limit]!r}… ({len(value)} characters)"
     text = repr(value)
-    return text if isinstance(value, str) or (len(text) <= limit and "\n" not in text) else f"({kind})"
+    return text if len(text) <= limit and "\n" not in text else f"({kind})"
 
 
 class DataError(FedpflError):
@@ -149,7 +153,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     # Imported here: only the error needs it.
     from difflib import get_close_matches
 
-    names, wanted = list(known), str(word).lower()
+    names, wanted = list(known), str(word)[:100].lower()
     # Users shorten a name to its last part: rounds for num-server-rounds.
     near = get_close_matches(wanted, names, 3) or [name for name in names if name.endswith(f"-{wanted}")][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""

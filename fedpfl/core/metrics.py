@@ -15,7 +15,7 @@ from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from . import custom
 from .claims import LARGEST, shown
-from .errors import ConfigError, did_you_mean
+from .errors import ConfigError, did_you_mean, printable
 
 # The settings `loss` by what the targets are.
 CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
@@ -146,7 +146,7 @@ def unlikely(metric: str, values: Sequence[float]) -> str:
     """
     low, high = (0.0, 100.0) if is_share(metric.rpartition("-")[2]) else (-LARGEST, LARGEST)
     wrong = [value for value in values if not low <= value <= high]
-    return f"{metric} = {shown(wrong[0])}: must be from {low:g} to {high:g}" if wrong else ""
+    return f"{printable(metric, 80)} = {shown(wrong[0])}: must be from {low:g} to {high:g}" if wrong else ""
 
 
 def each_of(name: str) -> str:

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from ..core import settings as s
 from ..core.claims import TESTS_OVER_MEDIAN
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, printable
 from ..core.metrics import unlikely
 from ..data.settings import DataSettings
 from ..engine.listener import Listener
@@ -23,6 +23,9 @@ from ..training.settings import TrainingSettings
 from .named_arrays import NOT_SENT
 
 logger = getLogger("flwr")
+
+# Characters of the name of a metric that an app reports.
+MAX_NAME = 200
 
 
 def require_settings(config: Config, has_model: bool) -> None:
@@ -93,13 +96,20 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     for content in contents:
         metrics = dict(next(iter(content.metric_records.values())))
         weights = {name: value for name, value in metrics.items() if _is_weight(name, key) and _counts(value)}
+        odd = []
         for name in metrics.keys() - weights.keys():
+            if len(name) > MAX_NAME or not name.isprintable():
+                odd.append(f"a metric is called {printable(name, 40)}")
+                continue
             weight = weights.get(f"{name.partition('-')[0]}-{key}", weights.get(key, 0.0))
             value = np.asarray(metrics[name], np.float64)
             if wrong := unlikely(name, value.reshape(-1).tolist()):
-                logger.log(WARNING, "fedpfl: one node: %s; left out", wrong)
+                odd.append(wrong)
             else:
                 found.setdefault(name, []).append((value, weight))
+        if odd:
+            more = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
+            logger.log(WARNING, "fedpfl: one node: %s; left out%s", odd[0], more)
     means = {}
     for name, of_replies in sorted(found.items()):
         values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]

@@ -191,6 +191,10 @@ def test_a_mean_of_metrics_cannot_be_broken_by_one_node(caplog):
     assert mean_of_metrics([of(n=1, **{"part-n": 3, "part-acc": 0.0}), of(n=3, **of_part)], "n")["part-acc"] == 0.5
     for wrong in ({"loss": 1e300}, {"loss": float("nan")}, {"val-accuracy": -5.0}, {"accuracy": 101.0}):
         assert not mean_of_metrics([of(n=1, **wrong)], "n"), wrong
+    caplog.clear()
+    long = {"x" * 10**6: 1.0, "red\x1b[31m": 1.0, **{f"accuracy{at}": float("nan") for at in range(1000)}}
+    assert dict(mean_of_metrics([of(n=1, loss=1.0, **long)], "n")) == {"loss": 1.0}
+    assert len(caplog.text) < 500 and "\x1b" not in caplog.text and "left out, and 1001 more" in caplog.text
     claimed = [of(n=1, accuracy=0.0), of(n=1, accuracy=0.0), of(n=1e6, accuracy=1.0)]
     assert mean_of_metrics(claimed, "n")["accuracy"] == 100 / 102
     assert not mean_of_metrics([of(n=0, loss=1.0)], "n") and not mean_of_metrics([of(loss=1.0)], "n")

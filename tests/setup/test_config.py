@@ -177,6 +177,8 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
         ({"buffer-size": 3, "schedule": "buffered", "method": "fedavg"}, "", ""),
         ({"round-deadline": 9.0}, "round-deadline does nothing: a simulation measures no time without devices", ""),
         ({"round-deadline": 2.0, "devices-model": "bench.toml"}, "", ""),
+        ({"model": "timm:resnet10t", "download-weights": True}, *2 * ['expect normalize = "imagenet", not half']),
+        ({"model": "timm:resnet10t", "download-weights": True, "normalize": "imagenet"}, "", ""),
     ],
 )
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
@@ -185,6 +187,25 @@ def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, 
         found = config.remarks(TaskFacts(None, 1, 1, real))
         assert len(found) == bool(words)
         assert words in " ".join(found)
+
+
+def test_no_value_makes_an_error_of_its_own_length():
+    long = "x" * 10**6
+    for given in (
+        {"metrics": long},
+        {"method": long},
+        {long: 1},
+        {"loss": long},
+        {"partitioner": long},
+        {"seed": long},
+    ):
+        with pytest.raises(ConfigError) as told:
+            check_keys(given)
+            Config.parse(given)
+        assert len(str(told.value)) < 10_000
+    path = "/" + "folder/" * 500
+    with pytest.raises(ConfigError, match=path):
+        raise ConfigError("data", path, "no such folder")
 
 
 def test_config_errors_cross_processes():

@@ -43,9 +43,9 @@ ATTACKS = {
     "label flip": (1, 3),
     "false counts": (1, 3),
     "one value of 3e38": (1,),
+    # The sign of the update, not that of the arrays: its norm is honest.
+    "reversed update": (3,),
 }
-# The update with its sign flipped, whose norm is honest; not in the tables, see docs/how-to/robustness.md.
-REVERSED = "reversed update"
 ROBUST = {"robust_false_share": 0.3}
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {"update_norm_limit": 0.0},
@@ -143,7 +143,7 @@ def attacked(cell: Cell) -> type[fedpfl.Method]:
 
 def falsify(attack: str, array: torch.Tensor, start: torch.Tensor, rng: np.random.Generator) -> None:
     """Change a trained array as an attack does."""
-    if attack == REVERSED:
+    if attack == "reversed update":
         array.copy_(2 * start.to(array) - array)
     elif attack in ("sign flip", "false counts"):
         array.neg_()

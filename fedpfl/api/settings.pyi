@@ -31,7 +31,7 @@ class CommonSettings(TypedDict, total=False):
     max_client_samples: int
     min_replies: int
     data_dir: str
-    normalize: Literal["half", "cifar-10", "cifar-100", "svhn"]
+    normalize: Literal["half", "cifar-10", "cifar-100", "imagenet", "svhn"]
     standardize: Literal["none", "client", "all"]
     impute: Literal["refuse", "mean"]
     image_size: int

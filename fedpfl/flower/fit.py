@@ -253,8 +253,7 @@ class _Client:
             if kind == MessageType.QUERY:
                 reply.config.update({"in-turn": payload.config["in-turn"], "mods": self._mods})
                 if engine.state_dir is None:  # what a restarted node no longer has cannot tell it from others
-                    for made_once in ("identity", *(("data",) if engine.own else ())):
-                        reply.config.pop(made_once, None)
+                    reply.config.pop("identity", None)
             return Message((to_content if self._mods else to_framed_content)(reply), reply_to=message)
         engine.use_model_of(client[0])
         flat = flat_message(engine, message.content, given)

@@ -343,6 +343,10 @@ class ContextState(ClientState):
         """Return nothing: what a restarted node no longer has cannot tell it from others."""
         return ""
 
+    def sealed(self, text: str) -> str:
+        """Return nothing: a key that a restarted node no longer has would make another hash."""
+        return ""
+
     def rounds(self) -> list[int]:
         """Return the rounds after which arrays are here, in order."""
         start = f"{self._prefix}/round-"

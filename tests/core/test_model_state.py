@@ -178,7 +178,7 @@ class InAList(Net):
 
 def test_layers_that_a_plain_list_hides_are_told():
     _, remarks = numbers("fedavg", InAList, workers=0, num_server_rounds=1)
-    assert [remark for remark in remarks if "the model has layers in layers, a plain list" in remark]
+    assert [remark for remark in remarks if "the model has layers in base.layers, a plain list" in remark]
 
 
 def test_a_buffer_that_gets_a_new_tensor_is_the_one_that_is_changed_in_place():

@@ -28,7 +28,7 @@ from ..core.payload import Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
-from ..core.sharing import Given, Received, Sharing
+from ..core.sharing import Received, RoundStart, Sharing
 from ..data.federation import FederatedData
 from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.assembly import assemble, extras_of
@@ -41,7 +41,7 @@ from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
 from .answers import answer_once
 from .options import of_client, parts_of
-from .part import ClientPart, Later, Momentum, Taken, Training
+from .part import ClientPart, LazyRound, Momentum, TrainedArrays, Training
 from .policy import Policy, guard
 from .scores import are_finite, metrics_of, require_finite, train_loss
 from .state import ClientState
@@ -218,7 +218,7 @@ class Engine:
         if not later or self.needs_model:
             state, local = self.load(client, message)
         else:
-            state, waiting, given = self.read(client, message, Later)
+            state, waiting, given = self.read(client, message, LazyRound)
             waiting.wait_for(given.load)
             local = waiting
             if self._may_draw_early:
@@ -244,8 +244,11 @@ class Engine:
         return sharing_steps(phases, len(local.samples.y), training) if training.local_steps else phases
 
     def end_training(
-        self, training: Training, losses: Sequence[float | None], taken: Callable[[], Taken | None] = lambda: None
-    ) -> Payload:  # fmt: skip
+        self,
+        training: Training,
+        losses: Sequence[float | None],
+        taken: Callable[[], TrainedArrays | None] = lambda: None,
+    ) -> Payload:
         """Store what the client keeps of its trained model, and return its reply.
 
         ``taken`` is asked, after the method, for arrays that need not be copied out of the model.
@@ -418,8 +421,8 @@ class Engine:
 
     def read(
         self, client: int, message: Payload, kind: type[_Round], to_test: bool = False
-    ) -> tuple[ClientState, _Round, Given]:
-        """Return what :meth:`load` does, and the model's arrays; those of a ``Later`` round are not loaded yet."""
+    ) -> tuple[ClientState, _Round, RoundStart]:
+        """Return what :meth:`load` does, and the model's arrays; those of a ``LazyRound`` round are not loaded yet."""
         self.use_model_of(client)
         self._model_state.restore()
         extras = self.extras.read(message.arrays, CLIENT)
@@ -433,7 +436,7 @@ class Engine:
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
             personal = self.stored(state, message, client) if trained else self._first_personal
-        if kind is not Later:
+        if kind is not LazyRound:
             tested = self._tested
             same = to_test and tested is not None and tested[0] is self.model and tested[1]() is vector
             self._fill(None if same else vector, personal)
@@ -457,7 +460,7 @@ class Engine:
             engine.sharing.accept(extras)
             engine._fill(vector, personal)
 
-        return state, local, Given(cast(Received, received), personal, load)
+        return state, local, RoundStart(cast(Received, received), personal, load)
 
     def stored(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
         """Return the arrays that a message names: of this run, or of the one that it continues."""

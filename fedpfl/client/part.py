@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..core.payload import Payload
 from ..core.samples import Samples
-from ..core.sharing import Given
+from ..core.sharing import RoundStart
 from ..methods.base import LocalRound, Method
 from ..training.loop import Score
 from ..training.phase import Forward, Phase
@@ -30,18 +30,18 @@ class Training(NamedTuple):
     kept: dict[str, np.ndarray]
     momentum: Momentum | None
     started: float
-    given: Given | None = None
+    given: RoundStart | None = None
 
 
-class Taken(NamedTuple):
-    """What a client's training has led to: personal arrays by name, the shared vector, whether all are finite."""
+class TrainedArrays(NamedTuple):
+    """The arrays that a client has trained: personal ones by name, the shared vector, whether all are finite."""
 
     personal: Mapping[str, np.ndarray]
     shared: np.ndarray | None
     finite: bool
 
 
-class Later(LocalRound):
+class LazyRound(LocalRound):
     """A round whose model is loaded when it is first asked for: most methods only need it while it trains."""
 
     def wait_for(self, load: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ from ..training.loop import Score, needs_several
 from ..training.merge import CannotStack
 from ..training.phase import Forward
 from .engine import is_plain
-from .part import Later
+from .part import LazyRound
 from .scores import metrics_of
 from .together import Answer, Answered, ClientsAtOnce, Task
 
@@ -70,7 +70,7 @@ class TestsTogether:
             raise CannotStack("a metric or a target needs all predictions of a client")
         local: LocalRound
         if type(engine.sharing) is Sharing:
-            state, later, given = engine.read(client, message, Later)
+            state, later, given = engine.read(client, message, LazyRound)
             later.wait_for(given.load)
             local = later
         else:
@@ -82,7 +82,7 @@ class TestsTogether:
         if any(part.looks_at_test(state, local) for part in engine.parts):
             raise CannotStack("the tested model is used further")
         member = Member(engine.test_samples(client), _no_draws, _no_draws, given, None)
-        if not isinstance(local, Later) or local.is_loaded:
+        if not isinstance(local, LazyRound) or local.is_loaded:
             self._turns[engine.model].take(member)
         return _Tested(client, message, method, member, engine.validation_samples(client), time.perf_counter() - begun)
 

@@ -30,7 +30,7 @@ from ..training.phase import Phase
 from ..training.settings import TrainingSettings
 from .engine import Engine
 from .forks import in_one_process
-from .part import Later, Taken, Training
+from .part import LazyRound, TrainedArrays, Training
 
 logger = getLogger("fedpfl.client")
 
@@ -157,7 +157,7 @@ class Together:
         training = engine.begin_training(client, message, engine.method_state.copied(engine.config.method), later=True)
         local = training.local
         phases = [phase for phase in training.phases if phase.epochs]
-        loaded = not isinstance(local, Later) or local.is_loaded
+        loaded = not isinstance(local, LazyRound) or local.is_loaded
 
         def draws() -> Tensor:
             if phases:
@@ -238,20 +238,20 @@ class Together:
             turns.reset()
             client.error = error
 
-    def _end(self, turns: Turns, client: _Client, share: float, taken: Taken | None) -> Answer:
+    def _end(self, turns: Turns, client: _Client, share: float, taken: TrainedArrays | None) -> Answer:
         engine, begun, local, member = self._engine, time.perf_counter(), client.training.local, client.member
 
         def load() -> None:
             turns.put(member)
             engine.sharing.accept(local.extras)
 
-        def of_method() -> Taken | None:
+        def of_method() -> TrainedArrays | None:
             if client.is_loaded or taken is None or taken.shared is not None:
                 return None if client.is_loaded else taken
             return taken._replace(shared=engine.sharing.layout.unpack(local.message.arrays))
 
         try:
-            if isinstance(local, Later) and taken is not None:
+            if isinstance(local, LazyRound) and taken is not None:
                 client.later = local
                 local.wait_for(load)
             else:
@@ -283,7 +283,7 @@ def _is_over() -> None:
     raise RuntimeError("the client's round is over")
 
 
-def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[list[Taken] | None, Tensor]:
+def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[list[TrainedArrays] | None, Tensor]:
     """Copy what clients have trained from where it was computed, all at once; None where arrays are split.
 
     With ``stay`` their shared vectors are returned as they are, one behind the other, instead of copied.
@@ -307,7 +307,7 @@ def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[lis
         # Into memory that the GPU can write to by itself: many times as fast.
         rows = list(torch.empty(vectors.shape, pin_memory=vectors.is_cuda).copy_(vectors).numpy())
     found = [
-        Taken({name: np.asarray(array[at]) for name, array in own.items()}, row, is_finite)
+        TrainedArrays({name: np.asarray(array[at]) for name, array in own.items()}, row, is_finite)
         for at, (row, is_finite) in enumerate(zip(rows, finite.tolist()))
     ]
     return found, vectors
@@ -327,7 +327,7 @@ class _Client:
     seconds = 0.0
     error: BaseException | None = None
     # The round, if its model is loaded only when the method asks for it.
-    later: Later | None = None
+    later: LazyRound | None = None
 
     def __init__(self, training: Training, phases: list[Phase], member: Member) -> None:
         self.training, self.phases, self.member = training, phases, member

@@ -159,7 +159,7 @@ class Received(Mapping[str, Tensor]):
         return len(self._arrays)
 
 
-class Given(NamedTuple):
+class RoundStart(NamedTuple):
     """The arrays with which a client's round begins, and what loads them into the model."""
 
     shared: Received

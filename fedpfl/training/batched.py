@@ -30,7 +30,7 @@ from ..core.errors import in_one_line
 from ..core.frozen import frozen
 from ..core.model_state import PYTORCHS, attributes_of, copied, is_changeable, is_usual, same, same_attributes
 from ..core.samples import Samples
-from ..core.sharing import Given
+from ..core.sharing import RoundStart
 from .augment import find as find_augmentation
 from .augment import flip_crop
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, step_precision, summed
@@ -62,7 +62,7 @@ class Member:
     samples: Samples
     generator: Callable[[int], np.random.Generator]
     draws: Callable[[], Tensor] | Tensor
-    given: Given | None
+    given: RoundStart | None
     velocity: dict[int, dict[str, Tensor]] | None
     arrays: dict[str, Tensor] = field(default_factory=dict)
     attributes: dict[tuple[int, str], Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Turns:
         found = {}
         for name, like in self.arrays.items():
             if name not in first.shared and name in first.personal:
-                own = torch.from_numpy(np.stack([cast(Given, one).personal[name] for one in given]))
+                own = torch.from_numpy(np.stack([cast(RoundStart, one).personal[name] for one in given]))
                 found[name] = own.reshape(len(given), *like.shape).to(like.device, like.dtype)
             else:
                 array = first.shared[name] if name in first.shared else like.detach()

@@ -38,7 +38,7 @@ logger = getLogger("fedpfl.client")
 
 def find(text: str) -> dict[str, Measure]:
     """Return what computes each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
-    return {custom.short_name(word): _OURS.get(word) or _Own(word) for word in metrics.words(text)}
+    return {custom.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.words(text)}
 
 
 def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:
@@ -81,7 +81,7 @@ def measured(
         try:
             found[name] = measure(outputs, y, loss)
         except FedpflError as error:  # the other numbers of the test count
-            if tried or not isinstance(measure, _Own):
+            if tried or not isinstance(measure, _UsersMetric):
                 raise
             if not measure.failed:
                 logger.warning("%s; it is left out of the tests in which it fails", error)
@@ -90,7 +90,7 @@ def measured(
     return found
 
 
-class _Own:
+class _UsersMetric:
     """A function of the user's, and whether it has failed in a test."""
 
     def __init__(self, word: str) -> None:

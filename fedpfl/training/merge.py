@@ -48,9 +48,9 @@ class Merged:
         self._alive = objects  # ids stay valid
         self._make = self._merge(list(objects))
 
-    def made(self, leaves: Sequence[Tensor], arrays: Mapping[str, Tensor]) -> Made:
+    def made(self, leaves: Sequence[Tensor], arrays: Mapping[str, Tensor]) -> MergedObject:
         """Return the object for some of the clients, of which these are the leaves and the model's arrays."""
-        made = Made(leaves, arrays)
+        made = MergedObject(leaves, arrays)
         made.value = self._make(made)
         return made
 
@@ -110,7 +110,7 @@ class Merged:
         if isinstance(first, partial):
             whole = self._merge([(value.func, value.args, value.keywords) for value in self._kept(values)])
 
-            def called(made: Made) -> Any:
+            def called(made: MergedObject) -> Any:
                 function, args, keywords = whole(made)
                 return partial(function, *args, **keywords)
 
@@ -166,7 +166,7 @@ class Merged:
         defaults = self._merge(self._kept([value.__defaults__ for value in values]))
         keywords = self._merge(self._kept([value.__kwdefaults__ for value in values]))
 
-        def make(made: Made) -> Any:
+        def make(made: MergedObject) -> Any:
             closure = tuple(types.CellType(content(made)) for content in contents)
             for cell in closure:
                 made.cells.append((cell, cell.cell_contents))
@@ -184,7 +184,7 @@ class Merged:
             raise CannotStack(f"{type(first).__name__} has other attributes for other clients")
         filled = self._filled({name: [of_one[name] for of_one in attributes] for name in attributes[0]}, dict)
 
-        def make(made: Made) -> Any:
+        def make(made: MergedObject) -> Any:
             found = object.__new__(type(first))
             vars(found).update(filled(made))
             made.held.append((vars(found), dict(vars(found))))
@@ -195,7 +195,7 @@ class Merged:
     def _filled(self, content: Mapping[Any, list[Any]], empty: Callable[[], Any]) -> Maker:
         makers = {name: self._merge(values) for name, values in content.items()}
 
-        def make(made: Made) -> Any:
+        def make(made: MergedObject) -> Any:
             found = empty()
             for name, maker in makers.items():
                 found[name] = maker(made)
@@ -205,7 +205,7 @@ class Merged:
         return make
 
 
-class Made:
+class MergedObject:
     """A merged object as it is for one call, and what tells whether the call has changed it."""
 
     value: Any
@@ -231,7 +231,7 @@ class Made:
             raise CannotStack("a phase keeps something from one step to the next")
 
 
-Maker = Callable[[Made], Any]
+Maker = Callable[[MergedObject], Any]
 
 
 def _may_hold_arrays(value: Any) -> bool:

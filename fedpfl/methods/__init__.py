@@ -100,9 +100,9 @@ def _is_method(value: Any) -> bool:
 
 def names() -> list[str]:
     """Return the names and aliases that users may write."""
-    builtin = [
-        word for name in SETTINGS for word in (name, *(alias for alias, target in ALIASES.items() if target == name))
-    ]
+    builtin: list[str] = []
+    for name in SETTINGS:
+        builtin += [name, *(alias for alias, target in ALIASES.items() if target == name)]
     return [*builtin, *(name for name in custom.entry_point_names("method") if name not in builtin)]
 
 

@@ -16,7 +16,7 @@ from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
 
 
 def is_skew(text: str) -> bool:
-    """Return whether a text has the form of a skew of the inputs."""
+    """Tell whether a text has the form of a skew of the inputs."""
     return re.fullmatch(r"noise=\d{1,4}(\.\d+)?|rotation=[234]", text) is not None
 
 
@@ -271,10 +271,10 @@ class DataSettings:
     def of(values: Mapping[str, Any]) -> DataSettings:
         """Return the settings in a flat mapping of all keys, with what its ``loss`` says of the labels."""
         labels = labels_of(str(values.get("loss", CLASSES)))
-        found = parse(DataSettings if labels in (CLASSES, MASKS) else TargetSettings, values)
-        if found.class_names and labels == TARGETS:
-            raise ConfigError("class-names", found.class_names, f'must be empty with loss = "{TARGETS}": no classes')
-        return found
+        settings = parse(DataSettings if labels in (CLASSES, MASKS) else TargetSettings, values)
+        if settings.class_names and labels == TARGETS:
+            raise ConfigError("class-names", settings.class_names, f'must be empty with loss = "{TARGETS}": no classes')
+        return settings
 
     @property
     def fills_gaps(self) -> bool:
@@ -282,7 +282,7 @@ class DataSettings:
         return self.impute == "mean"
 
     def division(self) -> dict[str, Value]:
-        """Return what decides which samples clients get, without what this partitioner or split does not look at."""
+        """Return the settings that decide the division among clients, without those that have no effect on it."""
         values, replaced = dict(items(self)), "division" if self.division_file else "apart"
         return {
             key: values[key]
@@ -291,7 +291,7 @@ class DataSettings:
         }
 
     def read(self) -> DataSettings:
-        """Return what decides how the data set is read, before it is divided; the rest at its defaults."""
+        """Return the settings that decide how the data set is read, before it is divided; the rest at its defaults."""
         fields = by_key(type(self)).items()
         reading = {
             key for key, field in fields if "source" in field.metadata["tags"] or "dataset" in field.metadata["only"]

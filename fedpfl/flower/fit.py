@@ -215,8 +215,8 @@ class _Client:
         text = cls if isinstance(cls, (str, type(None))) else objects.enter_context(as_setting("method", cls))
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
         for key in sorted(functions() - tagged("server")):
-            if callable(found := self._settings.get(key)):
-                self._settings[key] = objects.enter_context(as_setting(key, found))
+            if callable(function := self._settings.get(key)):
+                self._settings[key] = objects.enter_context(as_setting(key, function))
         if text is not None:
             self._settings["method"] = text
         check_keys(self._settings)
@@ -235,15 +235,15 @@ class _Client:
         payload = Payload() if named else from_content(message.content)
         if is_probe(payload):
             return Message(to_content(Payload()), reply_to=message)
-        given = cast("dict[str, Any]", told if named else payload.config)
-        client = self._number(context, given, kind)
+        config = cast("dict[str, Any]", told if named else payload.config)
+        client = self._number(context, config, kind)
         if client is None:
-            total = int(read_settings(given.get(SETTINGS, "{}")).get("num-clients", 0))
+            total = int(read_settings(config.get(SETTINGS, "{}")).get("num-clients", 0))
             if not total:
-                allowed = "must have partition-id and num-partitions, or the strategy num_clients=, the number of nodes"
-                raise ConfigError("node-config", dict(context.node_config), allowed)
+                problem = "must have partition-id and num-partitions, or the strategy num_clients=, the number of nodes"
+                raise ConfigError("node-config", dict(context.node_config), problem)
             return Message(to_content(Payload({UNNUMBERED: True, "num-clients": total})), reply_to=message)
-        engine = self._engine(given, client, context, data, kind)
+        engine = self._engine(config, client, context, data, kind)
         engine.context = context
         if not named:
             if kind == MessageType.QUERY:
@@ -256,46 +256,46 @@ class _Client:
                     reply.config.pop("identity", None)
             return Message((to_content if self._mods else to_framed_content)(reply), reply_to=message)
         engine.use_model_of(client[0])
-        flat = flat_message(engine, message.content, given)
+        flat = flat_message(engine, message.content, config)
         with bounded():
             reply = HANDLERS[kind](engine, client[0], flat)
         if isinstance(self._model, nn.Module) and kind != MessageType.QUERY:
             write_back(engine, self._model)
-        content = named_reply(engine, reply, kind, str(given.get("weighted-by", "num-examples")))
+        content = named_reply(engine, reply, kind, str(config.get("weighted-by", "num-examples")))
         content[MARK] = ConfigRecord({"by": "fit"})
         return Message(content, reply_to=message)
 
-    def _number(self, context: Context, given: Mapping[str, Any], kind: str) -> tuple[int, int] | None:
-        """Return which of how many clients a node is; None before the server has told one that has a path alone."""
-        found = [context.node_config.get(key) for key in ("partition-id", "num-partitions")]
-        if (found == [None, None] and own_data_path(context.node_config)) or not context.node_config:
-            record = context.state.config_records.get(f"fedpfl/{given.get('state-key')}/number")
-            number = given.get("client", None if record is None else record["client"])
-            total = read_settings(given.get(SETTINGS, "{}")).get("num-clients", 0)
+    def _number(self, context: Context, told: Mapping[str, Any], kind: str) -> tuple[int, int] | None:
+        """Return a node's number and that of clients; None before the server has told one that has a path alone."""
+        partition = [context.node_config.get(key) for key in ("partition-id", "num-partitions")]
+        if (partition == [None, None] and own_data_path(context.node_config)) or not context.node_config:
+            record = context.state.config_records.get(f"fedpfl/{told.get('state-key')}/number")
+            number = told.get("client", None if record is None else record["client"])
+            total = read_settings(told.get(SETTINGS, "{}")).get("num-clients", 0)
             if number is None and kind == MessageType.QUERY:
                 return None
             if type(number) is not int or not 0 <= number < total:
                 raise ConfigError("client", number, f"must be a number below num_clients = {total}")
-            context.state[f"fedpfl/{given['state-key']}/number"] = ConfigRecord({"client": number})
+            context.state[f"fedpfl/{told['state-key']}/number"] = ConfigRecord({"client": number})
             return number, total
-        if not all(type(number) is int and number >= 0 for number in found) or found[0] >= found[1]:  # type: ignore[operator]
-            allowed = "must have partition-id and num-partitions: --node-config 'partition-id=0 num-partitions=10'"
-            raise ConfigError("node-config", dict(context.node_config), allowed)
-        return cast("tuple[int, int]", tuple(found))
+        if not all(type(number) is int and number >= 0 for number in partition) or partition[0] >= partition[1]:  # type: ignore[operator]
+            message = "must have partition-id and num-partitions: --node-config 'partition-id=0 num-partitions=10'"
+            raise ConfigError("node-config", dict(context.node_config), message)
+        return cast("tuple[int, int]", tuple(partition))
 
     def _engine(
-        self, given: Mapping[str, Any], client: tuple[int, int], context: Context, data: Callable[[], Any], kind: str
+        self, told: Mapping[str, Any], client: tuple[int, int], context: Context, data: Callable[[], Any], kind: str
     ) -> _Engine:
-        key = (client, given.get(SETTINGS), context.run_id)
+        key = (client, told.get(SETTINGS), context.run_id)
         if key not in self._engines:
             while len(self._engines) >= MAX_ENGINES:
                 self._engines.popitem(last=False)
-            self._engines[key] = self._made(given, client, data(), kind)
+            self._engines[key] = self._made(told, client, data(), kind)
         self._engines.move_to_end(key)
         return self._engines[key]
 
-    def _made(self, given: Mapping[str, Any], client: tuple[int, int], data: Any, kind: str) -> _Engine:
-        config = self.config(given, batches_of(data))
+    def _made(self, told: Mapping[str, Any], client: tuple[int, int], data: Any, kind: str) -> _Engine:
+        config = self.config(told, batches_of(data))
         if kind == MessageType.TRAIN and not self._cut and config.of(EvaluateTrainedSettings).evaluate_trained:
             raise ConfigError("evaluate-trained", True, "needs test data, which fit does not have: use client_app")
         return _Engine(config, self._read(config, client[0], data, kind), client, self._state_dir)
@@ -304,35 +304,35 @@ class _Client:
         """Read a client's data; a pair is what trains and what tests."""
         pair = isinstance(data, tuple) and len(data) == 2 and not hasattr(data[0], "__array__")
         if isinstance(data, Dataset):
-            found = data
+            dataset = data
         elif self._cut or pair or (isinstance(data, tuple) and len(data) == 4):
             source = tuple(read(part, self._keys) for part in data) if pair else read(data, self._keys)
-            found = CustomLoader("data", [source])(config.data)
+            dataset = CustomLoader("data", [source])(config.data)
         else:
             if kind == MessageType.EVALUATE and (needs := own_of(config.method, OF_TRAIN_DATA) or _tuned(config)):
-                allowed = f"must be a pair (train, test): {config.method.name} {needs[0]}"
-                raise ConfigError("data", type(data).__name__, allowed)
-            found = CustomLoader("data", [read(data, self._keys)])(config.data)
-            x, y = found.x_train, found.y_train
+                message = f"must be a pair (train, test): {config.method.name} {needs[0]}"
+                raise ConfigError("data", type(data).__name__, message)
+            dataset = CustomLoader("data", [read(data, self._keys)])(config.data)
+            x, y = dataset.x_train, dataset.y_train
             # What this message does not need is empty.
-            found = replace(found, x_test=x[:0], y_test=y[:0])
+            dataset = replace(dataset, x_test=x[:0], y_test=y[:0])
             if kind == MessageType.EVALUATE:
-                found = replace(found, x_test=x, y_test=y)
-        for remark in found.remarks:
+                dataset = replace(dataset, x_test=x, y_test=y)
+        for remark in dataset.remarks:
             logger.log(WARNING, "fedpfl: data: %s", remark)
-        found = replace(found, client_train=None, client_test=None, client_names=())
-        if not found.has_targets or found.has_masks:
+        dataset = replace(dataset, client_train=None, client_test=None, client_names=())
+        if not dataset.has_targets or dataset.has_masks:
             classes = config.data.num_classes
             if not classes and not own_models.needs_classes(self._model):
                 # A client may have none of the last classes.
-                classes = own_models.outputs_of(self._model, found.input_shape)
-            if classes > found.num_classes:
-                found = replace(found, num_classes=classes, class_names=())
-        return FederatedData.of_client(found, config.data, client, config.run.seed)
+                classes = own_models.outputs_of(self._model, dataset.input_shape)
+            if classes > dataset.num_classes:
+                dataset = replace(dataset, num_classes=classes, class_names=())
+        return FederatedData.of_client(dataset, config.data, client, config.run.seed)
 
-    def config(self, given: Mapping[str, Any], of_loader: Mapping[str, Any]) -> Config:
+    def config(self, told: Mapping[str, Any], of_loader: Mapping[str, Any]) -> Config:
         """Return the settings of a message: the strategy's, which may name no code and no place, and one's own."""
-        sent = read_settings(given.get(SETTINGS, "{}"))
+        sent = read_settings(told.get(SETTINGS, "{}"))
         name = sent.pop("method", self._method)
         if not name:
             raise ConfigError("method", None, "must be given: the strategy has a method of its own")
@@ -366,7 +366,7 @@ class _Engine(Engine):
         super().__init__(config, data, client[1], own=True, client=client[0])
 
     def state_of(self, key: str, client: int) -> ClientState:
-        """Return where the client keeps its arrays."""
+        """Return the store of the client's arrays."""
         assert self.context is not None
         if self.state_dir is None:
             return ContextState(self.context, key, client)
@@ -382,8 +382,8 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
     engine.sharing.accept(engine.extras.read(extras, "client"))
     layout = engine.sharing.layout
     if not told.get("phases"):
-        allowed = "must be given to the strategy, whose nodes then train by fit or client_app"
-        raise ConfigError("model", None, allowed)
+        message = "must be given to the strategy, whose nodes then train by fit or client_app"
+        raise ConfigError("model", None, message)
     if told.get("frozen", "") != layout.frozen:
         raise LayoutError("the frozen arrays differ from the server's: the model or its weights are others there")
     shared = from_named(layout, arrays_of(content)[1], models.plain_names(engine.model))
@@ -392,7 +392,7 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
 
 
 def named_reply(engine: Engine, reply: Payload, kind: str, weight: str) -> RecordDict:
-    """Return what the engine answers as a message with named arrays, and numbers that have a mean."""
+    """Return the engine's answer as a message with named arrays, and numbers that have a mean."""
     metrics: dict[str, Any] = dict(reply.metrics)
     if kind == MessageType.EVALUATE:
         return RecordDict({"metrics": MetricRecord(means_of(metrics, weight))})
@@ -409,18 +409,18 @@ def named_reply(engine: Engine, reply: Payload, kind: str, weight: str) -> Recor
 
 def means_of(metrics: Mapping[str, int | float], weight: str = "num-examples") -> dict[str, Any]:
     """Return the numbers of a test as means: accuracy and loss of each model that was tested."""
-    found: dict[str, Any] = {weight: metrics["personalised-samples"]}
+    means: dict[str, Any] = {weight: metrics["personalised-samples"]}
     for model in ("personalised", "global", "validation"):
         samples = metrics.get(f"{model}-samples")
         if samples:
-            found[f"{model}-accuracy"] = metrics[f"{model}-correct"] / samples
-            found[f"{model}-loss"] = metrics[f"{model}-loss-sum"] / samples
-    if "validation-accuracy" in found:
-        found[f"validation-{weight}"] = metrics["validation-samples"]
+            means[f"{model}-accuracy"] = metrics[f"{model}-correct"] / samples
+            means[f"{model}-loss"] = metrics[f"{model}-loss-sum"] / samples
+    if "validation-accuracy" in means:
+        means[f"validation-{weight}"] = metrics["validation-samples"]
     for key, total in metrics.items():
         if key.endswith(SUM) and (count := metrics[key[: -len(SUM)] + COUNT]):
-            found[key[: -len(SUM)]] = total / count
-    return found
+            means[key[: -len(SUM)]] = total / count
+    return means
 
 
 def write_back(engine: Engine, model: nn.Module) -> None:

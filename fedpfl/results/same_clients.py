@@ -23,8 +23,7 @@ def clients_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     if has_same_clients(settings):
         return data_key(task, settings)
     if task.get("division") is not None:
-        known = [_data(task, settings), task["division"], *(settings.get(key) for key in sorted(tagged("changes")))]
-        return _hash(known)
+        return _hash([_data(task, settings), task["division"], *map(settings.get, sorted(tagged("changes")))])
     # Clients have data of their own.
     return _hash([data_key(task, settings), settings.get("seed"), task.get("samples")])
 
@@ -39,11 +38,11 @@ def _data(task: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
     return task.get("data") or [settings.get("dataset"), settings.get("data")]
 
 
-def _hash(known: Any) -> str:
-    return hashlib.sha256(json.dumps(known, default=str).encode()).hexdigest()[:16]
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
 def has_same_clients(settings: Mapping[str, Any]) -> bool:
-    """Return whether runs with other seeds have the same clients."""
+    """Tell whether runs with other seeds have the same clients."""
     data = parse(DataSettings, settings)
     return bool(data.partition_seed or data.division_file or data.partitioner == "natural")

@@ -41,7 +41,7 @@ from fedpfl.engine.listener import Listener
 from fedpfl.engine.server_run import run_federation
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import methods
-from fedpfl.methods.bases.adapted import AdapterMethod
+from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting

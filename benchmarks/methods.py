@@ -33,7 +33,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.data.federation import federated_data
 from fedpfl.methods import methods
-from fedpfl.methods.bases.adapted import AdapterMethod
+from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
 from fedpfl.training.optim import clip

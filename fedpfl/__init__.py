@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .core.settings import setting
     from .core.sharing import Sharing
     from .data import Dataset
-    from .data.datasets.lazily import Lazy
+    from .data.datasets.lazy import Lazy
     from .engine.listener import Listener
     from .layers.memory import in_twin, twin
     from .methods import method_class
     from .methods.base import Aggregation, LocalRound, Method, everything, excluding
-    from .methods.bases.adapted import AdapterMethod
+    from .methods.bases.adapters import AdapterMethod
+    from .methods.bases.kept_models import KeepsTrained
     from .methods.bases.prototypes import PairsRule, PrototypeMethod, class_by_width, require_settable_head
-    from .methods.bases.trained import KeepsTrained
     from .models import BaseHeadModel, cut
     from .models.adapters import matrix_of
     from .rules import Rule
@@ -47,7 +47,7 @@ _PUBLIC = {
     "load_model": "client.device_model",
     # what comes back
     "Run": "api.runs", "Comparison": "api.comparisons", "Sweep": "api.comparisons",
-    "LoadedModel": "client.device_model", "Lazy": "data.datasets.lazily",
+    "LoadedModel": "client.device_model", "Lazy": "data.datasets.lazy",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
@@ -60,9 +60,9 @@ _PUBLIC = {
     "excluding": "methods.base", "PLAIN_SGD": "training.phase",
     "Proximal": "training.penalties", "L1": "training.penalties", "Correction": "training.penalties",
     "predict": "training.loop", "fit": "training.at_server",
-    "KeepsTrained": "methods.bases.trained", "twin": "layers.memory", "in_twin": "layers.memory",
+    "KeepsTrained": "methods.bases.kept_models", "twin": "layers.memory", "in_twin": "layers.memory",
     "PrototypeMethod": "methods.bases.prototypes", "PairsRule": "methods.bases.prototypes",
-    "AdapterMethod": "methods.bases.adapted", "matrix_of": "models.adapters",
+    "AdapterMethod": "methods.bases.adapters", "matrix_of": "models.adapters",
     # what follows a run
     "Listener": "engine.listener",
     # what can go wrong

@@ -33,7 +33,7 @@ from fedpfl.flower.messages import from_content, to_content
 from fedpfl.flower.strategy import run_over_flower
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import LocalRound
-from fedpfl.methods.bases.adapted import AdapterMethod
+from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.models import build
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal

@@ -25,7 +25,7 @@ from fedpfl.core.sharing import Sharing
 from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import adapts_itself
-from fedpfl.methods.bases.adapted import AdapterMethod
+from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.models import BaseHeadModel
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config

@@ -62,6 +62,6 @@ def _make_engine(config: Config, nodes: int, path: str, client: int, model: str)
 def _data(config: Config, num_clients: int, path: str, client: int) -> FederatedData:
     if not path:
         return federated_data(config.data, num_clients, config.run.seed)
-    from ..data.datasets.own_data import own_data
+    from ..data.datasets.client_files import own_data
 
     return own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)

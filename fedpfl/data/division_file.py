@@ -60,7 +60,7 @@ def _of_fl_bench(path: Path, samples: int) -> list[Share]:
 
     FL-bench numbers the training set before the test set, too. Nothing in it is run.
     """
-    from .datasets.restricted import MAX_BYTES, read_restricted
+    from .datasets.pickled_arrays import MAX_BYTES, read_restricted
 
     with path.open("rb") as file:
         content = read_restricted(file.read(MAX_BYTES + 1), path)

@@ -93,7 +93,7 @@ class FederatedData:
             message = f"must be {HALF} for {data.name}, which holds no images of three channels"
             raise ConfigError("normalize", settings.normalize, message)
         if not isinstance(data.x_train, np.ndarray):
-            from fedpfl.data.datasets.lazily import require_unchanged
+            from fedpfl.data.datasets.lazy import require_unchanged
 
             require_unchanged(data, settings)
         self._data, self._shares, self._numbers = data, shares, numbers
@@ -238,7 +238,7 @@ class FederatedData:
     @cached_property
     def contents(self) -> str:
         """Hash of all samples as they were read: with the division it says what each client was given."""
-        from fedpfl.data.contents import contents
+        from fedpfl.data.content_hash import contents
 
         return contents(self._data)
 
@@ -323,7 +323,7 @@ class FederatedData:
     def _prepared(self, i: int, part: str) -> Samples:
         positions = self._part(i, part)
         if not isinstance(self._data.x_train, np.ndarray):
-            from fedpfl.data.datasets.lazily import samples_at
+            from fedpfl.data.datasets.lazy import samples_at
 
             lazily = samples_at
             return cast(Samples, lazily(positions, partial(self._inputs, i=i), self._labels(positions, i)))

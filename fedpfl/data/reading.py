@@ -18,7 +18,7 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return the entry of a registered name, or of a custom data set that it refers to; else raise ``ConfigError``."""
     if name in DATASETS and name not in custom.entry_point_names("dataset"):
         return DATASETS[name]
-    from fedpfl.data.datasets.by_name import entry as _entry
+    from fedpfl.data.datasets.python_objects import entry as _entry
 
     custom_entry: tuple[DatasetInfo, Loader] = _entry(name)
     return custom_entry

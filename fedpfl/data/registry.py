@@ -36,7 +36,7 @@ DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry(
         ("fedpfl.data.datasets.table", "table"),
         ("fedpfl.data.datasets.windows", "series"),
         ("fedpfl.data.datasets.huggingface", "huggingface"),
-        ("fedpfl.data.datasets.own_data", "clients"),
+        ("fedpfl.data.datasets.client_files", "clients"),
         ("fedpfl.data.datasets.digits", "digits"),
         ("fedpfl.data.datasets.published", "mnist fashion-mnist emnist cifar10 cifar100 svhn"),
         ("fedpfl.data.datasets.folder", "tiny-imagenet"),
@@ -124,11 +124,11 @@ PARTITIONERS: Registry[PartitionerEntry] = Registry(
     files=[
         ("fedpfl.data.partitioners", "iid dirichlet"),
         (
-            "fedpfl.data.more_partitioners",
+            "fedpfl.data.paper_partitioners",
             "dirichlet-client dirichlet-classes dirichlet-equal dirichlet-sizes pathological",
         ),
         ("fedpfl.data.partitioners", "natural"),
-        ("fedpfl.data.more_partitioners", "domains"),
+        ("fedpfl.data.paper_partitioners", "domains"),
         ("fedpfl.data.pfllib", "pfllib-dirichlet pfllib-pathological"),
     ],
 )

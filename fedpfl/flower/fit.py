@@ -26,7 +26,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, SUM
 from ..core.payload import UNNUMBERED, Payload, is_probe
 from ..data import Dataset
-from ..data.datasets.by_name import CustomLoader
+from ..data.datasets.python_objects import CustomLoader
 from ..data.federation import FederatedData
 from ..methods import Method
 from ..methods.base import export_of

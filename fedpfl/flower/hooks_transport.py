@@ -22,12 +22,12 @@ from ..engine.transport import Fail, Members, Reply, Request
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
-from .by_name import Split
 from .grid_transport import GridMembers
 from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, identity_hash
 from .messages import MAX_FRAMED_BYTES, SETTINGS, pack_arrays
 from .named_arrays import EXTRAS, Names, from_named, others_of, to_named
 from .nodes import Node
+from .split import Split
 
 logger = getLogger("flwr")
 

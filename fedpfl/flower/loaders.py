@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, default_collate
 
 from ..core.errors import ConfigError
-from ..data.datasets.lazily import Lazy, has_places
+from ..data.datasets.lazy import Lazy, has_places
 from ..data.datasets.torch_samples import shared_states
 
 

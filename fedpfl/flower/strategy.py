@@ -34,7 +34,7 @@ from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import TRAIN
 from ..methods import Method
-from ..methods.bases.adapted import AdapterMethod
+from ..methods.bases.adapters import AdapterMethod
 from ..models import user_model as own_models
 from ..models.adapters import matrix_of
 from ..results.record import Round
@@ -44,7 +44,6 @@ from ..setup.all_settings import check_keys, code_in, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
-from .by_name import Split
 from .flowers_loop import (
     mean_of_metrics,
     require_acting,
@@ -57,6 +56,7 @@ from .grid_transport import FlowerTransport
 from .hooks_transport import ByShares, Form, HooksTransport
 from .messages import numpy_of
 from .named_arrays import NOT_SENT, Names, from_named, read_settings, settings_text
+from .split import Split
 
 logger = getLogger("flwr")
 

@@ -21,7 +21,7 @@ from ..rules.per_client import PerClientRule, inner_products, mix
 from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, excluding
-from .bases.trained import KeepsTrained
+from .bases.kept_models import KeepsTrained
 from .settings.own_models import FedAMPSettings
 
 

@@ -24,8 +24,8 @@ from ..rules.mean import Mean
 from ..training.loop import predict
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, LocalRound, excluding
+from .bases.kept_models import KeepsTrained
 from .bases.prototypes import class_by_width
-from .bases.trained import KeepsTrained
 
 # Learning rate of the alignment, as in the authors' code.
 ALIGNMENT_RATE = 0.01

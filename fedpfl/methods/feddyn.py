@@ -22,7 +22,7 @@ from ..rules.mean import Mean
 from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
-from .bases.kept import KeepsArrays
+from .bases.kept_arrays import KeepsArrays
 from .settings.one_model import FedDynSettings
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import nn
 
 from ..models.adapters import matrix_of
-from .bases.adapted import AdapterMethod
+from .bases.adapters import AdapterMethod
 
 
 class FedSALoRA(AdapterMethod):

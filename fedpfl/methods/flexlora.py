@@ -21,7 +21,7 @@ from ..models.adapters import matrix_of
 from ..rules.mean import Mean
 from ..training.phase import Forward
 from .base import Aggregation
-from .bases.adapted import AdapterMethod
+from .bases.adapters import AdapterMethod
 from .settings.divided_layers import FlexLoRASettings
 
 

@@ -16,7 +16,7 @@ from ..models.parts import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
-from .bases.trained import KeepsTrained
+from .bases.kept_models import KeepsTrained
 from .settings.one_model import MoonSettings
 
 TEMPERATURE = 0.5  # τ of the contrastive loss

@@ -23,7 +23,7 @@ from ..training.penalties import Proximal
 from ..training.phase import Batch, Phase, loss_of
 from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
-from .bases.trained import KeepsTrained
+from .bases.kept_models import KeepsTrained
 from .settings.own_models import PFedMeSettings
 
 

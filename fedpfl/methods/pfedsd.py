@@ -16,7 +16,7 @@ from ..layers.memory import in_twin, twin
 from ..training.loop import predict
 from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound, excluding
-from .bases.trained import KeepsTrained
+from .bases.kept_models import KeepsTrained
 from .settings.own_models import PFedSDSettings
 
 TEMPERATURE = 3.0  # τ of the distillation

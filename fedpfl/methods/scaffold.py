@@ -20,7 +20,7 @@ from ..rules.mean import Mean
 from ..training.penalties import Correction
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
-from .bases.kept import KeepsArrays
+from .bases.kept_arrays import KeepsArrays
 
 
 class ControlledMean(Mean):

@@ -31,7 +31,7 @@ from ..core import custom
 from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import read_json, to_toml
-from ..data.contents import contents
+from ..data.content_hash import contents
 from ..data.reading import load_once
 from ..results.identity import changed, identity
 from ..results.run_folder import RunFolder, find_run

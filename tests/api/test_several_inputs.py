@@ -23,8 +23,8 @@ from fedpfl.core.errors import ConfigError, DataError, FedpflError, LayoutError
 from fedpfl.core.inputs import inputs_of
 from fedpfl.core.names import shape_of, stored
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.data.datasets.by_name import CustomLoader
 from fedpfl.data.datasets.npz import read_npz
+from fedpfl.data.datasets.python_objects import CustomLoader
 from fedpfl.data.packing import fitting, packed
 from fedpfl.setup.objects import as_setting
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fedpfl.cli import app, doctor
 from fedpfl.core.errors import ConfigError, one_of
 from fedpfl.data import federated_data, table
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.methods import methods
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup import reference

@@ -7,7 +7,7 @@ import pytest
 import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
-from fedpfl.methods.bases.kept import KeepsArrays
+from fedpfl.methods.bases.kept_arrays import KeepsArrays
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting

@@ -17,8 +17,8 @@ import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import DataError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.data.datasets.own_data import read_clients
-from fedpfl.data.datasets.restricted import read_restricted
+from fedpfl.data.datasets.client_files import read_clients
+from fedpfl.data.datasets.pickled_arrays import read_restricted
 from fedpfl.data.division_file import read_division
 
 FEW = DataSettings(dataset="clients", min_samples=2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpfl.bench.device.predict import _read_table as read_for_model
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 from fedpfl.setup.objects import as_setting

@@ -17,9 +17,9 @@ from real_data import real_data_dir
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, dataset, fetch, load, table
+from fedpfl.data.datasets.client_files import own_data, read_own
 from fedpfl.data.datasets.folder import read_image_folder
 from fedpfl.data.datasets.npz import read_npz
-from fedpfl.data.datasets.own_data import own_data, read_own
 from fedpfl.data.datasets.published import _TORCHVISION, EMNIST_BALANCED
 from fedpfl.data.reading import owners
 from fedpfl.data.registry import DATASETS, dataset_names

@@ -23,7 +23,7 @@ from fedpfl.data import (
     partition_counts,
     with_partitioner,
 )
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.data.partitioners import Share
 from fedpfl.data.plot import as_text, bubble_chart
 from fedpfl.data.settings import in_words

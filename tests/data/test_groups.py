@@ -7,7 +7,7 @@ import pytest
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.setup.objects import as_setting
 
 PATIENTS, ROWS = 12, 4

@@ -14,9 +14,9 @@ from torch.utils import data as td
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.dataset import Dataset
-from fedpfl.data.datasets.by_name import CustomLoader
-from fedpfl.data.datasets.lazily import Lazy
+from fedpfl.data.datasets.lazy import Lazy
 from fedpfl.data.datasets.npz import read_npz
+from fedpfl.data.datasets.python_objects import CustomLoader
 from fedpfl.setup.objects import as_setting
 
 N = 60

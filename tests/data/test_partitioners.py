@@ -16,7 +16,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import parse
 from fedpfl.data import Dataset, DataSettings, FederatedData, partition
-from fedpfl.data.more_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
+from fedpfl.data.paper_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
 from fedpfl.data.partitioners import Pool
 from fedpfl.data.skew import label_permutation
 from fedpfl.setup.objects import as_setting

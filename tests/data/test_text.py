@@ -15,7 +15,7 @@ from real_data import real_data_dir
 
 from fedpfl.core.errors import DataError
 from fedpfl.data import DataSettings, FederatedData, load
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.data.datasets.text import (
     CHARACTERS,
     CHUNK,

@@ -13,7 +13,7 @@ import fedpfl
 from fedpfl import ConfigError, DataError, FedpflError
 from fedpfl.bench.device.predict import read_samples
 from fedpfl.data import DataSettings, load
-from fedpfl.data.datasets.own_data import read_own
+from fedpfl.data.datasets.client_files import read_own
 
 TEXTS = ["a b", "b b c", "a", "c a b a b", "b c", "a c"] * 6
 LABELS = ["no", "yes"] * 18

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fedpfl
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import FederatedData
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.data.federation import default_clients
 from fedpfl.data.partitioners import cut_share, cut_validation, overlap_of
 from fedpfl.data.settings import DataSettings

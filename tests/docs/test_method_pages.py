@@ -10,7 +10,7 @@ from pathlib import Path
 from fedpfl.cli.common import overrides
 from fedpfl.core.settings import keys
 from fedpfl.methods import methods
-from fedpfl.methods.bases.adapted import AdapterMethod
+from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.setup.config import Config
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import Method, fedala, methods
-from fedpfl.methods.bases.trained import KeepsTrained
+from fedpfl.methods.bases.kept_models import KeepsTrained
 from fedpfl.methods.fedfomo import fedfomo
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules import averages

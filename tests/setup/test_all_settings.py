@@ -74,7 +74,7 @@ def test_what_does_not_act_is_told_before_round_1():
 
 def test_each_setting_of_a_partitioner_is_one_that_it_reads():
     source = (PACKAGE / "data" / "partitioners.py").read_text(encoding="utf-8")
-    source += (PACKAGE / "data" / "more_partitioners.py").read_text(encoding="utf-8")
+    source += (PACKAGE / "data" / "paper_partitioners.py").read_text(encoding="utf-8")
     for key, field in COMMON.items():
         if "partitioner" in field.metadata["only"]:
             assert re.search(rf"\b{key.replace('-', '_')}\b", source), key

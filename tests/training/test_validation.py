@@ -9,7 +9,7 @@ from support import LocalGrid, federation, run_federation, simulate
 from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.data.datasets.own_data import own_data
+from fedpfl.data.datasets.client_files import own_data
 from fedpfl.results import latest
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary

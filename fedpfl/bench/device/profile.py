@@ -28,7 +28,7 @@ from ...core.files import write_atomically
 from ...core.payload import Payload
 from ...core.server_view import Client
 from ...core.settings import Value, items, setting
-from ...data.datasets.own_data import own_data
+from ...data.datasets.client_files import own_data
 from ...data.settings import DataSettings
 from ...setup.assembly import make_rule
 from ...setup.config import Config

@@ -12,7 +12,7 @@ from ...core.errors import DataError, words_of
 from ..dataset import Dataset
 from ..npy import UNREADABLE
 from .npz import labels_of, samples_of
-from .restricted import MAX_BYTES, read_restricted
+from .pickled_arrays import MAX_BYTES, read_restricted
 from .text import json_of
 
 # x and y of each client of a part, by its name.

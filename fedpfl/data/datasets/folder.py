@@ -127,7 +127,7 @@ def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX
     w, h = (size, size) if size else _look(paths[0], why)[0]
     if len(paths) * w * h * RGB <= held:
         return decode(((str(path), path) for path in paths), len(paths), why, size)
-    from .lazily import Rows
+    from .lazy import Rows
 
     grey = True
     for path in paths:

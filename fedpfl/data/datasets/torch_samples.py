@@ -16,7 +16,7 @@ from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..packing import are_several, array, packed, with_inputs
 from ..settings import DataSettings
 from .folder import MAX_BYTES, pixels_of
-from .lazily import Lazy, Rows, has_places, torch_data
+from .lazy import Lazy, Rows, has_places, torch_data
 from .npz import labels_of, samples_of
 
 # Samples, or a sampler's draws, of what may have no end.

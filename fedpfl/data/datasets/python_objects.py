@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core import custom, own_code, rng
 from ...core.errors import ConfigError, DataError
-from ..contents import contents
+from ..content_hash import contents
 from ..dataset import Dataset
 from ..named_columns import common_order, is_frame, names_in_frame, places
 from ..packing import are_several, array, packed, with_inputs

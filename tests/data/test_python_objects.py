@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import fedpfl.data.datasets.by_name as custom
+import fedpfl.data.datasets.python_objects as custom
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, partition_counts
-from fedpfl.data.datasets.by_name import CustomLoader
+from fedpfl.data.datasets.client_files import own_data, read_own
 from fedpfl.data.datasets.folder import read_image_folder
-from fedpfl.data.datasets.own_data import own_data, read_own
+from fedpfl.data.datasets.python_objects import CustomLoader
 
 
 @pytest.fixture

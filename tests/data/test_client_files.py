@@ -12,8 +12,8 @@ import pytest
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, default_clients, load, with_partitioner
 from fedpfl.data.datasets import columns, places
-from fedpfl.data.datasets.by_name import CustomLoader
-from fedpfl.data.datasets.own_data import own_data, read_own
+from fedpfl.data.datasets.client_files import own_data, read_own
+from fedpfl.data.datasets.python_objects import CustomLoader
 from fedpfl.data.datasets.table import read_table
 from fedpfl.data.datasets.windows import read_series
 from fedpfl.data.partitioners import Share

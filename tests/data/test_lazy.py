@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import fedpfl
-import fedpfl.data.datasets.by_name as by_name
+import fedpfl.data.datasets.python_objects as by_name
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.data.datasets import own_data
-from fedpfl.data.datasets.by_name import CustomLoader
+from fedpfl.data.datasets import client_files
 from fedpfl.data.datasets.folder import read_image_folder
-from fedpfl.data.datasets.lazily import LazyInputs, Rows
+from fedpfl.data.datasets.lazy import LazyInputs, Rows
+from fedpfl.data.datasets.python_objects import CustomLoader
 
 
 class Made(torch.utils.data.Dataset):
@@ -189,8 +189,8 @@ def test_folders_of_grey_and_colour_clients_have_the_same_bits_when_read_later(t
     photographs(tmp_path / "people" / "ann", ("L",))
     photographs(tmp_path / "people" / "ben", ("RGB",))
     found = []
-    for most in (own_data.MAX_HELD, 36 * 12 * 12 * 3 * 2, 0):
-        monkeypatch.setattr(own_data, "MAX_HELD", most)
+    for most in (client_files.MAX_HELD, 36 * 12 * 12 * 3 * 2, 0):
+        monkeypatch.setattr(client_files, "MAX_HELD", most)
         (tmp_path / "people" / f".{most}").touch()  # read again: the folder has changed
         run = fedpfl.run(
             "fedavg", dataset="clients", data=tmp_path / "people", model="mlp", num_server_rounds=2, quiet=True,

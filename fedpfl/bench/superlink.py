@@ -65,13 +65,13 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
 
 
-def warn_untested() -> None:
-    """Warn of a Flower with which what stands here was not compared."""
-    version = metadata.version("flwr")
+def untested(version: str) -> str:
+    """Say that what stands here was not compared with this version of Flower; nothing if it was."""
     first, beyond = FLOWER_OF_TESTBEDS
-    if not first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < beyond:
-        words = "fedpfl: Flower %s: testbeds were tested with Flower from %d.%d to below %d.%d"
-        getLogger("flwr").log(WARNING, words, version, *first, *beyond)
+    if first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < beyond:
+        return ""
+    tested = f"from {first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
+    return f"Flower {version}: `fedpfl up` and the bridge were tested with Flower {tested}"
 
 
 class SuperLink:
@@ -99,7 +99,8 @@ class SuperLink:
 
     def __enter__(self) -> Self:
         """Begin to start it; :meth:`submit` waits until it answers."""
-        warn_untested()
+        if words := untested(metadata.version("flwr")):
+            getLogger("flwr").log(WARNING, "fedpfl: %s", words)
         # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
         # ends.
         self._guard = subprocess.Popen(

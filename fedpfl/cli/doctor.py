@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from ..version import FLOWER, FLOWER_OF_TESTBEDS
+from ..version import FLOWER
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 from .program import app
 
@@ -98,6 +98,8 @@ def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Fi
 
 
 def _flower() -> Finding:
+    from ..bench.superlink import untested
+
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
@@ -105,10 +107,7 @@ def _flower() -> Finding:
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if number < tuple(map(int, FLOWER.rpartition("=")[2].split("."))):
         return Finding("flower", PROBLEM, f"Flower {version}; pip install '{FLOWER}'")
-    first, beyond = FLOWER_OF_TESTBEDS
-    if not first <= number < beyond:
-        tested = f"from {first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
-        words = f"Flower {version}: `fedpfl up` and the bridge were tested with Flower {tested}"
+    if words := untested(version):
         return Finding("flower", WARNING, words)
     return Finding("flower", OK, f"Flower {version}")
 

@@ -28,9 +28,6 @@ import run_records
 from fedpfl.core.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "study"))
-import fake_slurm  # noqa: E402
-
 FOLDER = ROOT / "docs" / "gallery"
 RECORD = run_records.RECORDS / "figures" / "gallery.json"
 PAGE = ROOT / "docs" / "how-to" / "gallery.md"
@@ -47,13 +44,11 @@ download, with the [extra](install.md#extras) `notebook`. Times, imports include
 
 
 def execute(name: str, folder: Path) -> str:
-    """Run a script in a folder, which is also its home, and return what it prints; stand-ins are its Slurm."""
-    environment = run_records.environment(folder)
-    environment |= fake_slurm.install(folder, environment["PATH"])
+    """Run a script in a folder, which is also its home, and return what it prints."""
     done = subprocess.run(
         [sys.executable, FOLDER / f"{name}.py"],
         cwd=folder,
-        env=environment,
+        env=run_records.environment(folder),
         capture_output=True,
         text=True,
         timeout=300,

@@ -62,7 +62,6 @@ def run_command(
     column: Columns = None,
     discard_models: grid_options.DiscardModels = False,
     executor: grid_options.ExecutorName = "local",
-    slurm: grid_options.SlurmOptions = None,
     federation: grid_options.Federation = None,
     quiet: grid_options.Quiet = False,
 ) -> None:
@@ -73,7 +72,7 @@ def run_command(
     Example: fedpfl experiment run feddecomp-table-1 --scale smoke --row FedAvg
     """
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-    runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    runner = grid_options.Runner(output_dir, executor, federation, jobs, discard_models, quiet)
     states = runner.run(measured.planned())
     measured.choose(final=True)
     if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import ConfigError
-from .common import app_settings, ending_signals, load_app, names_file, read_settings, require_one_of
+from .common import app_settings, ending_signals, load_app, require_one_of
 from .printing import print_tables
 
 if TYPE_CHECKING:
     from ..results.run_folder import RunFolder
     from ..results.tables import Table
     from ..study.bench import SuperLinkExecutor
-    from ..study.cluster import Cluster
     from ..study.store import PlannedRun, State, Store
 
 OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
@@ -26,8 +25,7 @@ Jobs = Annotated[
     typer.Option(
         min=1,
         help=(
-            "Number of parallel runs, which share the cores (default 1). With --executor slurm: number of queued "
-            "jobs (default 100). With --executor flower: always 1."
+            "Number of parallel runs, which share the cores (default 1). With --executor flower: always 1."
         ),
     ),
 ]
@@ -35,19 +33,8 @@ ExecutorName = Annotated[
     str,
     typer.Option(
         "--executor",
-        metavar="[local|slurm|flower]",
-        help=(
-            "local: on this machine. slurm: one cluster job per run. flower: one run at a time on the devices of "
-            "--federation."
-        ),
-    ),
-]
-SlurmOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--slurm",
-        metavar="KEY=VALUE",
-        help="sbatch option such as partition=gpu, or a TOML file of options; repeatable.",
+        metavar="[local|flower]",
+        help="local: on this machine. flower: one run at a time on the devices of --federation.",
     ),
 ]
 Federation = Annotated[
@@ -100,17 +87,17 @@ class Runner:
     """Runs many runs as a command's options say."""
 
     def __init__(
-        self, output_dir: Path | None, executor: str, slurm: list[str] | None, federation: str | None,
-        jobs: int | None, discard_models: bool, quiet: bool,
+        self, output_dir: Path | None, executor: str, federation: str | None, jobs: int | None,
+        discard_models: bool, quiet: bool,
     ) -> None:  # fmt: skip
         self.store = store(output_dir)
-        self._elsewhere = _elsewhere(executor, slurm, federation, jobs, self.store)
+        self._elsewhere = _elsewhere(executor, federation, jobs)
         self._jobs, self._discard_models, self._quiet = jobs, discard_models, quiet
 
     def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
         """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
         from ..launch.progress import grid_display
-        from ..study.cluster import POLL_SECONDS
+        from ..study.bench import POLL_SECONDS
         from ..study.grid import Grid
 
         elsewhere = self._elsewhere
@@ -132,38 +119,20 @@ class Runner:
             raise typer.Exit(130) from None
 
 
-def _elsewhere(
-    executor: str, slurm: list[str] | None, federation: str | None, jobs: int | None, store: Store
-) -> Cluster | SuperLinkExecutor | None:
-    """Return the cluster or the testbed that takes the runs; None for this machine."""
-    require_one_of("executor", executor, ("local", "slurm", "flower"))
-    if slurm and executor != "slurm":
-        raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
-    if federation and executor != "flower":
-        raise ConfigError("federation", federation, "does nothing without --executor flower")
+def _elsewhere(executor: str, federation: str | None, jobs: int | None) -> SuperLinkExecutor | None:
+    """Return the testbed that takes the runs; None for this machine."""
+    require_one_of("executor", executor, ("local", "flower"))
     if executor == "local":
+        if federation:
+            raise ConfigError("federation", federation, "does nothing without --executor flower")
         return None
-    if executor == "flower":
-        from ..study.bench import SuperLinkExecutor
+    from ..study.bench import SuperLinkExecutor
 
-        if not federation:
-            raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
-        if jobs not in (None, 1):
-            raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a testbed has its devices once")
-        return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
-    from ..study import cluster
-    from ..study.sweep import toml_or_text
-
-    options: dict[str, Any] = {}
-    for text in slurm or ():
-        key, equals, value = text.partition("=")
-        if equals and key and value:
-            options[key.strip()] = toml_or_text(value.strip())
-        elif names_file(text):
-            options.update(read_settings(Path(text).expanduser(), "slurm"))
-        else:
-            raise ConfigError("slurm", text, "must be key=value, or a .toml or .yaml file")
-    return cluster.slurm(store, options)
+    if not federation:
+        raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
+    if jobs not in (None, 1):
+        raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a testbed has its devices once")
+    return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
 
 
 def write_tables(tables: list[Table], folder: Path) -> None:

@@ -56,7 +56,6 @@ def sweep_command(
     form: grid_options.Form = "",
     discard_models: grid_options.DiscardModels = False,
     executor: grid_options.ExecutorName = "local",
-    slurm: grid_options.SlurmOptions = None,
     federation: grid_options.Federation = None,
     quiet: grid_options.Quiet = False,
 ) -> None:
@@ -78,7 +77,7 @@ def sweep_command(
     )
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
-    runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    runner = grid_options.Runner(output_dir, executor, federation, jobs, discard_models, quiet)
     name = name or _made_name(sweep.methods, [run for run in sweep.runs if run.settings["seed"] == 1])
     _open(runner.store, name, sweep.runs)
     states = runner.run(sweep.runs)
@@ -137,7 +136,6 @@ def compare_command(
     form: grid_options.Form = "",
     discard_models: grid_options.DiscardModels = False,
     executor: grid_options.ExecutorName = "local",
-    slurm: grid_options.SlurmOptions = None,
     federation: grid_options.Federation = None,
     quiet: grid_options.Quiet = False,
 ) -> None:
@@ -191,7 +189,7 @@ def compare_command(
         called = own.pop("name", "") or chosen_in_words(own)
         clients = _with_clients({**base, **own})["num-clients"]
         data_sets[called] = {**own, "num-clients": clients}
-    runner = grid_options.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    runner = grid_options.Runner(output_dir, executor, federation, jobs, discard_models, quiet)
     require_used(run_config, [*named])
     planned = comparison.comparison(named, base, tuned, seeds, data_sets, runner.store, varied)
     name = name or _made_name(named, comparison.first_runs(planned))

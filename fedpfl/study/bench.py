@@ -26,6 +26,7 @@ from .store import PlannedRun, Store
 
 # Between two questions to Flower, each of which is a process and a second of a core; and how long it may not answer.
 ASK_SECONDS, UNANSWERED_SECONDS = 5.0, 600.0
+POLL_SECONDS = 5.0  # between two looks at a run's files
 ENDED = "finished:"
 COMPLETED = "finished:completed"
 

@@ -6,10 +6,9 @@
     ROOT/cells/NAME/settings.toml    what it was started with
     ROOT/cells/NAME/outcome.json     how the last try ended
     ROOT/cells/NAME/log.txt          what it wrote on standard error
-    ROOT/cells/NAME/job.json         the cluster's job that runs it
+    ROOT/cells/NAME/flower.json      Flower's run of it, on a testbed
     ROOT/cells/NAME/new-clients-…    what was measured after it
     ROOT/state/                      the clients' personal arrays
-    ROOT/jobs/ID_…                   scripts and logs of a cluster's jobs
     ROOT/generated/HASH/             data that a script of an experiment made
     ROOT/tables/EXPERIMENT/SCALE/    tables that `fedpfl experiment run` wrote
 """

@@ -120,7 +120,7 @@ def test_the_example_of_a_command_has_options_that_exist():
 @pytest.mark.parametrize(
     ("command", "choices"),
     [("export", "[state-dict|torchscript|onnx]"), ("personalise", "[local-train|fine-tune|ensemble]"),
-     ("report", "[smoke|small|paper]"), ("sweep", "[test|validation]"), ("compare", "[local|slurm|flower]"),
+     ("report", "[smoke|small|paper]"), ("sweep", "[test|validation]"), ("compare", "[local|flower]"),
      ("compare", "[markdown|csv|latex]"), ("up", "[nano]")],
 )  # fmt: skip
 def test_help_shows_the_choices_of_an_option(command, choices):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -18,9 +20,9 @@ from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
 from ..setup.all_settings import code_in
 from .store import PlannedRun, State, Store, unique
-from .warm_process import WarmProcess
 
 POLL_SECONDS = 0.1
+FEDPFL = (sys.executable, "-P", "-c", "from fedpfl.cli import main; main()")
 
 
 class Watcher(Protocol):
@@ -50,14 +52,10 @@ class Job(Protocol):
 
 
 class Resources(NamedTuple):
-    """The part of a machine that a run may use: its cores (empty: all), and the worker processes of its clients.
-
-    ``warm`` is what starts commands there.
-    """
+    """The part of a machine that a run may use: its cores (empty: all), and the worker processes of its clients."""
 
     cores: tuple[int, ...]
     workers: int
-    warm: WarmProcess
 
 
 Start = Callable[[PlannedRun, Store, Resources], Job]
@@ -114,8 +112,6 @@ class Grid:
                     self._store.note(one.run, outcome)  # what has finished by now is not run again
             for one in active.values():
                 one.lock.close()
-            for share in shares:
-                share.warm.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
     def _start_run(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
@@ -176,14 +172,14 @@ class Process:
         self._trained, self._interrupted = store.trained(run), False
         self._ended: dict[str, Any] | None = None
         self._commands = self._steps()
-        self._spawn(next(self._commands))
+        self._process = self._spawn(next(self._commands))
 
     def outcome(self) -> dict[str, Any] | None:
         """Return how the last command ended, once all have."""
-        if self._ended is None and (code := self._share.warm.poll()) is not None:
+        if self._ended is None and (code := self._process.poll()) is not None:
             command = next(self._commands, None) if code == 0 else None
             if command and not self._interrupted:
-                self._spawn(command)
+                self._process = self._spawn(command)
             else:
                 self._ended = self._result(code, complete=code == 0 and command is None)
         return self._ended
@@ -191,7 +187,7 @@ class Process:
     def interrupt(self) -> bool:
         """Ask the command to end."""
         self._interrupted = True
-        self._share.warm.terminate()
+        self._process.terminate()
         return True
 
     def _steps(self) -> Iterator[list[str]]:
@@ -227,12 +223,15 @@ class Process:
         return self._cell / "log.txt"
 
     def _fedpfl(self, *arguments: str) -> list[str]:
-        return ["fedpfl", *arguments]
+        return [*FEDPFL, *arguments]
 
-    def _spawn(self, command: list[str]) -> None:
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         is_custom = bool(code_in(self._run.settings))
         folder = (own_code.folder() if is_custom else None) or self._store.root  # where custom code is found
-        self._share.warm.start(command, folder, self._answer, self._log)
+        with self._answer.open("wb") as output, self._log.open("ab") as log, _on_cores(self._share.cores):
+            return subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=log, start_new_session=True
+            )
 
     def _result(self, code: int, complete: bool) -> dict[str, Any]:
         if complete:
@@ -250,4 +249,18 @@ def _shares(jobs: int) -> list[Resources]:
     cores = sorted(os.sched_getaffinity(0)) if can_pin else list(range(os.cpu_count() or 1))
     of_jobs = [cores[place::jobs] or [cores[place % len(cores)]] for place in range(jobs)]
     chosen = [tuple(of_job) if can_pin and jobs > 1 else () for of_job in of_jobs]
-    return [Resources(cores, len(of_job), WarmProcess(cores)) for cores, of_job in zip(chosen, of_jobs, strict=True)]
+    return [Resources(cores, len(of_job)) for cores, of_job in zip(chosen, of_jobs, strict=True)]
+
+
+@contextmanager
+def _on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """Have processes that start meanwhile keep to these cores; empty: to those of this process."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -16,6 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedpfl.study.grid import FEDPFL
+
+# What commands import when they need it.
+IMPORTED_LATE = (
+    "fedpfl.launch.plan", "fedpfl.launch.simulation", "fedpfl.bench.superlink", "fedpfl.results.summary",
+    "tensorboard.summary.writer.record_writer", "tensorboard.compat.proto.event_pb2", "fedpfl.study.report",
+    "fedpfl.study.paper_tables", "fedpfl.results.export",
+)  # fmt: skip
 # What changes files and folders, as Python's audit hooks call it.
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
@@ -62,29 +70,31 @@ def arm(fault: Fault) -> None:
 
 
 class Forked:
-    """Takes the place of the process that a grid starts for its commands: the same functions in a fork."""
+    """Takes the place of the process that a grid starts for a command: the same function in a fork."""
 
-    def __init__(self, _: list[str], stdin: int, stdout: int, start_new_session: bool) -> None:
+    def __init__(self, command: list[str], *, cwd: Path, stdin: int, stdout: Any, stderr: Any, **_: object) -> None:
         self.pid, self.returncode = os.fork(), None
         if not self.pid:
             os.setsid()
-            os.dup2(stdin, 0)
-            os.dup2(stdout, 1)
-            for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:  # its own end as well
-                with suppress(OSError):
-                    if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode):
-                        os.close(number)
-            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
-            from fedpfl.cli.warm import serve
+            os.chdir(cwd)
+            for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), stdout.fileno(), stderr.fileno())):
+                os.dup2(file, number)
+            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
+            sys.argv = ["fedpfl", *command[len(FEDPFL) :]]
+            from fedpfl.cli import main
 
             code: object = 0
             try:
-                serve()
-            except SystemExit as end:  # of a command, a fork of this one; it must not go on in the grid's frames
+                main()
+            except SystemExit as end:  # it must not go on in the grid's frames
                 code = end.code
-            for output in (sys.stdout, sys.__stdout__, sys.stderr):
+            for output in (sys.stdout, sys.stderr):
                 output.flush()
             os._exit(code if isinstance(code, int) else 0)
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
 
     def wait(self) -> int:
         if self.returncode is None:
@@ -135,12 +145,13 @@ def serve() -> None:
     import gc
     import importlib
 
-    from fedpfl.cli import load, warm
+    from fedpfl.cli import load
+    from fedpfl.methods import methods
 
     load()
-    for name in (*warm.IMPORTED_LATE, "fedpfl.study.report", "fedpfl.study.paper_tables", "fedpfl.results.export"):
+    for name in IMPORTED_LATE:
         importlib.import_module(name)
-    warm.methods()
+    methods()
     gc.freeze()
     for line in sys.stdin:
         process = os.fork()
@@ -151,7 +162,7 @@ def serve() -> None:
 
 def run(request: dict[str, Any]) -> None:
     """Become the command of a request."""
-    from fedpfl.study import warm_process
+    from fedpfl.study import grid
 
     os.setsid()
     os.chdir(request["folder"])
@@ -160,7 +171,7 @@ def run(request: dict[str, Any]) -> None:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number > 0), 0o600)
         os.dup2(file, number)
         os.close(file)
-    warm_process.subprocess = type("Subprocess", (), {"Popen": Forked})
+    grid.subprocess = type("Subprocess", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arm(Fault(*request["fault"]))
     sys.argv = ["fedpfl", *request["words"]]

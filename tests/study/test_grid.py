@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 from grids import FILE, Fake, Silent, leave, write
-from waiting import HANG_SECONDS, POLL_SECONDS
+from waiting import HANG_SECONDS, POLL_SECONDS, wait_until
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.study.description import load
-from fedpfl.study.grid import Grid, Process, _shares
+from fedpfl.study.grid import Grid, Process, Resources, _shares
 from fedpfl.study.measured import Measured
 from fedpfl.study.paper_tables import analysed, tables
 from fedpfl.study.store import PlannedRun, State, Store, plan
@@ -274,6 +274,25 @@ def test_where_processes_cannot_be_kept_to_cores_only_the_workers_are_divided(mo
     assert shares(1) == [((), 5)]
     assert shares(2) == [((), 3), ((), 2)]
     assert shares(7) == 7 * [((), 1)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin processes")
+def test_a_command_has_a_session_its_cores_its_folder_and_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import os, sys; print(os.getsid(0) == os.getpid(), os.sched_getaffinity(0), os.getcwd(), repr(sys.stdin.read()));"
+        "sys.exit('two\\nlines')"
+    )
+    monkeypatch.setattr(Process, "_fedpfl", lambda self, *arguments: [sys.executable, "-S", "-c", code])
+    store, run, before = Store(tmp_path / "out"), plan(QUICK, 1), os.sched_getaffinity(0)
+    core = max(before)
+    job = Process(run, store, Resources((core,), 1))
+    wait_until(lambda: job.outcome() is not None)
+    assert job.outcome() == {"status": "failed", "error": "lines", "trained": False}
+    assert (store.cell(run) / "answer.txt").read_text() == f"True {{{core}}} {store.root} ''\n"
+    assert (store.cell(run) / "log.txt").read_text() == "two\nlines\n"
+    assert os.sched_getaffinity(0) == before
 
 
 class TestTables:

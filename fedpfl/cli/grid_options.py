@@ -24,9 +24,7 @@ Jobs = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help=(
-            "Number of parallel runs, which share the cores (default 1). With --executor flower: always 1."
-        ),
+        help=("Number of parallel runs, which share the cores (default 1). With --executor flower: always 1."),
     ),
 ]
 ExecutorName = Annotated[

@@ -9,10 +9,8 @@ import errno
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 

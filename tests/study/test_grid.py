@@ -281,8 +281,8 @@ def test_a_command_has_a_session_its_cores_its_folder_and_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
-        "import os, sys; print(os.getsid(0) == os.getpid(), os.sched_getaffinity(0), os.getcwd(), repr(sys.stdin.read()));"
-        "sys.exit('two\\nlines')"
+        "import os, sys; own = os.getsid(0) == os.getpid(); "
+        "print(own, os.sched_getaffinity(0), os.getcwd(), repr(sys.stdin.read())); sys.exit('two\\nlines')"
     )
     monkeypatch.setattr(Process, "_fedpfl", lambda self, *arguments: [sys.executable, "-S", "-c", code])
     store, run, before = Store(tmp_path / "out"), plan(QUICK, 1), os.sched_getaffinity(0)

@@ -21,10 +21,10 @@ import numpy as np
 from common import BenchmarkError, count, data_dir, machine, main, make_environment, note, table
 from pfllib import COMMIT, PACKAGES, PLACE, SOURCE, pfllib, source
 
-from fedpfl.cli.experiment import read
 from fedpfl.core.files import write_atomically
 from fedpfl.data import federated_data
 from fedpfl.setup.config import Config
+from fedpfl.study.experiment import read
 
 EXPERIMENT, SCALE, EVERY = "pfllib-fashion-mnist", "small", 5
 # What the experiment says of each row, in PFLlib's words; what is not named has the same default in both.

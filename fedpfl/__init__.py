@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api.comparisons import Comparison, Sweep
+    from .api.comparisons import Comparison, Experiment, Sweep
     from .api.runs import Run, load
-    from .api.start import compare, run, sweep
+    from .api.start import compare, experiment, run, sweep
     from .client.device_model import LoadedModel, load_model
     from .core.errors import ConfigError, DataError, FedpflError, LayoutError, NoPlainModel
     from .core.extras import Extra
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 # A name → the module of this package that it is in.
 _PUBLIC = {
     # what there is to do
-    "run": "api.start", "compare": "api.start", "sweep": "api.start", "load": "api.runs",
-    "load_model": "client.device_model",
+    "run": "api.start", "compare": "api.start", "sweep": "api.start", "experiment": "api.start",
+    "load": "api.runs", "load_model": "client.device_model",
     # what comes back
     "Run": "api.runs", "Comparison": "api.comparisons", "Sweep": "api.comparisons",
+    "Experiment": "api.comparisons",
     "LoadedModel": "client.device_model", "Lazy": "data.datasets.lazy",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
@@ -83,6 +84,7 @@ __all__ = [
     "Correction",
     "DataError",
     "Dataset",
+    "Experiment",
     "Extra",
     "Federation",
     "FedpflError",
@@ -111,6 +113,7 @@ __all__ = [
     "cut",
     "everything",
     "excluding",
+    "experiment",
     "fit",
     "in_twin",
     "load",

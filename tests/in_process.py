@@ -12,7 +12,7 @@ from support import engine, run_federation
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.results.new_clients import try_new_clients
-from fedpfl.study.grid import Resources
+from fedpfl.study.execution import Resources
 from fedpfl.study.store import PlannedRun, Store
 
 

@@ -45,8 +45,9 @@ from fedpfl.study import run_numbers
 from fedpfl.study.analysis.fairness import worst_tenth
 from fedpfl.study.analysis.figure import Points, file_name
 from fedpfl.study.description import load
+from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.grid import Place
 from fedpfl.study.markdown_page import wrapped
-from fedpfl.study.measured import Measured, Place
 from fedpfl.study.paper_tables import analysed, rankings
 from fedpfl.study.report.draw import Pen
 from fedpfl.study.store import Store
@@ -128,7 +129,7 @@ def grid(
         An earlier record of the experiment, whose cells stay where the folder has no finished run.
     """
     experiment = load(EXPERIMENTS[name])
-    measured = Measured(experiment, scale, Store(output), seeds)
+    measured = ExperimentGrid(experiment, scale, Store(output), seeds)
     if columns:
         measured.runs = {place: run for place, run in measured.runs.items() if place[1] in columns}
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
@@ -197,7 +198,7 @@ def ranked(column: str, output: Path, commit: str) -> Record:
         The commit of the code that ran.
     """
     experiment = load(LEADERBOARD).only("small", (), [column])
-    measured = Measured(experiment, "small", Store(output))
+    measured = ExperimentGrid(experiment, "small", Store(output))
     (found,) = rankings(measured)
     words = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column]
     return {
@@ -228,7 +229,7 @@ def attacks(path: Path, commit: str, before: Callable[[str], Record] | None = No
     return found
 
 
-def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
+def _curves(measured: ExperimentGrid, curve: str) -> dict[str, dict[str, list[list[float]]]]:
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
     _, number = run_numbers.find_curve(curve)
     found: dict[str, dict[str, list[list[float]]]] = {}

@@ -1,10 +1,12 @@
-"""Several runs: compared, and run over a range of settings."""
+"""Several runs: compared, run over a range of settings, or as a paper's table has them."""
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,38 +17,80 @@ from ..core.settings import plain
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
 from ..launch import simulation
-from ..launch.plan import DEFAULT_CLIENTS, prepare
+from ..launch.plan import DEFAULT_CLIENTS, prepare, project_settings
 from ..launch.progress import LineDisplay, grid_display
+from ..launch.shipped import app_settings
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from ..setup.all_settings import code_in, functions
 from ..setup.objects import as_setting
+from ..study import execution
+from ..study.analysis.figure import Figure, write_data
 from ..study.analysis.registry import NoOptions, NotRecorded
 from ..study.analysis.significance import significance
-from ..study.grid import Grid, Job, Process, Resources
+from ..study.comparison import in_fitting_units
+from ..study.execution import Job, Resources, Start
+from ..study.grid import Grid
 from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store
 from . import dataframes
-from .figures import Plot, require_drawing
+from .figures import Plot, can_draw, require_drawing
 from .runs import Run, functions_as_text, report, require_listeners
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from ..study.bench import SuperLinkExecutor
     from ..study.report.draw import Style
 
+EXECUTORS = ("local", "flower")
 
-class Comparison:
+
+class RunsFailed(FedpflError):
+    """Runs of a grid failed; ``result`` has what the others recorded."""
+
+    def __init__(self, message: str, result: Results) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Results:
+    """What the runs of a grid have recorded.
+
+    Attributes
+    ----------
+    tables : list of Table
+        All tables, for people, spreadsheets and papers: ``table.markdown()``, ``table.csv()``, ``table.latex()``.
+    runs : list of Run
+        The runs that have finished.
+    failed : dict of str to str
+        Why runs failed, by their names.
+    folder : Path or None
+        Where the tables are written; None if they are not.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], runs: Sequence[Run], failed: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.tables, self.runs, self.failed, self.folder = list(tables), list(runs), dict(failed or {}), folder
+
+    def __repr__(self) -> str:
+        return "\n".join(table.markdown() for table in self.tables)
+
+    def _repr_markdown_(self) -> str:
+        return repr(self)
+
+
+class Comparison(Results):
     """Runs side by side; those that differ in nothing but their seed count as repetitions of one.
 
     Attributes
     ----------
-    runs : list of Run
-        The runs.
+    tables, runs, failed, folder
+        As of all :class:`Results`.
     chosen : dict of str to dict
         Of methods that were tuned: the settings that were chosen, by method, or by (method, data set) where there are
         several data sets.
-    notes : list of str
-        What a reader has to know, for example that the runs are not of the same data.
 
     Examples
     --------
@@ -60,23 +104,46 @@ class Comparison:
     """
 
     def __init__(
-        self, runs: Sequence[Run], tables: Sequence[Table] = (), chosen: Mapping[Any, dict[str, Any]] | None = None
-    ) -> None:
+        self, runs: Sequence[Run], tables: Sequence[Table] = (), chosen: Mapping[Any, Mapping[str, Any]] | None = None,
+        failed: Mapping[str, str] | None = None, folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.runs, self.chosen = list(runs), {place: dict(choice) for place, choice in (chosen or {}).items()}
+        self._numbers = list(tables) or [self._overview[0], *self._differences()]
+        super().__init__([*map(in_fitting_units, self._numbers[:1]), *self._numbers[1:]], runs, failed, folder)
+
+    @cached_property
+    def _overview(self) -> tuple[Table, list[Figure], list[str], list[str]]:
+        """The overview of the runs, the figures of their accuracies, their labels, and notes."""
         require_drawing("a comparison", "matplotlib", "jinja2")
         from ..study.report.sections import comparison as overview
 
-        self.runs, self.chosen = list(runs), dict(chosen or {})
-        folders = [run._folder for run in self.runs]
+        with self._with_objects() as folders:
+            return overview(folders)
+
+    def _differences(self) -> list[Table]:
+        try:
+            with self._with_objects() as folders:
+                return significance(folders, NoOptions()).tables
+        except NotRecorded:  # no two kinds of runs have the same clients
+            return []
+
+    @contextmanager
+    def _with_objects(self) -> Iterator[list[RunFolder]]:
+        """Provide the folders of the runs, and the Python objects among their settings."""
         with ExitStack() as stack:
             for run in self.runs:
                 stack.enter_context(run.objects())
-            table, self._figures, self._labels, self.notes = overview(folders)
-            self._tables = list(tables) or [table, *_differences(folders)]
+            yield [run._folder for run in self.runs]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know, for example that the runs are not of the same data."""
+        return self._overview[3]
 
     @property
     def table(self) -> DataFrame:
         """A row for each method or kind of run: accuracies in percent, traffic, seconds; means and std over seeds."""
-        return dataframes.from_table(self._tables[0])
+        return dataframes.from_table(self._numbers[0])
 
     @property
     def pairs(self) -> DataFrame:
@@ -84,7 +151,7 @@ class Comparison:
 
         With several data sets these stand in the first level of the index.
         """
-        found = {table.title: dataframes.from_table(table) for table in self._tables[1:] if "p, Holm" in table.columns}
+        found = {table.title: dataframes.from_table(table) for table in self.tables[1:] if "p, Holm" in table.columns}
         if not found:
             raise FedpflError("no two of these runs have the same clients, so differences cannot be tested")
         return next(iter(found.values())) if len(found) == 1 else dataframes.pandas("pairs").concat(found)
@@ -92,7 +159,7 @@ class Comparison:
     @property
     def until(self) -> DataFrame:
         """A row for each method: rounds, MB and seconds until ``target``; mean and std over the seeds that reach it."""
-        found = [table for table in self._tables if "reached" in table.columns]
+        found = [table for table in self.tables if "reached" in table.columns]
         if not found:
             raise FedpflError("no target was given: fedpfl.compare(…, target=0.9)")
         return dataframes.from_table(found[0])
@@ -100,43 +167,32 @@ class Comparison:
     @property
     def conclusion(self) -> str:
         """Which differences are statistically significant, in a sentence; empty where none can be tested."""
-        return " ".join(table.note for table in self._tables[1:] if "reached" not in table.columns)
+        return " ".join(table.note for table in self.tables[1:] if "reached" not in table.columns)
 
     def plot(self, title: str = "", style: Style | Sequence[Style] = ()) -> Plot:
         """Draw the personalised accuracies over the rounds, with bands of one standard deviation over seeds."""
-        if not self._figures:
+        _, figures, labels, _ = self._overview
+        if not figures:
             raise ConfigError("runs", len(self.runs), "none of these runs has a tested round yet")
-        return Plot(self._figures[0], self._labels, title, style)
+        return Plot(figures[0], labels, title, style)
 
     def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
         """Write a page about the runs that needs no network; return where it is."""
         return report(self.runs, path, title)
 
     def __repr__(self) -> str:
-        return "\n".join([*(table.markdown() for table in self._tables), *self.notes])
-
-    def _repr_markdown_(self) -> str:
-        return repr(self)
+        return "\n".join([super().__repr__(), *self.notes])
 
 
-def _differences(folders: Sequence[RunFolder]) -> list[Table]:
-    try:
-        return significance(folders, NoOptions()).tables
-    except NotRecorded:  # no two kinds of runs have the same clients
-        return []
-
-
-class Sweep:
+class Sweep(Results):
     """The results of a sweep.
 
     Attributes
     ----------
-    runs : list of Run
-        The runs that have finished.
+    tables, runs, failed, folder
+        As of all :class:`Results`; the tables have a column ``error``.
     points : list of dict
         The settings of each point.
-    failed : dict of str to str
-        Why runs failed, by their names; the tables have it in a column ``error``.
 
     Examples
     --------
@@ -153,30 +209,53 @@ class Sweep:
     (2, 2, {})
     """
 
-    def __init__(
-        self, tables: Sequence[Table], runs: list[Run], points: list[dict[str, Any]], failed: dict[str, str]
-    ) -> None:
-        self._tables, self.runs, self.points, self.failed = list(tables), runs, points, failed
+    def __init__(self, points: Sequence[dict[str, Any]], *results: Any, **named: Any) -> None:
+        super().__init__(*results, **named)
+        self.points = list(points)
 
     @property
     def table(self) -> DataFrame:
         """A row for each point, the best first."""
-        return dataframes.from_table(self._tables[-1])
+        return dataframes.from_table(self.tables[-1])
 
     @property
     def each(self) -> DataFrame:
         """A row for each run, the best first."""
-        return dataframes.from_table(self._tables[0])
+        return dataframes.from_table(self.tables[0])
 
     def compare(self) -> Comparison:
         """Put the runs that have finished side by side."""
         return Comparison(self.runs)
 
     def __repr__(self) -> str:
-        return self._tables[-1].markdown()
+        return self.tables[-1].markdown()
 
-    def _repr_markdown_(self) -> str:
-        return repr(self)
+
+class Experiment(Results):
+    """The results of an experiment: a paper's table or figure.
+
+    Attributes
+    ----------
+    tables, runs, failed, folder
+        As of all :class:`Results`.
+    figures : list of Figure
+        The plain data of its figures.
+    """
+
+    def __init__(self, figures: Sequence[Figure], rows: Sequence[str], *results: Any, **named: Any) -> None:
+        super().__init__(*results, **named)
+        self.figures, self._rows = list(figures), list(rows)
+
+    @property
+    def table(self) -> DataFrame:
+        """The first table."""
+        return dataframes.from_table(self.tables[0])
+
+    def plot(self, number: int = 0, title: str = "", style: Style | Sequence[Style] = ()) -> Plot:
+        """Draw one of the figures."""
+        if not 0 <= number < len(self.figures):
+            raise ConfigError("number", number, f"must be below {len(self.figures)}, the number of figures")
+        return Plot(self.figures[number], self._rows, title, style)
 
 
 class _InProcessRun:
@@ -202,15 +281,17 @@ class _InProcessRun:
 
 
 class Runs:
-    """The runs of a sweep or a comparison: their store, the Python objects among their settings, how they start."""
+    """How the runs of a grid are made: their store, the Python objects among their settings, what starts them."""
 
     def __init__(
         self, stack: ExitStack, output_dir: str | PathLike[str] | None, jobs: int, workers: int | None,
-        callbacks: Sequence[Listener], quiet: bool,
+        callbacks: Sequence[Listener], quiet: bool, executor: str = "local", federation: str | None = None,
+        discard_models: bool = False,
     ) -> None:  # fmt: skip
         require_listeners(callbacks)
         own_code.set_folder(Path())
         self._stack, self._jobs, self._workers, self._callbacks, self._quiet = stack, jobs, workers, callbacks, quiet
+        self._elsewhere, self._discard_models = _elsewhere(executor, federation, jobs), discard_models
         self.store, self.objects = Store(Path(output_dir or DEFAULT_ROOT)), dict[str, object]()
 
     def texts(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,30 +327,100 @@ class Runs:
         self.objects[text] = thing
         return text
 
-    def run(self, planned: Sequence[PlannedRun]) -> dict[str, State]:
-        """Run what is not finished, and return the state of each run by its name."""
+    def run(self, grid: Grid) -> dict[str, str]:
+        """Make the runs of a grid, and return why those that did not finish did not, by their names."""
         here = bool(self._callbacks) or any(not _is_in_package(thing) for thing in self.objects.values())
         if here and self._jobs > 1:
             raise ConfigError(
                 "jobs", self._jobs, "must be 1 with callbacks or Python objects, whose runs are in this process"
             )
+        if here and self._elsewhere:
+            raise ConfigError(
+                "executor", "flower", "takes neither callbacks nor Python objects, whose runs are in this process"
+            )
+        start, pause = self._start(here), None
+        if self._elsewhere:
+            self._elsewhere.require(grid.wanted())
+            start, pause = self._elsewhere, self._elsewhere.look_seconds
+        try:
+            with grid_display(self._quiet) as shown:
+                states = execution.run_grid(grid, shown, start, self._jobs, self._discard_models, pause)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._interrupted()) from None
+        return {name: self.store.reason(run) or state.value for run in grid.wanted()
+                if (state := states[name := run.name]) is not State.FINISHED}  # fmt: skip
+
+    def _start(self, here: bool) -> Start | None:
+        """Return what starts a run on this machine; None for a process with the workers of its share."""
 
         def start(run: PlannedRun, store: Store, share: Resources) -> Job:
             share = share if self._workers is None else share._replace(workers=self._workers)
-            return _InProcessRun(run, store, share, self._callbacks) if here else Process(run, store, share)
+            return _InProcessRun(run, store, share, self._callbacks) if here else execution.Process(run, store, share)
 
-        with grid_display(self._quiet) as shown:
-            return Grid(planned, self.store, start).run(shown, self._jobs)
+        return start if here or self._workers is not None else None
 
-    def made(self, planned: Iterable[PlannedRun]) -> list[Run]:
-        """Return runs that have finished."""
+    def _interrupted(self) -> str:
+        active = self._elsewhere.active() if self._elsewhere else []
+        if not active:
+            return "interrupted; the same call continues from here"
+        return (
+            f"interrupted; {len(active)} runs stay on the testbed: the same call waits for them again, and this ends "
+            f"them: flwr stop {' '.join(active)}"
+        )
+
+    def made(self, grid: Grid) -> list[Run]:
+        """Return the runs of a grid that have finished, with their names in it."""
+        settings = {run.name: run.settings for run in grid.runs.values()}
         return [
             Run(
-                self.store.folder(run),
-                {text: self.objects[text] for _, text in code_in(run.settings) if text in self.objects},
+                folder if grid.is_named else RunFolder(folder.path),
+                {text: self.objects[text] for _, text in code_in(settings[folder.path.name]) if text in self.objects},
             )
-            for run in planned
-        ]
+            for folder in grid.finished()
+        ]  # fmt: skip
+
+
+def _elsewhere(executor: str, federation: str | None, jobs: int) -> SuperLinkExecutor | None:
+    """Return the testbed that takes the runs; None for this machine."""
+    if executor not in EXECUTORS:
+        raise ConfigError("executor", executor, f"must be one of {', '.join(EXECUTORS)}")
+    if executor == "local":
+        if federation:
+            raise ConfigError("federation", federation, "does nothing without --executor flower")
+        return None
+    if not federation:
+        raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
+    if jobs != 1:
+        raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a testbed has its devices once")
+    from ..study.bench import SuperLinkExecutor
+
+    return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
+
+
+def of_project(*without: str) -> dict[str, Any]:
+    """Return the settings of the project in this folder, and say which count."""
+    values = project_settings(Path(), *without)
+    if values:
+        tell(f"of pyproject.toml: {', '.join(f'{key} = {value}' for key, value in values.items())}")
+    return values
+
+
+def tell(words: str) -> None:
+    """Tell who starts runs what their results depend on."""
+    print(f"note: {words}", file=sys.stderr)
+
+
+def write_figures(figures: Sequence[Figure], names: Sequence[str], folder: Path) -> None:
+    """Write the data of figures into a folder that is there, and draw them as SVG if matplotlib is installed."""
+    write_data(figures, folder)
+    if not figures:
+        return
+    if not can_draw():
+        tell("the figures' data are written, but not drawn: pip install matplotlib jinja2")
+        return
+    from ..study.report import Section, write_plots
+
+    write_plots(folder, "svg", [Section("", figures=[*figures])], names)
 
 
 def number_of_clients(settings: Mapping[str, Any]) -> int:

@@ -25,6 +25,11 @@ def require_drawing(what: str, *modules: str) -> None:
         raise FedpflError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
 
 
+def can_draw() -> bool:
+    """Return whether matplotlib and jinja2 are installed, with which reports and figures are made."""
+    return all(importlib.util.find_spec(module) is not None for module in ("matplotlib", "jinja2"))
+
+
 class Plot:
     """A figure that a notebook shows as it is, or that is saved; runs look the same in all drawings, by their names.
 

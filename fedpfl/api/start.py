@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from ..core import custom
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError
 from ..core.settings import checked, plain, setting
 from ..setup.all_settings import functions
 from ..setup.objects import as_setting
 
 if TYPE_CHECKING:
     from ..engine.listener import Listener
-    from .comparisons import Comparison, Sweep
+    from .comparisons import Comparison, Experiment, Sweep
     from .runs import Run
     from .settings import Settings, SweepSettings
 
@@ -169,21 +169,26 @@ def run(
 
 
 def compare(
-    methods: str | type[Any] | Run | Sequence[str | type[Any] | Run] = (),
+    methods: str | PathLike[str] | type[Any] | Run | Sequence[str | type[Any] | Run] = (),
     *others: str | type[Any] | Run,
     tune: Mapping[str, Sequence[Any]] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     target: float | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
     on: Sequence[Mapping[str, Any]] = (),
+    by: str = "",
+    name: str = "",
     jobs: int = 1,
     workers: int | None = None,
     output_dir: str | PathLike[str] | None = None,
+    executor: str = "local",
+    federation: str | None = None,
+    discard_models: bool = False,
     callbacks: Sequence[Listener] = (),
     quiet: bool = False,
     **settings: Unpack[SweepSettings],
 ) -> Comparison:
-    """Run methods on the same data and test which differences are significant, as ``fedpfl compare`` does.
+    """Run methods on the same data and test which differences are significant; `fedpfl compare` calls it.
 
     Each method's settings are chosen on validation samples, with seed 1; then it is run with all seeds. What is
     done already is not run again.
@@ -191,8 +196,9 @@ def compare(
     Parameters
     ----------
     methods, *others : str, class, or a sequence of these
-        Methods: names, ``MODULE:NAME``, subclasses of :class:`fedpfl.Method`; also one text with commas. Or runs that
-        were made before (:class:`Run`); then nothing is run.
+        Methods: names, ``MODULE:NAME``, subclasses of :class:`fedpfl.Method`; also one text with commas. The first may
+        be the file ``comparison.toml`` of an earlier comparison, which is made again. Or runs that were made before
+        (:class:`Run`); then nothing is run.
     tune : mapping of str to sequence, optional
         Settings and the values among which each method's are chosen: ``{"learning_rate": [0.003, 0.01, 0.03]}``. A
         setting of one method is chosen for it alone. Needs validation samples: ``validation_fraction`` is 0.2
@@ -202,11 +208,14 @@ def compare(
         setting of one method is varied for it alone.
     target : float, optional
         Also measure rounds, traffic and time until the accuracy, or the metric ``choose_by``, is this: 0.9.
-    seeds : int
-        Each method is run with the seeds 1 … n.
+    seeds : int, optional
+        Each method is run with the seeds 1 … n, by default 3.
     on : sequence of mapping, optional
-        Settings of several data sets: ``[{"dataset": "digits"}, {"dataset": "mnist"}]``.
-    jobs, workers, output_dir, callbacks, quiet
+        Settings of several data sets, with a ``name`` for tables if they have one: ``[{"dataset": "digits"},
+        {"name": "MNIST, few", "dataset": "mnist", "max_samples": 1000}]``.
+    by : str, optional
+        Compare, choose and test by this metric: short for the settings ``metrics`` and ``choose_by``.
+    name, jobs, workers, output_dir, executor, federation, discard_models, callbacks, quiet
         As in :func:`sweep`.
     **settings
         What all runs have in common; Python objects as in :func:`run`.
@@ -214,14 +223,14 @@ def compare(
     Returns
     -------
     Comparison
-        Table, differences with their tests, chosen settings, runs.
+        Tables, differences with their tests, chosen settings, runs.
 
     Raises
     ------
     ConfigError
         A setting is not allowed.
     FedpflError
-        A run failed.
+        A run failed; the others' numbers are in ``result``.
 
     Examples
     --------
@@ -239,57 +248,90 @@ def compare(
     (['local', 'mine'], ['local', 'mine'])
     """
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
-    first = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
-    methods = [custom.as_named(method) for method in [*(first if isinstance(first, Sequence) else [first]), *others]]
-    if len(methods) < 2 and not vary and all(isinstance(method, (str, type)) for method in methods):
-        raise ConfigError("methods", methods, "a comparison needs two methods or more, or `vary`")
+    first = (
+        methods.split(",") if isinstance(methods, str) else [methods] if not isinstance(methods, Sequence) else methods
+    )
+    named = [text for one in (*first, *others) for text in (one.split(",") if isinstance(one, str) else [one])]
+    named = [custom.as_named(one.strip() if isinstance(one, str) else one) for one in named]
+    file: dict[str, Any] = {}
+    if named and isinstance(named[0], (str, PathLike)) and str(named[0]).endswith(".toml"):
+        from ..study.comparison import from_file
+
+        file = from_file(Path(first[0]).expanduser())
+        named = [*map(custom.as_named, file.get("methods", ())), *named[1:]]
+    varied = vary or file.get("vary")
+    if len(named) < 2 and not varied and all(isinstance(method, (str, type)) for method in named):
+        raise ConfigError("methods", ", ".join(map(str, named)), "a comparison needs two methods or more, or `vary`")
     if "method" in settings:
         raise ConfigError("method", settings["method"], "cannot be set here: `methods` lists what is compared")
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
-    chosen_from = [{"method": method} for method in methods]
-    _require_allowed(methods, settings, *on, *chosen_from, *_each("tune", tune or {}), *_each("vary", vary or {}))
-    from ..launch.plan import project_settings
+    of_data = [{key: value for key, value in own.items() if key != "name"} for own in on]
+    chosen_from = [{"method": method} for method in named]
+    _require_allowed(named, settings, *of_data, *chosen_from, *_each("tune", tune or {}), *_each("vary", vary or {}))
+    from ..core.metrics import ACCURACY
+    from ..core.metrics import words as words_of
+    from ..data import DataSettings, with_partitioner
+    from ..data.settings import in_words as data_in_words
     from ..methods import find
-    from ..study.comparison import comparison, tables
-    from ..study.measured import in_words
-    from ..study.store import State
-    from .comparisons import Comparison, Runs, key_of, number_of_clients
-    from .figures import require_drawing
+    from ..setup.all_settings import require_used
+    from ..study.comparison import ComparisonGrid, settings_used, tables, write
+    from ..study.grid import in_words
+    from ..study.saved import SavedGrid, made_name, write_tables
+    from .comparisons import Comparison, Runs, RunsFailed, number_of_clients, of_project, tell
     from .runs import Run
 
-    require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
-    made = [run for run in methods if isinstance(run, Run)]
+    made = [run for run in named if isinstance(run, Run)]
     if made:
-        if len(made) < len(methods) or settings or tune or vary or on or target is not None:
-            raise ConfigError("methods", [*methods], "must be methods alone, or runs alone without settings")
+        if len(made) < len(named) or settings or tune or vary or on or target is not None:
+            raise ConfigError("methods", [*named], "must be methods alone, or runs alone without settings")
         return Comparison(made)
     with ExitStack() as stack:
-        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet)
-        base = {**project_settings(Path(), "method"), **runs.texts(settings)}
-        given = [runs.text_of("method", method) for method in methods]
-        named = {find(text).name: text for text in given}
-        if len(named) < 2 and not vary:
-            raise ConfigError("methods", given, "a comparison needs two methods or more, or `vary`")
+        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
+        own = runs.texts(settings)
+        base = {**({} if file else of_project("method")), **file.get("settings", {}), **own}
+        given = [runs.text_of("method", method) for method in named]
+        texts = {find(text).name: text if custom.is_custom("method", text) else find(text).name for text in given}
+        if len(texts) < 2 and not varied:
+            raise ConfigError("methods", ", ".join(given), "a comparison needs two methods or more, or `vary`")
+        require_used(own, texts)
+        if by:
+            asked = words_of(str(base.get("metrics", "")))
+            metrics = asked if by in (*asked, ACCURACY) else [*asked, by]
+            base.update({"choose-by": custom.short_name(by), "metrics": ",".join(metrics)})
         data_sets = {}
-        for own in map(runs.texts, on or [{}]):
-            data_sets[in_words(own)] = {**own, "num-clients": number_of_clients({**base, **own})}
-        tried, varied = (
-            {key_of(key): [runs.text_of(key_of(key), value) for value in values] for key, values in (of or {}).items()}
-            for of in (tune, vary)
+        for data in on or file.get("on") or [{}]:
+            values = runs.texts({key: value for key, value in data.items() if key != "name"})
+            called = str(data.get("name", "")) or in_words(values)
+            data_sets[called] = {**values, "num-clients": number_of_clients({**base, **values})}
+        tuning, varying = (
+            {**file.get(key, {}), **runs.listed(values or {})} for key, values in (("tune", tune), ("vary", vary))
         )
-        planned = comparison(named, base, tried, seeds, data_sets, runs.store, varied)
-        states = runs.run(planned.wanted())
-        planned.choose(final=True)
-        states |= runs.run([run for run in planned.wanted() if run.name not in states])
-        failed = [f"{run.name}: {runs.store.reason(run)}" for run in planned.wanted()
-                  if states[run.name] is not State.FINISHED]  # fmt: skip
-        if failed:
-            raise FedpflError("; ".join(failed))
-        found = tables(planned, f"Comparison of {', '.join(named)}", target=target)
+        seeds, target = seeds or file.get("seeds", 3), file.get("target") if target is None else target
+        grid = ComparisonGrid(texts, base, tuning, seeds, data_sets, runs.store, varying)
+        folder = SavedGrid(runs.store, name or made_name(texts, grid))
+        if told := folder.open(grid):
+            tell(told)
+        if not runs.objects:  # which no file can name
+            parts = {"settings": base, "tune": tuning, "vary": varying}
+            write(folder.path, [*texts.values()], seeds, data_sets, target, parts)
+        failed = runs.run(grid)
+        folder.note(grid)
+        title = f"{', '.join(texts)} on {len(data_sets)} data sets"
+        if len(data_sets) == 1:
+            values = {**base, **next(iter(data_sets.values()))}
+            settings_of = with_partitioner(DataSettings.of(values))
+            title = (
+                f"{', '.join(texts)} on {settings_of.dataset} ({data_in_words(settings_of)}, "
+                f"{values['num-clients']} clients)"
+            )
         chosen = {row if len(data_sets) == 1 else (row, column): choice
-                  for (row, column), choice in planned.chosen.items()}  # fmt: skip
-        return Comparison(runs.made(planned.runs.values()), found, chosen)
+                  for (row, column), choice in grid.chosen.items()}  # fmt: skip
+        result = Comparison(runs.made(grid), tables(grid, title, target), chosen, failed, folder.path)
+        write_tables([*result.tables, settings_used(grid)], folder.path)
+    if failed:
+        raise RunsFailed("; ".join(f"{name}: {reason}" for name, reason in failed.items()), result)
+    return result
 
 
 @_one_without_name
@@ -300,14 +342,18 @@ def sweep(
     samples: int = 10,
     seeds: int = 1,
     select: str = "test",
+    name: str = "",
     jobs: int = 1,
     workers: int | None = None,
     output_dir: str | PathLike[str] | None = None,
+    executor: str = "local",
+    federation: str | None = None,
+    discard_models: bool = False,
     callbacks: Sequence[Listener] = (),
     quiet: bool = False,
     **settings: Unpack[SweepSettings],
 ) -> Sweep:
-    """Run what is not finished of a sweep over settings, as ``fedpfl sweep`` does.
+    """Run what is not finished of a sweep over settings; `fedpfl sweep` calls it.
 
     Each run is a process. With callbacks, or Python objects among the settings, the runs are in this process one after
     the other. A run with a Python object that no other process could import is not found again by a later sweep.
@@ -324,12 +370,22 @@ def sweep(
         Each point is run with the seeds 1 … n.
     select : {"test", "validation"}
         Whose accuracy puts the lines in order.
+    name : str, optional
+        Name of the folder of the tables, by which ``fedpfl show``, ``report`` and ``analyse`` know the runs; by default
+        made from methods and settings.
     jobs : int
         Runs side by side.
     workers : int, optional
         Processes that run the clients of a run, by default one for each core that the run has.
     output_dir : str or path, optional
-        Folder of all runs of sweeps, where finished runs are found again.
+        Folder of all runs of sweeps, where finished runs are found again. Calls on several machines that see the folder
+        share the runs.
+    executor : {"local", "flower"}
+        This machine, or the devices of the SuperLink ``federation``, one run after the other.
+    federation : str, optional
+        The SuperLink, as Flower's config.toml names it.
+    discard_models : bool
+        Delete the models and the clients' state of each finished run.
     callbacks : sequence of Listener
         Follow the runs, one after the other.
     quiet : bool
@@ -371,27 +427,112 @@ def sweep(
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     if "method" not in (random or {}):
         _require_allowed(methods, settings, *tried, named=random or {})
-    from ..launch.plan import project_settings
-    from ..study.store import State
-    from ..study.sweep import SELECT, SweepPlan
-    from .comparisons import Runs, Sweep, key_of, number_of_clients
+    from ..setup.all_settings import require_used
+    from ..study.saved import SavedGrid, made_name, write_tables
+    from ..study.sweep import SweepGrid
+    from .comparisons import Runs, RunsFailed, Sweep, key_of, number_of_clients, of_project, tell
 
-    if select not in SELECT:
-        raise ConfigError("select", select, "must be one of " + ", ".join(SELECT))
     with ExitStack() as stack:
-        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet)
-        base = {**project_settings(Path()), **runs.texts(settings)}
+        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
+        own = runs.texts(settings)
+        base = {**of_project(), **own}
         base.setdefault("num-clients", number_of_clients(base))
         drawn = [f"{key_of(key)}={text}" for key, text in (random or {}).items()]
-        planned = SweepPlan(base, runs.listed(grid or {}), drawn, samples, seeds, select)
-        states = runs.run(planned.runs)
-        found = planned.tables(runs.store, f"Sweep: {len(planned.points)} points over {', '.join(planned.keys)}")
-    failed = {name: runs.store.reason(run) for run in planned.runs if states[name := run.name] is not State.FINISHED}
-    if len(failed) == len(planned.runs):
-        raise FedpflError("no run of the sweep finished; {}: {}".format(*next(iter(failed.items()))))
-    done = runs.made(run for run in planned.runs if run.name not in failed)
-    points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
-    return Sweep(found, done, points, failed)
+        planned = SweepGrid(base, runs.listed(grid or {}), drawn, samples, seeds, runs.store, select)
+        require_used({key: value for key, value in own.items() if key != "method"}, planned.methods)
+        folder = SavedGrid(runs.store, name or made_name(planned.methods, planned))
+        if told := folder.open(planned):
+            tell(told)
+        failed = runs.run(planned)
+        tables = planned.tables(f"Sweep {folder.name}: {planned.what}")
+        write_tables(tables, folder.path)
+        points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
+        result = Sweep(points, tables, runs.made(planned), failed, folder.path)
+    if not result.runs:
+        raise RunsFailed("no run of the sweep finished; {}: {}".format(*next(iter(failed.items()))), result)
+    return result
+
+
+@_one_without_name
+def experiment(
+    name: str | PathLike[str],
+    *,
+    scale: str = "smoke",
+    seeds: int | None = None,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    jobs: int = 1,
+    workers: int | None = None,
+    output_dir: str | PathLike[str] | None = None,
+    executor: str = "local",
+    federation: str | None = None,
+    discard_models: bool = False,
+    callbacks: Sequence[Listener] = (),
+    quiet: bool = False,
+    **settings: Unpack[SweepSettings],
+) -> Experiment:
+    """Run what is not finished of an experiment, a paper's table or figure; `fedpfl experiment run` calls it.
+
+    Parameters
+    ----------
+    name : str or path
+        Name of an experiment (``fedpfl experiment list``), or its file.
+    scale : {"smoke", "small", "paper"}
+        How large it is run.
+    seeds : int, optional
+        Each cell is run with the seeds 1 … n, by default as many as the scale has.
+    rows, columns : sequence of str
+        Only these; then no tables are written.
+    jobs, workers, output_dir, executor, federation, discard_models, callbacks, quiet
+        As in :func:`sweep`.
+    **settings
+        Settings that win over those of the file.
+
+    Returns
+    -------
+    Experiment
+        Its tables, figures and runs.
+
+    Raises
+    ------
+    ConfigError
+        A setting is not allowed.
+    FedpflError
+        No run has finished; the reason of the first.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> found = fedpfl.experiment(
+    ...     "feddecomp-table-1", rows=["FedAvg"], columns=["CIFAR-10, α 0.1"], dataset="digits", model="mlp",
+    ...     num_server_rounds=1, quiet=True,
+    ... )
+    >>> len(found.runs), found.failed
+    (1, {})
+    """
+    _require_counts(seeds=seeds, jobs=jobs, workers=workers)
+    _require_allowed([settings.get("method")], settings)
+    from ..setup.all_settings import require_used
+    from ..study.experiment import ExperimentGrid, read
+    from ..study.paper_tables import tables_and_figures
+    from ..study.saved import write_tables
+    from .comparisons import Experiment, Runs, RunsFailed, write_figures
+
+    with ExitStack() as stack:
+        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
+        own = runs.texts(settings)
+        planned = ExperimentGrid(read(str(name)).only(scale, rows, columns), scale, runs.store, seeds, own)
+        require_used(own, sorted({cell.method for cell in planned.cells.values()}))
+        failed = runs.run(planned)
+        tables, figures = tables_and_figures(planned)
+        folder = None if rows or columns else runs.store.tables(planned.experiment.name, scale)
+        if folder:
+            write_tables(tables, folder)
+            write_figures(figures, planned.at.rows, folder)
+        result = Experiment(figures, planned.at.rows, tables, runs.made(planned), failed, folder)
+    if not result.runs:
+        raise RunsFailed("no run of the experiment finished; {}: {}".format(*next(iter(failed.items()))), result)
+    return result
 
 
 def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -412,14 +553,18 @@ def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: M
     Python objects, and settings of methods that are not of this package, are checked when they are known. ``named`` are
     settings whose values are.
     """
-    if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
-        return
+    from ..core import own_code
+    from ..launch.shipped import app_settings
     from ..setup.all_settings import check
 
-    check({}, {}, _by_key(named or {}))
+    own_code.set_folder(Path())
+    if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
+        return
+    app = app_settings(Path()) or {}
+    check({}, app, _by_key(named or {}))
     for values in given:
         texts = {key: value for key, value in _by_key(values).items() if type(value) in (bool, int, float, str)}
-        check(texts, {})
+        check(texts, app)
 
 
 def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ..core.errors import ConfigError
 from ..results.tables import FORMATS
 from .common import overrides, require_one_of, run_folder
 from .grid_options import Form, OutputDir, Sweep, finished_of
-from .printing import print_tables, write_figures
+from .printing import print_tables
 from .program import app
 
 
@@ -39,6 +39,7 @@ def analyse(
     Example: fedpfl analyse fairness RUN-1 RUN-2
     """
     from ..study.analysis import ANALYSES
+    from ..study.analysis.figure import write_data
 
     if name is None or listing:
         _list_analyses()
@@ -52,7 +53,7 @@ def analyse(
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
-        write_figures(result.figures, output, f"{name}-")
+        write_data(result.figures, output, f"{name}-")
     except OSError as error:
         raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
     typer.echo(f"wrote the data of {len(result.figures)} figures into {output}", err=True)

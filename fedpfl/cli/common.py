@@ -119,36 +119,34 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
     return values
 
 
-def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
-    """Refuse settings of methods that are not run (``chosen`` are those that are run).
+def used(texts: Sequence[str] | None, chosen: Collection[str]) -> dict[str, Any]:
+    """Return the settings that ``--run-config`` gives, without those of methods that are not ``chosen``.
 
-    Settings of other methods in a file are allowed, with a note, if the file is for such a method or also has
-    settings of a method that is run.
+    Such settings are refused, unless they come from a file that is for such a method or also has settings of a method
+    that is run: then a note names them.
     """
     from ..methods import find
-    from ..setup.all_settings import keys_of, owners
+    from ..setup.all_settings import keys_of, owners, require_used
 
-    used = {key for name in chosen for key in keys_of(name)}
+    values, keys = overrides(texts), {key for name in chosen for key in keys_of(name)}
     for text in texts or ():
-        file, values = _given(text)
-        if not values.keys() - used:  # so that no other method needs to be imported
+        file, given = _given(text)
+        if not given.keys() - keys:  # so that no other method needs to be imported
             continue
         known = owners()
-        foreign = {key: ", ".join(known[key]) for key in values if key in known and not {*known[key]} & {*chosen}}
+        foreign = {key: ", ".join(known[key]) for key in given if key in known and not {*known[key]} & {*chosen}}
         if not foreign:
             continue
         # What the file is for: its own method, or several ones.
-        own = find(values["method"]).name if file and isinstance(values.get("method"), str) else ""
-        several = any({*known.get(key, ())} & {*chosen} for key in values)
-        for key, owner in foreign.items():
+        own = find(given["method"]).name if file and isinstance(given.get("method"), str) else ""
+        several = any({*known.get(key, ())} & {*chosen} for key in given)
+        for key in foreign:
             if not file or not (several or own in known[key]):
-                raise ConfigError(key, values[key], f"is a setting of {owner}, and the method is {_either(chosen)}")
+                require_used({key: given[key]}, chosen)
+            values.pop(key, None)
         others = ", ".join(dict.fromkeys(foreign.values()))
-        typer.echo(f"note: {text}: its settings of {others} are not used by {_either(chosen)}", err=True)
-
-
-def _either(names: Collection[str]) -> str:
-    return " or ".join(names)
+        typer.echo(f"note: {text}: its settings of {others} are not used by {' or '.join(chosen)}", err=True)
+    return values
 
 
 def _given(text: str) -> tuple[bool, dict[str, Any]]:
@@ -188,7 +186,7 @@ def prepare(
         raise ConfigError("app", str(app), allowed)
     here, clients = None if defaults is None else folder, default_clients or plan.DEFAULT_CLIENTS
     made = plan.prepare(here, defaults or {}, overrides(texts), num_clients, resume, clients, own_data, continued)
-    require_used(texts, [made.config.method.name])
+    used(texts, [made.config.method.name])
     return made
 
 

@@ -1,27 +1,29 @@
-"""What the commands that start many runs have in common: their options, the runs, and the tables."""
+"""What the commands that start many runs have in common: their options, and how they show what the runs gave."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+import inspect
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from ..core.errors import ConfigError
-from .common import app_settings, ending_signals, load_app, require_one_of
+from .common import ending_signals, load_app, require_one_of
 from .printing import print_tables
 
 if TYPE_CHECKING:
+    from ..api.comparisons import Results
     from ..results.run_folder import RunFolder
-    from ..results.tables import Table
-    from ..study.bench import SuperLinkExecutor
-    from ..study.store import PlannedRun, State, Store
+    from ..study.store import Store
 
 OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
 Jobs = Annotated[
-    int | None,
+    int,
     typer.Option(
         min=1,
         help=("Number of parallel runs, which share the cores (default 1). With --executor flower: always 1."),
@@ -67,10 +69,10 @@ def store(output_dir: Path | None) -> Store:
 
 def finished_of(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     """Return the runs of a sweep that have finished, and say so where some have not."""
-    from ..study.sweep import sweep_runs
+    from ..study.saved import saved_runs
 
     load_app()  # runs may be of a method or model of this folder
-    found = sweep_runs(store(output_dir), sweep)
+    found = saved_runs(store(output_dir), sweep)
     done = [folder for folder in found if folder.finished]
     if not done:
         raise ConfigError("sweep", sweep, "none of its runs has finished")
@@ -81,79 +83,69 @@ def finished_of(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     return done
 
 
-class Runner:
-    """Runs many runs as a command's options say."""
+@dataclass
+class GridOptions:
+    """The options of every command that starts many runs."""
 
-    def __init__(
-        self, output_dir: Path | None, executor: str, federation: str | None, jobs: int | None,
-        discard_models: bool, quiet: bool,
-    ) -> None:  # fmt: skip
-        self.store = store(output_dir)
-        self._elsewhere = _elsewhere(executor, federation, jobs)
-        self._jobs, self._discard_models, self._quiet = jobs, discard_models, quiet
+    jobs: Jobs = 1
+    output_dir: OutputDir = None
+    form: Form = ""
+    discard_models: DiscardModels = False
+    executor: ExecutorName = "local"
+    federation: Federation = None
+    quiet: Quiet = False
 
-    def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
-        """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
-        from ..launch.progress import grid_display
-        from ..study.bench import POLL_SECONDS
-        from ..study.grid import Grid
+    def show(self, function: Callable[..., Results], *arguments: Any, **named: Any) -> None:
+        """Call a function that makes runs; write where its tables are and print them.
 
-        elsewhere = self._elsewhere
-        grid = Grid(runs, self.store, elsewhere, POLL_SECONDS if elsewhere else None)
+        Ctrl-C ends the program with exit code 130, and a run that did not finish with 1.
+        """
+        from ..api.comparisons import RunsFailed
+        from ..results.tables import FORMATS
+        from ..study.saved import SWEEPS
+
+        require_one_of("format", self.form or FORMATS[0], FORMATS)
+        given = {of.name: getattr(self, of.name) for of in fields(self) if of.name != "form"}
         try:
-            with ending_signals(), grid_display(self._quiet) as shown:
-                if elsewhere:
-                    elsewhere.require(grid.runs)
-                jobs = self._jobs or (elsewhere.side_by_side if elsewhere else 1)
-                return grid.run(shown, jobs, self._discard_models)
-        except KeyboardInterrupt:
-            message = "interrupted; the same command continues from here"
-            if elsewhere and (active := elsewhere.active()):
-                message = (
-                    f"interrupted; {len(active)} {elsewhere.stay}: the same command waits for them again, "
-                    f"and this ends them: {elsewhere.end} {' '.join(active)}"
-                )
-            typer.echo(message, err=True)
+            with ending_signals():
+                result = function(*arguments, **named, **given)
+        except RunsFailed as error:
+            result = error.result
+        except KeyboardInterrupt as interruption:
+            typer.echo(str(interruption) or "interrupted", err=True)
             raise typer.Exit(130) from None
+        if result.folder:
+            typer.echo(f"wrote {result.folder / 'table.md'}", err=True)
+            if result.folder.parent.name == SWEEPS:
+                runs = store(self.output_dir)
+                option = "" if runs.is_default else f" --output-dir {shlex.quote(str(runs.root))}"
+                typer.echo(f"report: fedpfl report --sweep {shlex.quote(result.folder.name)}{option}", err=True)
+        print_tables(result.tables, self.form)
+        if result.failed:
+            count = len(result.failed) + len(result.runs)
+            names = ", ".join(result.failed)
+            typer.echo(f"error: {len(result.failed)} of {count} runs did not finish: {names}", err=True)
+            raise typer.Exit(1)
 
 
-def _elsewhere(executor: str, federation: str | None, jobs: int | None) -> SuperLinkExecutor | None:
-    """Return the testbed that takes the runs; None for this machine."""
-    require_one_of("executor", executor, ("local", "flower"))
-    if executor == "local":
-        if federation:
-            raise ConfigError("federation", federation, "does nothing without --executor flower")
-        return None
-    from ..study.bench import SuperLinkExecutor
+def with_grid_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, whose last argument is ``options``, the options of all that start many runs."""
 
-    if not federation:
-        raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
-    if jobs not in (None, 1):
-        raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a testbed has its devices once")
-    return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
+    @wraps(command)
+    def call(**given: Any) -> None:
+        options = GridOptions(**{of.name: given.pop(of.name) for of in fields(GridOptions)})
+        command(**given, options=options)
 
-
-def write_tables(tables: list[Table], folder: Path) -> None:
-    """Write tables as ``table.md``, ``table.tex``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
-    from ..core.files import private_folder, write_atomically
-
-    private_folder(folder)
-    head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"
-    write_atomically(folder / "table.md", (head + "\n".join(table.markdown() for table in tables)).encode())
-    write_atomically(folder / "table.tex", "\n".join(table.latex() for table in tables).encode())
-    names = ["table.csv", *(f"table-{number}.csv" for number in range(2, len(tables) + 1))]
-    for file, table in zip(names, tables, strict=False):
-        write_atomically(folder / file, table.csv().encode())
-    for old in {*folder.glob("table*.csv")} - {folder / file for file in names[: len(tables)]}:
-        old.unlink()
-    typer.echo(f"wrote {folder / 'table.md'}", err=True)
-
-
-def finish(tables: list[Table], states: dict[str, State], form: str = "") -> None:
-    """Print tables, and leave the program with exit code 1 if a run is not finished."""
-    from ..study.store import State
-
-    print_tables(tables, form)
-    if missing := [name for name, state in states.items() if state is not State.FINISHED]:
-        typer.echo(f"error: {len(missing)} of {len(states)} runs did not finish: {', '.join(missing)}", err=True)
-        raise typer.Exit(1)
+    hints = get_type_hints(GridOptions, include_extras=True)
+    own = [param for name, param in inspect.signature(command).parameters.items() if name != "options"]
+    more = [
+        inspect.Parameter(of.name, inspect.Parameter.KEYWORD_ONLY, default=of.default, annotation=hints[of.name])
+        for of in fields(GridOptions)
+    ]
+    types = get_type_hints(command, include_extras=True)
+    call.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        *(param.replace(annotation=types[param.name], kind=inspect.Parameter.KEYWORD_ONLY) for param in own), *more,
+    ])  # fmt: skip
+    call.__annotations__ = {**{param.name: types[param.name] for param in own}, **hints, "return": None}
+    del call.__wrapped__  # type: ignore[attr-defined]
+    return call

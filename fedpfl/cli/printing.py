@@ -1,11 +1,9 @@
-"""What commands print or write of runs: tables, and the data of figures."""
+"""How commands print tables."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,12 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table as Lines
 
     from ..results.tables import Table
-    from ..study.analysis.figure import Figure
-
-
-def can_draw() -> bool:
-    """Return whether matplotlib and jinja2 are installed, with which reports and figures are made."""
-    return all(find_spec(module) is not None for module in ("matplotlib", "jinja2"))
 
 
 def print_tables(tables: Iterable[Table], form: str) -> None:
@@ -68,13 +60,3 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     for row in rows:
         lines.add_row(*(row[at] for at in shown))
     return lines
-
-
-def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
-    """Write the data of figures into a folder that is there, each into a file named after its title."""
-    from ..core.files import write_atomically
-    from ..study.analysis.figure import file_name
-
-    for figure in figures:
-        ending, content = figure.file()
-        write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)

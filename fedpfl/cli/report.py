@@ -9,9 +9,8 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from .common import RunConfig, require_one_of, run_folder
-from .experiment import Seeds, plan, tables_and_figures
+from .experiment import Seeds, plan
 from .grid_options import OutputDir, Sweep, finished_of
-from .printing import can_draw
 from .program import app
 
 if TYPE_CHECKING:
@@ -63,11 +62,14 @@ def report(
     Example: fedpfl report RUN-1 RUN-2 -o report.html
     """
     require_one_of("format", form, PLOT_FORMATS)
+    from ..api.figures import can_draw
+
     if not can_draw():
         raise FedpflError("a report needs matplotlib and jinja2: pip install matplotlib jinja2")
     if not runs and not experiment and not sweep:
         allowed = "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"
         raise ConfigError("run", "", allowed)
+    from ..study.paper_tables import tables_and_figures
     from ..study.report import Section, sections, write_page, write_plots
     from ..study.report.draw import Pen
     from ..study.store import State

@@ -63,7 +63,7 @@ def show(
     Example: fedpfl show RUN
     """
     from ..results.tables import FORMATS
-    from ..study.sweep import sweep_names
+    from ..study.saved import saved_grids
 
     require_one_of("format", form, FORMATS)
     grids = store(experiments)
@@ -78,7 +78,7 @@ def show(
         ):
             head = f"{path}:\n\n" if form == FORMATS[0] else ""
             typer.echo(f"{head}{path.read_text(encoding='utf-8').rstrip()}\n")
-        if run in sweep_names(grids):
+        if run in saved_grids(grids):
             typer.echo(f"report: fedpfl report --sweep {run}", err=True)
     else:
         of_grid = grids.root / "runs" / run
@@ -87,7 +87,7 @@ def show(
 
 def _tables_of(name: str, grids: Store) -> list[Path]:
     """Return the written tables of a sweep or an experiment; none if there is no such thing, or a run of this name."""
-    from ..study.sweep import SWEEPS
+    from ..study.saved import SWEEPS
 
     if "/" in name or name.startswith("."):
         return []
@@ -101,11 +101,11 @@ def _list_tables(grids: Store) -> None:
     """List sweeps and experiments that have written anything."""
     from rich.table import Table
 
-    from ..study.sweep import SWEEPS, sweep_names, sweep_runs
+    from ..study.saved import SWEEPS, saved_grids, saved_runs
 
     table = Table("sweep or experiment", "runs finished", "tables", title=str(grids.root))
-    for name in sweep_names(grids):
-        folders = sweep_runs(grids, name)
+    for name in saved_grids(grids):
+        folders = saved_runs(grids, name)
         done = sum(folder.finished for folder in folders)
         written = grids.tables(SWEEPS, name) / "table.md"
         table.add_row(name, f"{done}/{len(folders)}", str(written) if written.is_file() else "–")

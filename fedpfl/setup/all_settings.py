@@ -10,6 +10,7 @@ from typing import Any, Collection, Mapping
 
 from ..core import custom
 from ..core import settings as s
+from ..core.errors import ConfigError
 from ..data.settings import DataSettings
 from ..methods import find, own_settings, settings_of_custom, settings_of_methods
 from ..training.settings import TrainingSettings
@@ -103,6 +104,18 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
             given.setdefault(", ".join(methods), []).append(key)
     named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
     return [f"settings of other methods, which {method} does not use: {named}"] if given else []
+
+
+def require_used(values: Mapping[str, Any], methods: Collection[str]) -> None:
+    """Raise :class:`ConfigError` for a setting of methods other than these."""
+    used = {key for name in methods for key in keys_of(name)}
+    if not values.keys() - used:  # so that no other method needs to be imported
+        return
+    known = owners()
+    for key, value in values.items():
+        if key in known and not {*known[key]} & {*methods}:
+            allowed = f"is a setting of {', '.join(known[key])}, and the method is {' or '.join(methods)}"
+            raise ConfigError(key, value, allowed)
 
 
 def know_method(values: Mapping[str, Any]) -> None:

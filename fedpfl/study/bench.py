@@ -21,12 +21,11 @@ from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
 from ..setup.all_settings import code_in, places
 from ..setup.config import RunSettings
-from .grid import Job, Resources
+from .execution import Job, Resources
 from .store import PlannedRun, Store
 
 # Between two questions to Flower, each of which is a process and a second of a core; and how long it may not answer.
 ASK_SECONDS, UNANSWERED_SECONDS = 5.0, 600.0
-POLL_SECONDS = 5.0  # between two looks at a run's files
 ENDED = "finished:"
 COMPLETED = "finished:completed"
 
@@ -38,8 +37,7 @@ class SuperLinkExecutor:
     None stands for the installed package.
     """
 
-    side_by_side = 1
-    stay, end = "runs stay on the testbed", "flwr stop"
+    look_seconds = 5.0  # between two looks at a run's files
 
     def __init__(self, superlink: str, app: Path | None = None) -> None:
         self._superlink, self._app = superlink, app

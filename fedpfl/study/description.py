@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ..core.errors import ConfigError
 from ..launch.shipped import read_toml
 from . import run_numbers
+from .grid import Cell
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
@@ -125,21 +125,6 @@ class _PaperValues(_Part, extra="allow"):
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One place in the grid.
-
-    ``settings`` are those of its runs, without the seed and defaults. ``clients`` are those over which personalised
-    accuracies are averaged; empty: all. ``generate`` is the script, with its arguments, that makes the cell's data.
-    """
-
-    row: str
-    column: str
-    settings: Mapping[str, Any]
-    clients: tuple[int, ...] = ()
-    generate: tuple[str, ...] = ()
-
-
 class Experiment(_Part):
     """A table or figure of a paper; :func:`load` reads it."""
 
@@ -239,14 +224,14 @@ class Experiment(_Part):
         """Return the cells that are run at a scale, by columns; settings in ``more`` win over all others."""
         at = self.scale(scale)
         return [
-            self._cell(row, column, at, more or {})
+            self._cell(row, column, scale, more or {})
             for column in at.columns
             for row in at.rows
             if not self.pooled(column) and (row, column) not in self.not_covered
         ]
 
-    def _cell(self, row: str, column: str, at: Scale, more: Mapping[str, Any]) -> Cell:
-        of_column = self.columns[column]
+    def _cell(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> Cell:
+        at, of_column = self.scale(scale), self.columns[column]
         settings = {
             **self._bases.get(column, {}), **self.settings, **of_column.settings, **self.rows[row].settings,
             **self.own.get(row, {}).get(column, {}), **at.settings, **at.column.get(column, {}),
@@ -254,7 +239,8 @@ class Experiment(_Part):
         }  # fmt: skip
         script, *arguments = at.generate.get(column) or of_column.generate or [""]
         generate = (str(self._path.parent / script), *arguments) if script else ()
-        return Cell(row, column, settings, tuple(of_column.clients), generate)
+        choices = tuple(self.choices(scale, row, column, more))
+        return Cell(row, column, settings, tuple(of_column.clients), generate, choices, frozenset(self.needs(row)))
 
     def pooled(self, column: str) -> list[str]:
         """Return the columns whose cells a column puts together; none for a column that is run."""

@@ -1,266 +1,222 @@
-"""Runs the runs of a grid: some at a time, each on its share of this machine or as a job of a cluster."""
+"""A grid: cells of a table, the runs that fill them, and what these have recorded.
+
+A sweep, a comparison and a paper's table or figure are grids of which only the cells differ.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ..core import own_code
 from ..core.errors import ConfigError
-from ..core.files import Rounds, locked, private_folder
-from ..setup.all_settings import code_in
-from .store import PlannedRun, State, Store, unique
+from ..methods import find
+from ..results.run_folder import RunFolder
+from ..results.tables import Spread
+from ..setup.config import RunSettings
+from . import run_numbers
+from .store import PlannedRun, State, Store, plan, unique
 
-POLL_SECONDS = 0.1
-FEDPFL = (sys.executable, "-P", "-c", "from fedpfl.cli import main; main()")
+GENERATED = "{generated}"
 
-
-class Watcher(Protocol):
-    """Shows how a grid proceeds."""
-
-    def begin(self, runs: int, done: int, rounds: int) -> None:
-        """Show how many runs there are, how many of them were done before, and how many rounds are still to do."""
-
-    def started(self, run: PlannedRun) -> None:
-        """Show that a run starts or is resumed."""
-
-    def round(self, run: PlannedRun, line: dict[str, Any]) -> None:
-        """Show a finished round, given its line of ``metrics.jsonl``."""
-
-    def ended(self, run: PlannedRun, reason: str) -> None:
-        """Show that a run has ended; a reason means that it failed."""
+Place = tuple[str, str]  # row and column
+Choice = Mapping[str, Any]  # settings that are chosen
 
 
-class Job(Protocol):
-    """A run that was started."""
+@dataclass(frozen=True)
+class Cell:
+    """One place in a grid.
 
-    def outcome(self) -> dict[str, Any] | None:
-        """Return status, error and whether ``fedpfl run`` succeeded (``trained``) once all has ended; None before."""
+    ``settings`` are those of its runs, without the seed and defaults. ``clients`` are those over which personalised
+    accuracies are averaged; empty: all. ``generate`` is the script, with its arguments, that makes the cell's data.
+    ``choices`` are settings one of which is chosen on validation samples; empty: nothing is chosen. ``metrics`` are
+    measured of its runs.
+    """
 
-    def interrupt(self) -> bool:
-        """Ask the run to end; return whether it will, or continues without the grid."""
+    row: str
+    column: str
+    settings: Mapping[str, Any]
+    clients: tuple[int, ...] = ()
+    generate: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    metrics: frozenset[str] = frozenset()
 
+    @property
+    def method(self) -> str:
+        """The name of its method."""
+        return find(str(self.settings.get("method", RunSettings.method))).name
 
-class Resources(NamedTuple):
-    """The part of a machine that a run may use: its cores (empty: all), and the worker processes of its clients."""
-
-    cores: tuple[int, ...]
-    workers: int
-
-
-Start = Callable[[PlannedRun, Store, Resources], Job]
+    def plan(self, seed: int, store: Store, choice: Choice | None = None) -> PlannedRun:
+        """Check a run of the cell, with chosen settings, and name it."""
+        settings, generate = {**self.settings, **(choice or {})}, self.generate
+        if generate:
+            generate = (*generate, "--seed", str(seed))
+            folder = str(store.generated(generate))
+            settings = {
+                key: value.replace(GENERATED, folder) if isinstance(value, str) else value
+                for key, value in settings.items()
+            }
+        return plan(settings, seed, self.metrics, generate)
 
 
 class Grid:
-    """Runs of a grid, those of the same name once; ``start`` starts one: by default as a :class:`Process`."""
+    """Cells, each run with the seeds 1 … ``seeds``, and what their runs in ``store`` recorded.
 
-    def __init__(
-        self, runs: Iterable[PlannedRun], store: Store, start: Start | None = None, look_seconds: float | None = None
-    ) -> None:
-        self.runs = unique(runs)
-        self._store, self._start = store, start or Process
-        self._pause = POLL_SECONDS if look_seconds is None else look_seconds
-
-    def run(self, watcher: Watcher, jobs: int = 1, discard_models: bool = False) -> dict[str, State]:
-        """Run what is not finished, ``jobs`` runs at a time, and return the state of each run by name.
-
-        An interruption ends what runs on this machine and leaves it resumable. ``discard_models`` removes the models of
-        each run that has finished.
-        """
-        try:
-            private_folder(self._store.root)
-        except OSError as error:
-            raise ConfigError("output-dir", str(self._store.root), f"cannot be written ({error.strerror})") from error
-        waiting = deque(run for run in self.runs if self._store.state(run) is not State.FINISHED)
-        rounds = sum(run.rounds - self._store.folder(run).history().last_round for run in waiting)
-        watcher.begin(len(self.runs), len(self.runs) - len(waiting), rounds)
-        shares = _shares(jobs)
-        active: dict[int, _ActiveRun] = {}
-        try:
-            while waiting or active:
-                for place in sorted(set(range(jobs)) - set(active))[: len(waiting)]:
-                    run = waiting.popleft()
-                    if reason := self._store.outdated(run):
-                        self._store.note(run, {"status": "failed", "error": reason, "trained": False})
-                        watcher.ended(run, reason)
-                    elif one := self._start_run(run, shares[place], watcher):
-                        active[place] = one
-                    elif self._store.state(run) is State.FINISHED:
-                        watcher.ended(run, "")
-                    else:
-                        waiting.append(run)
-                time.sleep(self._pause)
-                for place, one in list(active.items()):
-                    if self._check(one, watcher, discard_models):
-                        del active[place]
-        finally:
-            ending = [one for one in active.values() if one.job.interrupt()]
-            while any(one.job.outcome() is None for one in ending):
-                time.sleep(self._pause)
-            for one in ending:
-                if (outcome := one.job.outcome()) is not None:
-                    self._store.note(one.run, outcome)  # what has finished by now is not run again
-            for one in active.values():
-                one.lock.close()
-        return {run.name: self._store.state(run) for run in self.runs}
-
-    def _start_run(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
-        """Start a run; None if another grid runs it now or has finished it."""
-        cell = self._store.cell(run)
-        private_folder(cell)
-        try:
-            lock = locked(cell / "lock", wait=False)
-        except BlockingIOError:
-            return None
-        if self._store.state(run) is State.FINISHED:
-            lock.close()
-            return None
-        try:
-            watcher.started(run)
-            rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
-            return _ActiveRun(run, self._start(run, self._store, share), lock, rounds)
-        except BaseException:
-            lock.close()
-            raise
-
-    def _check(self, one: _ActiveRun, watcher: Watcher, discard_models: bool) -> bool:
-        """Show what is new, and return whether the run has ended."""
-        outcome = one.job.outcome()
-        for line in one.rounds.new():
-            watcher.round(one.run, line)
-        if outcome is None:
-            return False
-        if reason := self._store.changed(one.run):
-            outcome = {"status": "failed", "error": reason, "trained": False}
-        self._store.note(one.run, outcome)
-        one.lock.close()
-        finished = self._store.state(one.run) is State.FINISHED
-        if finished and discard_models:
-            self._store.discard_models(one.run)
-        watcher.ended(one.run, "" if finished else self._store.reason(one.run) or str(outcome["status"]))
-        return True
-
-
-@dataclass
-class _ActiveRun:
-    run: PlannedRun
-    job: Job
-    lock: IO[bytes]
-    rounds: Rounds
-
-
-class Process:
-    """A run on this machine: what makes its data, ``fedpfl run`` and what is measured after it, each in a process.
-
-    The processes have a session of their own, so that a Ctrl-C reaches them once, through :meth:`interrupt`.
+    ``cells`` are by row and column, with the chosen settings once there are any. ``trials`` have the settings among
+    which a cell's are chosen, each with the run that tries them; ``chosen`` those of the cells whose trials have all
+    ended. ``runs`` are by row, column and seed, without those of a cell for which nothing is chosen yet.
     """
 
-    def __init__(self, run: PlannedRun, store: Store, share: Resources) -> None:
-        self._run, self._store, self._share = run, store, share
-        self._settings, self._cell = store.prepare(run), store.cell(run)
-        self._log.write_bytes(b"")
-        self._trained, self._interrupted = store.trained(run), False
-        self._ended: dict[str, Any] | None = None
-        self._commands = self._steps()
-        self._process = self._spawn(next(self._commands))
+    # Whether reports and analyses call runs by their rows and columns, instead of by the settings in which they differ.
+    is_named = True
 
-    def outcome(self) -> dict[str, Any] | None:
-        """Return how the last command ended, once all have."""
-        if self._ended is None and (code := self._process.poll()) is not None:
-            command = next(self._commands, None) if code == 0 else None
-            if command and not self._interrupted:
-                self._process = self._spawn(command)
-            else:
-                self._ended = self._result(code, complete=code == 0 and command is None)
-        return self._ended
-
-    def interrupt(self) -> bool:
-        """Ask the command to end."""
-        self._interrupted = True
-        self._process.terminate()
-        return True
-
-    def _steps(self) -> Iterator[list[str]]:
-        """Yield the commands; what follows each one puts its result in place, if it succeeds."""
-        run, store = self._run, self._store
-        folder = store.folder(run)
-        if run.generate and not (place := store.generated(run.generate)).is_dir():
-            part = place.with_name(f"{place.name}.{run.name}")
-            shutil.rmtree(part, ignore_errors=True)
-            yield [sys.executable, *run.generate, "--write", str(part)]
-            if place.is_dir():  # another run has made the same meanwhile
-                shutil.rmtree(part)
-            else:
-                part.replace(place)
-        if not self._trained:
-            again = ["--resume", str(folder.path)] if folder.resumable else []
-            workers = ["--workers", str(self._share.workers)]
-            yield self._fedpfl("run", "--json", "--quiet", *workers, *again, "-c", str(self._settings))
-            self._trained = True
-            # Noted now, in case this process does not live to note the end.
-            store.note(run, {"status": "interrupted", "error": "interrupted", "trained": True})
-        for mode in run.modes:
-            if not (place := store.measured(run, mode)).is_file():
-                yield self._fedpfl("personalise", str(folder.path), "--mode", mode, "--json")
-                self._answer.replace(place)
+    def __init__(self, cells: Iterable[Cell], seeds: int, store: Store) -> None:
+        self.store, self.seeds = store, range(1, seeds + 1)
+        self.cells = {(cell.row, cell.column): cell for cell in cells}
+        self.trials = {
+            place: [(choice, cell.plan(self.seeds[0], store, choice)) for choice in cell.choices]
+            for place, cell in self.cells.items()
+            if cell.choices
+        }
+        for choice, run in (trial for tried in self.trials.values() for trial in tried):
+            if not run.settings["validation-fraction"]:
+                raise ConfigError("choose", [*choice], "needs validation-fraction above 0")
+        self.chosen: dict[Place, Choice] = {}
+        self.runs: dict[tuple[str, str, int], PlannedRun] = {}
+        self.choose()
 
     @property
-    def _answer(self) -> Path:
-        return self._cell / "answer.txt"  # which is no JSON until the command has ended
+    def rows(self) -> list[str]:
+        """The names of the rows, in their order."""
+        return list(dict.fromkeys(row for row, _ in self.cells))
 
     @property
-    def _log(self) -> Path:
-        return self._cell / "log.txt"
+    def columns(self) -> list[str]:
+        """The names of the columns, in their order."""
+        return list(dict.fromkeys(column for _, column in self.cells))
 
-    def _fedpfl(self, *arguments: str) -> list[str]:
-        return [*FEDPFL, *arguments]
+    def choose(self, final: bool = False) -> None:
+        """Choose the settings of each cell whose trials have ended, and plan its runs.
 
-    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
-        is_custom = bool(code_in(self._run.settings))
-        folder = (own_code.folder() if is_custom else None) or self._store.root  # where custom code is found
-        with self._answer.open("wb") as output, self._log.open("ab") as log, _on_cores(self._share.cores):
-            return subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=log, start_new_session=True
-            )
+        A trial that failed is tried again; only where the choice is ``final`` it counts as worse than all others.
+        """
+        for place, tried in self.trials.items():
+            if (choice := self._best(tried, final)) is not None:
+                self.chosen[place] = choice
+                self.cells[place] = replace(
+                    self.cells[place], settings={**self.cells[place].settings, **choice}, choices=()
+                )
+        self.runs = {
+            (*place, seed): cell.plan(seed, self.store)
+            for seed in self.seeds  # the first seed fills the table, the next ones make it surer
+            for place, cell in self.cells.items()
+            if place not in self.trials or place in self.chosen
+        }
 
-    def _result(self, code: int, complete: bool) -> dict[str, Any]:
-        if complete:
-            return {"status": "finished:completed", "error": None}
-        if code in (0, 130, -signal.SIGINT, -signal.SIGTERM):
-            return {"status": "interrupted", "error": "interrupted", "trained": self._trained}
-        log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        last = log[-1].removeprefix("error: ") if log else f"ended without an outcome, exit code {code}"
-        return {"status": "failed", "error": last, "trained": self._trained}
+    def _best(self, tried: Sequence[tuple[Choice, PlannedRun]], final: bool) -> Choice | None:
+        """Return what is best on the validation samples; None while a trial is open, or where all have failed."""
+        is_open = (State.MISSING, State.INTERRUPTED, *(() if final else (State.FAILED,)))
+        if any(self.store.state(run) in is_open for _, run in tried):
+            return None
+        scores = [(self.store.measure(run, "validation-score"), choice) for choice, run in tried]
+        finished = [(score, choice) for score, choice in scores if score is not None]
+        return max(finished, key=lambda trial: trial[0])[1] if finished else None  # the first of several
+
+    def planned(self) -> list[PlannedRun]:
+        """Return all runs that are known so far, each once, trials first."""
+        return self._once(self.trials)
+
+    def wanted(self) -> list[PlannedRun]:
+        """Return the runs without which numbers are missing: trials of cells for which nothing is chosen, or failed."""
+        return self._once({*self.trials.keys() - self.chosen.keys(), *self.failed_trials()})
+
+    def first_runs(self) -> list[PlannedRun]:
+        """Return the runs that depend neither on the number of seeds nor on what is chosen."""
+        return self._once(self.trials, [run for (*place, seed), run in self.runs.items()
+                                        if seed == 1 and tuple(place) not in self.trials])  # fmt: skip
+
+    def failed_trials(self) -> dict[Place, list[Choice]]:
+        """Return the settings whose trials failed, by the cells for which others were chosen."""
+        failed = {
+            place: [choice for choice, run in self.trials[place] if self.store.state(run) is State.FAILED]
+            for place in self.chosen.keys() & self.trials.keys()
+        }
+        return {place: choices for place, choices in failed.items() if choices}
+
+    def _once(self, tried: Collection[Place], runs: Iterable[PlannedRun] | None = None) -> list[PlannedRun]:
+        trials = [run for place, of in self.trials.items() if place in tried for _, run in of]
+        return unique([*trials, *(self.runs.values() if runs is None else runs)])
+
+    @property
+    def undecided(self) -> int:
+        """How many more runs there will be, once settings are chosen for all cells."""
+        return len(self.trials.keys() - self.chosen.keys()) * (len(self.seeds) - 1)
+
+    def state(self, row: str, column: str, seed: int) -> State:
+        """Return the state of a cell's run; before its settings are chosen, whether they still can be."""
+        if run := self.runs.get((row, column, seed)):
+            return self.store.state(run)
+        tried = {self.store.state(run) for _, run in self.trials[row, column]}
+        return State.FAILED if tried == {State.FAILED} else State.MISSING
+
+    def states(self) -> dict[str, State]:
+        """Return the state of each run, by name."""
+        return {run.name: self.store.state(run) for run in self.planned()}
+
+    def folders(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
+        """Return the folders of the runs, or of those of a column or row, each once and with the names of its cells."""
+        places: dict[str, list[Place]] = {}
+        runs = dict[str, PlannedRun]()
+        for (of, other, _), run in self.runs.items():
+            if column in (None, other) and row in (None, of):
+                places.setdefault(run.name, []).append((of, other))
+                runs[run.name] = run
+        return [self.named(runs[name], *map(_joined, zip(*of, strict=True))) for name, of in places.items()]
+
+    def finished(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
+        """Return those of the folders whose runs have finished."""
+        states = self.states()
+        return [of for of in self.folders(column, row) if states[of.path.name] is State.FINISHED]
+
+    def named(self, run: PlannedRun, row: str, column: str) -> RunFolder:
+        """Return the folder of a run that has names."""
+        return RunFolder(self.store.folder(run).path, row, column, self.store.cell(run))
+
+    def failures(self, column: str | None = None) -> Iterator[str]:
+        """Yield a sentence for each run that failed, of all columns or of one."""
+        runs = [(row, of, f"seed {seed}", run) for (row, of, seed), run in self.runs.items()]
+        tried = [(*place, in_words(choice), run) for place, of in self.trials.items() for choice, run in of]
+        for row, of, what, run in (*runs, *tried):
+            if column in (None, of) and self.store.state(run) is State.FAILED:
+                yield f"{', '.join(filter(None, (row, of, what)))}: {self.store.reason(run)}"
+
+    def values(self, metric: str, row: str, column: str) -> list[float]:
+        """Return what the finished runs of a cell measured, by seed."""
+        return [value for seed in self.seeds if (value := self.value(metric, row, column, seed)) is not None]
+
+    def value(self, metric: str, row: str, column: str, seed: int) -> float | None:
+        """Return what the run of a cell with one seed measured; None where it is not finished or has no such number."""
+        run = self.runs.get((row, column, seed))
+        return None if run is None else self.store.measure(run, metric, self.cells[row, column].clients)
+
+    def spread(self, metric: str, row: str, column: str, seeds: Collection[int] | None = None) -> Spread | None:
+        """Summarise a cell's numbers over all seeds or some, shares in percent; None where there are none."""
+        values = [self.value(metric, row, column, seed) for seed in (self.seeds if seeds is None else seeds)]
+        return run_numbers.find(metric).spread([value for value in values if value is not None])
 
 
-def _shares(jobs: int) -> list[Resources]:
-    """Divide the cores among runs side by side; a single run may use all, and all may where cores cannot be chosen."""
-    can_pin = hasattr(os, "sched_getaffinity")
-    cores = sorted(os.sched_getaffinity(0)) if can_pin else list(range(os.cpu_count() or 1))
-    of_jobs = [cores[place::jobs] or [cores[place % len(cores)]] for place in range(jobs)]
-    chosen = [tuple(of_job) if can_pin and jobs > 1 else () for of_job in of_jobs]
-    return [Resources(cores, len(of_job)) for cores, of_job in zip(chosen, of_jobs, strict=True)]
+def _joined(names: Iterable[str]) -> str:
+    return " / ".join(dict.fromkeys(names))
 
 
-@contextmanager
-def _on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """Have processes that start meanwhile keep to these cores; empty: to those of this process."""
-    if not cores:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def chosen_in_words(grid: Grid, place: Place) -> str | None:
+    """Return what is chosen for a cell, and which trials failed; None where nothing is chosen."""
+    if place not in grid.chosen:
+        return None
+    failed = "; ".join(in_words(choice) for choice in grid.failed_trials().get(place, ()))
+    return in_words(grid.chosen[place]) + (f" (failed: {failed})" if failed else "")
+
+
+def in_words(choice: Choice) -> str:
+    """Return chosen settings as words."""
+    return ", ".join(f"{key} {value}" for key, value in choice.items())

@@ -12,7 +12,7 @@ from ..results.tables import Table
 from ..version import __version__
 from .analysis.figure import file_name
 from .description import Experiment
-from .measured import Measured
+from .experiment import ExperimentGrid
 from .paper_tables import RankedColumn
 from .store import State
 
@@ -20,7 +20,7 @@ _WIDTH = 120  # of a line, in characters
 
 
 def page(
-    measured: Measured,
+    grid: ExperimentGrid,
     name: str,
     tables: Sequence[Table | RankedColumn],
     pictures: Mapping[str, str],
@@ -31,8 +31,8 @@ def page(
     ``name`` is what the experiment is called in commands, and ``told`` are further sentences for the page's head, such
     as the machine. ``pictures`` are links to the figures of rankings, by column.
     """
-    experiment, states = measured.experiment, list(measured.states().values())
-    done = f"{states.count(State.FINISHED)} of {len(states) + measured.undecided} runs are finished"
+    experiment, states = grid.experiment, list(grid.states().values())
+    done = f"{states.count(State.FINISHED)} of {len(states) + grid.undecided} runs are finished"
     if failed := states.count(State.FAILED):
         done += f", {failed} failed"
     parts = [
@@ -40,7 +40,7 @@ def page(
         f"{experiment.paper}.",
         " ".join([f"Made on {time.strftime('%Y-%m-%d')} by fedpfl {__version__} from recorded runs; {done}.", *told]),
         "These commands run what is missing and write this page:",
-        _block([command(measured, name, "run"), f"{command(measured, name, 'page')} --output FILE.md"]),
+        _block([command(grid, name, "run"), f"{command(grid, name, 'page')} --output FILE.md"]),
     ]
     rankings = [shown for shown in tables if isinstance(shown, RankedColumn)]
     if rankings:
@@ -49,28 +49,27 @@ def page(
         if isinstance(shown, Table):
             parts.append(shown.markdown().rstrip())
             continue
-        parts += _section(measured, shown, pictures.get(shown.column))
-        parts.append(_commands(measured, name, [shown.column]))
+        parts += _section(grid, shown, pictures.get(shown.column))
+        parts.append(_commands(grid, name, [shown.column]))
     if not experiment.ranking:
-        parts.append(_commands(measured, name, measured.at.columns))
+        parts.append(_commands(grid, name, grid.at.columns))
     return "\n\n".join(parts) + "\n"
 
 
-def command(measured: Measured, name: str, verb: str, row: str = "", column: str = "") -> str:
+def command(grid: ExperimentGrid, name: str, verb: str, row: str = "", column: str = "") -> str:
     """Return the command that runs all cells, or one."""
-    words = ["fedpfl", "experiment", verb, name, "--scale", measured.scale]
-    if len(measured.seeds) != measured.at.seeds:
-        words += ["--seeds", str(len(measured.seeds))]
+    words = ["fedpfl", "experiment", verb, name, "--scale", grid.scale]
+    if len(grid.seeds) != grid.at.seeds:
+        words += ["--seeds", str(len(grid.seeds))]
     words += [word for key, of in (("--row", row), ("--column", column)) if of for word in (key, of)]
-    for key, value in measured.more.items():
+    for key, value in grid.more.items():
         words += ["-c", f'{key}="{value}"' if isinstance(value, str) else f"{key}={str(value).lower()}"]
     return shlex.join(words)
 
 
-def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> list[str]:
+def _section(grid: ExperimentGrid, ranking: RankedColumn, picture: str | None) -> list[str]:
     rows = [
-        [f"[{row[0]}](#{anchor(measured.experiment, str(row[0]), ranking.column)})", *row[1:]]
-        for row in ranking.table.rows
+        [f"[{row[0]}](#{anchor(grid.experiment, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows
     ]
     table = replace(ranking.table, rows=rows, note="")
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above
@@ -79,12 +78,12 @@ def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> 
     return [f"## {ranking.column}", "\n".join(lines), *(["\n".join(said)] if said else []), *drawn]
 
 
-def _commands(measured: Measured, name: str, columns: Sequence[str]) -> str:
+def _commands(grid: ExperimentGrid, name: str, columns: Sequence[str]) -> str:
     """Return the commands of cells as a list, each under a name that tables can link to."""
-    cells = [(row, column) for row, column in measured.cells if column in columns]
+    cells = [(row, column) for row, column in grid.cells if column in columns]
     items = [
-        f'<a id="{anchor(measured.experiment, row, column)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
-        f"`{command(measured, name, 'run', row, column)}`"
+        f'<a id="{anchor(grid.experiment, row, column)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
+        f"`{command(grid, name, 'run', row, column)}`"
         for row, column in cells
     ]
     return folded("The command of each row", items)

@@ -19,34 +19,41 @@ from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
 from .description import BY_COLUMN, Experiment, Ranking
-from .measured import Measured, chosen_in_words, in_words
+from .experiment import ExperimentGrid
+from .grid import chosen_in_words, in_words
 from .store import State
 
 CURVE_ROUNDS = 20
 
 
-def tables(measured: Measured) -> list[Table]:
+def tables_and_figures(grid: ExperimentGrid) -> tuple[list[Table], list[Figure]]:
+    """Return the tables and the figures of an experiment and of its analyses."""
+    result = analysed(grid)
+    return [*tables(grid), *result.tables], [*figures(grid), *result.figures]
+
+
+def tables(grid: ExperimentGrid) -> list[Table]:
     """Return an experiment's tables: one for each metric, or a ranking for each column; and the curves."""
-    if measured.experiment.ranking:
-        out = [ranking.table for ranking in rankings(measured)]
+    if grid.experiment.ranking:
+        out = [ranking.table for ranking in rankings(grid)]
     else:
-        out = [_table(measured, metric) for metric in measured.experiment.metrics]
-    return out + [_curves(measured, curve) for curve in measured.experiment.curves if measured.finished()]
+        out = [_table(grid, metric) for metric in grid.experiment.metrics]
+    return out + [_curves(grid, curve) for curve in grid.experiment.curves if grid.finished()]
 
 
-def _table(measured: Measured, metric: str) -> Table:
-    experiment, at = measured.experiment, measured.at
+def _table(grid: ExperimentGrid, metric: str) -> Table:
+    experiment, at = grid.experiment, grid.at
     published = metric in experiment.paper_values
-    kinds = [f"{measured.scale} scale", *["published"] * published]  # so that nobody confuses them
+    kinds = [f"{grid.scale} scale", *["published"] * published]  # so that nobody confuses them
     heads = [f"{column} ({kind})" for column in at.columns for kind in kinds]
     rows: list[list[TableCell]] = []
     for row in at.rows:
         rows.append([row])
         for column in at.columns:
-            rows[-1].append(_cell(measured, metric, row, column))
+            rows[-1].append(_cell(grid, metric, row, column))
             rows[-1] += [experiment.paper_value(metric, row, column)] if published else []
     what, digits = _heading(experiment, run_numbers.find(metric))
-    return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(measured, metric))
+    return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(grid, metric))
 
 
 def _heading(experiment: Experiment, found: run_numbers.Metric) -> tuple[str, int]:
@@ -58,14 +65,14 @@ def _heading(experiment: Experiment, found: run_numbers.Metric) -> tuple[str, in
     return found.heading, found.digits
 
 
-def _cell(measured: Measured, metric: str, row: str, column: str) -> TableCell:
-    if (row, column) in measured.experiment.not_covered:
+def _cell(grid: ExperimentGrid, metric: str, row: str, column: str) -> TableCell:
+    if (row, column) in grid.experiment.not_covered:
         return None
-    if values := measured.values(metric, row, column):
-        plain = measured.experiment.fractions or measured.experiment.relative_to
+    if values := grid.values(metric, row, column):
+        plain = grid.experiment.fractions or grid.experiment.relative_to
         return Spread.of(values) if plain else run_numbers.find(metric).spread(values)
-    of = measured.pooled(row, column) or [column]
-    states = {measured.state(row, other, seed) for seed in measured.seeds for other in of}
+    of = grid.pooled(row, column) or [column]
+    states = {grid.state(row, other, seed) for seed in grid.seeds for other in of}
     if states == {State.FINISHED}:
         return None  # the method has no such number
     return "failed" if State.FAILED in states else "not run yet"
@@ -84,64 +91,64 @@ class RankedColumn(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def rankings(measured: Measured) -> list[RankedColumn]:
+def rankings(grid: ExperimentGrid) -> list[RankedColumn]:
     """Return what an experiment with a ranking shows of each column."""
-    ranking = measured.experiment.ranking
-    return [_ranking(measured, ranking, column) for column in measured.at.columns] if ranking else []
+    ranking = grid.experiment.ranking
+    return [_ranking(grid, ranking, column) for column in grid.at.columns] if ranking else []
 
 
-def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
-    experiment, at = measured.experiment, measured.at
+def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColumn:
+    experiment, at = grid.experiment, grid.at
     first, compared = experiment.metrics[0], ranking.baseline in at.rows
     lines: list[tuple[float, list[TableCell]]] = []
     below: list[str] = []
     for row in at.rows:
-        numbers = [_cell(measured, metric, row, column) for metric in experiment.metrics]
-        cells = [row, *numbers, *([chosen_in_words(measured, (row, column))] if measured.trials else [])]
+        numbers = [_cell(grid, metric, row, column) for metric in experiment.metrics]
+        cells = [row, *numbers, *([chosen_in_words(grid, (row, column))] if grid.trials else [])]
         if compared:
-            over = None if row == ranking.baseline else _difference(measured, first, row, ranking.baseline, column)
+            over = None if row == ranking.baseline else _difference(grid, first, row, ranking.baseline, column)
             cells.insert(2, over)
             if over and over.mean < 0:
                 below.append(row)
         lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
     lines.sort(key=lambda line: -line[0])
     heads = ["", *(run_numbers.find(metric).short_title for metric in experiment.metrics)]
-    heads += ["chosen"] if measured.trials else []
+    heads += ["chosen"] if grid.trials else []
     if compared:
         heads.insert(2, f"over {ranking.baseline}")
-    said = (f"Scale {measured.scale}: {at.remarks}", experiment.remarks, *_repeated(measured))
+    said = (f"Scale {grid.scale}: {at.remarks}", experiment.remarks, *_repeated(grid))
     protocol = tuple(part for part in said if part)
     rows = [cells for _, cells in lines]
-    chance = _chance(measured, column, [str(cells[0]) for cells in rows], ranking.baseline)
-    remarks = (*chance, *_remarks(measured, ranking, column, below if compared else None))
-    title = f"{experiment.title}: {column} ({measured.scale} scale)"
+    chance = _chance(grid, column, [str(cells[0]) for cells in rows], ranking.baseline)
+    remarks = (*chance, *_remarks(grid, ranking, column, below if compared else None))
+    title = f"{experiment.title}: {column} ({grid.scale} scale)"
     table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
-    figure = _ranking_figure(measured, ranking, column, title, [str(cells[0]) for cells in rows])
+    figure = _ranking_figure(grid, ranking, column, title, [str(cells[0]) for cells in rows])
     return RankedColumn(column, table, figure, protocol, remarks)
 
 
-def _chance(measured: Measured, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:
+def _chance(grid: ExperimentGrid, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:
     """Yield which rows differ significantly from the best one, and from the baseline."""
-    found = {row: accuracies_of(runs) for row in best_first if (runs := measured.finished(column, row))}
+    found = {row: accuracies_of(runs) for row in best_first if (runs := grid.finished(column, row))}
     kinds = {row: accuracies for row, accuracies in found.items() if accuracies}
     bases = dict.fromkeys([next(iter(kinds), ""), baseline])
     yield from (against(kinds, base, base == baseline) for base in bases if base in kinds and len(kinds) > 1)
 
 
-def _difference(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
+def _difference(grid: ExperimentGrid, metric: str, row: str, baseline: str, column: str) -> Spread | None:
     """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
-    pairs = [[measured.value(metric, name, column, seed) for name in (row, baseline)] for seed in measured.seeds]
+    pairs = [[grid.value(metric, name, column, seed) for name in (row, baseline)] for seed in grid.seeds]
     differences = [own - other for own, other in pairs if own is not None and other is not None]
     return run_numbers.find(metric).spread(differences)
 
 
 def _ranking_figure(
-    measured: Measured, ranking: Ranking, column: str, title: str, best_first: Sequence[str]
+    grid: ExperimentGrid, ranking: Ranking, column: str, title: str, best_first: Sequence[str]
 ) -> Points | None:
     """Draw the first metric over another one. The legend has the table's order, which is also that of the points."""
-    experiment = measured.experiment
+    experiment = grid.experiment
     names = (ranking.over, experiment.metrics[0])
-    found = {row: [_cell(measured, name, row, column) for name in names] for row in best_first}
+    found = {row: [_cell(grid, name, row, column) for name in names] for row in best_first}
     series = {row: ([x.mean], [y.mean]) for row, (x, y) in found.items() if isinstance(x, Spread)
               and isinstance(y, Spread)}  # fmt: skip
     if not series:
@@ -153,41 +160,41 @@ def _ranking_figure(
     return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
 
 
-def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
+def _remarks(grid: ExperimentGrid, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
     """Yield remarks on a column's ranking; ``below`` are the rows below the baseline, if it is there."""
-    experiment, at = measured.experiment, measured.at
+    experiment, at = grid.experiment, grid.at
     if below:
         yield f"Below {ranking.baseline} on these data: {', '.join(below)}."
     elif below is not None:
         others = [row for row in at.rows if row != ranking.baseline]
-        if any(measured.values(experiment.metrics[0], row, column) for row in others):
+        if any(grid.values(experiment.metrics[0], row, column) for row in others):
             yield f"None of the others is below {ranking.baseline} on these data."
-    yield from _candidates(measured, column)
-    yield from _incomplete(measured, experiment.metrics[0], column)
+    yield from _candidates(grid, column)
+    yield from _incomplete(grid, experiment.metrics[0], column)
     for metric in experiment.metrics:
-        yield from _without_number(measured, metric, column)
-    yield from (f"Failed: {_sentence(failure)}" for failure in measured.failures(column))
+        yield from _without_number(grid, metric, column)
+    yield from (f"Failed: {_sentence(failure)}" for failure in grid.failures(column))
 
 
-def _candidates(measured: Measured, column: str) -> Iterator[str]:
+def _candidates(grid: ExperimentGrid, column: str) -> Iterator[str]:
     """Yield among which values those of a column's rows are chosen."""
     rows: dict[str, list[str]] = {}
-    for (row, other), tried in measured.trials.items():
+    for (row, other), tried in grid.trials.items():
         if other == column:
             rows.setdefault("; ".join(in_words(choice) for choice, _ in tried), []).append(row)
     for values, of in sorted(rows.items(), key=lambda item: len(item[1])):
         others = "each row" if len(rows) == 1 else "each other row"
         whose = others if len(of) == max(map(len, rows.values())) else ", ".join(of)
-        yield f"Chosen for {whose} with seed {measured.seeds[0]} on the validation samples, among {values}."
+        yield f"Chosen for {whose} with seed {grid.seeds[0]} on the validation samples, among {values}."
 
 
-def figures(measured: Measured) -> list[Figure]:
+def figures(grid: ExperimentGrid) -> list[Figure]:
     """Return a figure for each metric, where the experiment names an x axis: values over the numbers in its names.
 
     The rest of a cell's names is the name of the curve; the paper's values are other curves.
     """
-    experiment, at = measured.experiment, measured.at
-    out: list[Figure] = [ranking.figure for ranking in rankings(measured) if ranking.figure]
+    experiment, at = grid.experiment, grid.at
+    out: list[Figure] = [ranking.figure for ranking in rankings(grid) if ranking.figure]
     place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
     for metric in experiment.metrics if experiment.x else ():
         points: dict[str, list[tuple[float, Spread]]] = {}
@@ -197,7 +204,7 @@ def figures(measured: Measured) -> list[Figure]:
             if not where:
                 continue
             curve = place.sub("", name, count=1).removeprefix(", ")
-            cells = {curve: _cell(measured, metric, row, column)}
+            cells = {curve: _cell(grid, metric, row, column)}
             if metric in experiment.paper_values:
                 cells[f"{curve}, published"] = experiment.paper_value(metric, row, column)
             for of, cell in cells.items():
@@ -221,12 +228,12 @@ def _number(cell: TableCell) -> Spread | None:
     return Spread(float(found.group()), None, 1) if found else None
 
 
-def _note(measured: Measured, metric: str) -> str:
-    experiment, at = measured.experiment, measured.at
-    parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
-    parts += _repeated(measured)
-    parts += _incomplete(measured, metric)
-    parts += _without_number(measured, metric)
+def _note(grid: ExperimentGrid, metric: str) -> str:
+    experiment, at = grid.experiment, grid.at
+    parts = [f"{experiment.paper}. Scale {grid.scale}: {at.remarks}", experiment.remarks]
+    parts += _repeated(grid)
+    parts += _incomplete(grid, metric)
+    parts += _without_number(grid, metric)
     reasons: dict[str, list[str]] = {}
     for (row, column), reason in experiment.not_covered.items():
         if row in at.rows and column in at.columns:
@@ -235,37 +242,37 @@ def _note(measured: Measured, metric: str) -> str:
     published = experiment.paper_values.get(metric)
     if published is None or any(None in cells for cells in published.values()):
         parts.append(f"Of the paper: {_sentence(experiment.published.missing)}")
-    parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures()]
+    parts += [f"Failed: {_sentence(failure)}" for failure in grid.failures()]
     return " ".join(part for part in parts if part)
 
 
-def _repeated(measured: Measured) -> Iterator[str]:
+def _repeated(grid: ExperimentGrid) -> Iterator[str]:
     """Yield which seeds there are, and which settings were given on the command line."""
-    seeds = ", ".join(map(str, measured.seeds))
-    yield f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
-    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in tagged("idle")]:
+    seeds = ", ".join(map(str, grid.seeds))
+    yield f"Seed {seeds}." if len(grid.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
+    if more := [f"{key} = {value!r}" for key, value in grid.more.items() if key not in tagged("idle")]:
         yield f"Set besides: {', '.join(more)}."
 
 
-def _incomplete(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+def _incomplete(grid: ExperimentGrid, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield which cells, of all columns or of one, have numbers of some seeds alone."""
     thin: dict[int, list[str]] = {}
-    for row, column in measured.cells:
-        count = len(measured.values(metric, row, column))
-        if only in (None, column) and 0 < count < len(measured.seeds):
+    for row, column in grid.cells:
+        count = len(grid.values(metric, row, column))
+        if only in (None, column) and 0 < count < len(grid.seeds):
             thin.setdefault(count, []).append(f"{row}, {column}" if only is None else row)
     between = "; " if only is None else ", "
     for count, cells in sorted(thin.items()):
         yield f"Only {count} {'seed' if count == 1 else 'seeds'}: {between.join(cells)}."
 
 
-def _without_number(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+def _without_number(grid: ExperimentGrid, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield why cells, of all columns or of one, have no number."""
     found = run_numbers.find(metric)
     without: dict[str, list[str]] = {}
-    for row, column in measured.cells:
-        if only in (None, column) and _cell(measured, metric, row, column) is None:
-            reason = measured.experiment.no_number.get((metric, row, column), "")
+    for row, column in grid.cells:
+        if only in (None, column) and _cell(grid, metric, row, column) is None:
+            reason = grid.experiment.no_number.get((metric, row, column), "")
             without.setdefault(reason, []).append(f"{row}, {column}" if only is None else row)
     what = "such number" if only is None else f"“{found.short or found.heading}”"
     for reason, cells in without.items():
@@ -276,15 +283,15 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else text + "."
 
 
-def _curves(measured: Measured, name: str) -> Table:
+def _curves(grid: ExperimentGrid, name: str) -> Table:
     """Lay out a curve by round, at no more than ``CURVE_ROUNDS`` of them; each cell is a column."""
     heading, number = run_numbers.find_curve(name)
     found: dict[str, dict[int, list[float]]] = {}
-    for (row, column, _), run in measured.runs.items():
-        if measured.store.state(run) is not State.FINISHED:
+    for (row, column, _), run in grid.runs.items():
+        if grid.store.state(run) is not State.FINISHED:
             continue
         points = found.setdefault(f"{row}, {column}", {})
-        history = of_clients(measured.store.folder(run).history(), measured.cells[row, column].clients)
+        history = of_clients(grid.store.folder(run).history(), grid.cells[row, column].clients)
         for of, value in history.curve(number).items():
             points.setdefault(of, []).append(float(value))
     for points in found.values():  # only the rounds that all seeds have: some may have ended early
@@ -297,20 +304,20 @@ def _curves(measured: Measured, name: str) -> Table:
     rows: list[list[TableCell]] = [
         [of, *(Spread.of(points[of]) if of in points else None for points in found.values())] for of in shown
     ]
-    title = f"{measured.experiment.title}: {heading} by round"
+    title = f"{grid.experiment.title}: {heading} by round"
     note = "Every round: metrics.jsonl in the folders of the runs." if len(shown) < len(rounds) else ""
     return Table(title, ["round", *found], rows, 4, note=note)
 
 
-def analysed(measured: Measured) -> Result:
+def analysed(grid: ExperimentGrid) -> Result:
     """Return what the experiment's analyses find in the runs that have finished."""
     out = Result()
-    for name in measured.experiment.analyses:
-        options = measured.options(name)
-        columns = measured.at.columns if options.pop("of") == BY_COLUMN else (None,)
+    for name in grid.experiment.analyses:
+        options = grid.options(name)
+        columns = grid.at.columns if options.pop("of") == BY_COLUMN else (None,)
         options = {key.replace("-", "_"): value for key, value in options.items()}
         for column in columns:
-            runs = measured.finished(column)
+            runs = grid.finished(column)
             if not runs:
                 continue
             where = f", {column}" if column else ""

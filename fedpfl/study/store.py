@@ -198,6 +198,11 @@ class Store:
         path = self.cell(run) / "outcome.json"
         return read_json(path) if path.is_file() else {}
 
+    def tried(self, run: PlannedRun) -> int:
+        """Return when the outcome of a run's last attempt was stored, in nanoseconds; 0 if there is none."""
+        path = self.cell(run) / "outcome.json"
+        return path.stat().st_mtime_ns if path.is_file() else 0
+
     def prepare(self, run: PlannedRun) -> Path:
         """Write the file of settings that a run is started with, and prepare its folder for a try.
 

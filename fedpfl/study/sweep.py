@@ -6,28 +6,24 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..core import custom
 from ..core.errors import ConfigError, printable
-from ..core.files import private_folder, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.rng import generator
 from ..methods import find
-from ..results.identity import changed
-from ..results.run_folder import RunFolder
-from ..results.tables import Cell, Spread, Table
+from ..results.tables import Cell as TableCell
+from ..results.tables import Spread, Table
 from ..setup.all_settings import owners, tagged
 from ..setup.config import RunSettings
 from . import run_numbers
-from .store import PlannedRun, State, Store, have_changed, plan
+from .grid import Cell, Grid, in_words
+from .store import State, Store
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 # The columns of the tables; the first one is the number by which the best point is chosen.
 SELECT = {"test": COLUMNS, "validation": ("validation-best", "personalised-chosen", "gigabytes", "seconds")}
-SWEEPS = "sweeps"  # the folder of their tables
-RUNS = "runs.txt"
 DASH = "–"  # a setting of another method than the point's
 NO_NUMBER = "A dash: not run yet, failed, or no such number."
 SIGNIFICANT = 4
@@ -35,8 +31,8 @@ LARGEST_INT = 2**53  # up to here floats, as bounds are read, are exact
 RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
 
 
-class SweepPlan:
-    """Points in the space of settings, each run with the seeds 1 … ``seeds``.
+class SweepGrid(Grid):
+    """Points in the space of settings, a row for each, whose runs are in ``store``.
 
     ``grid`` is like ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
     ``random`` is like ``fedprox-mu=log:0.001:1`` (``log``, ``uniform``, ``int``, ``choice``), drawn ``samples`` times
@@ -45,6 +41,8 @@ class SweepPlan:
     sets aside.
     """
 
+    is_named = False
+
     def __init__(
         self,
         base: Mapping[str, Any],
@@ -52,10 +50,13 @@ class SweepPlan:
         random: Sequence[str],
         samples: int,
         seeds: int,
+        store: Store,
         select: str = "test",
     ) -> None:
+        if select not in SELECT:
+            raise ConfigError("select", select, "must be one of " + ", ".join(SELECT))
         fixed = listed(grid)
-        drawn = dict(_split(text, "random", RANGES) for text in random)
+        drawn = dict(split(text, "random") for text in random)
         if both := set(fixed) & set(drawn):
             raise ConfigError("random", sorted(both), "must not be on the grid as well")
         self.keys = [*fixed, *drawn]
@@ -74,139 +75,78 @@ class SweepPlan:
         for point in (_own_settings(point, base) for point in points):
             if point not in self.points:
                 self.points.append(point)
-        known = owners()
+        owned = owners()
         for key in self.keys:
-            if key in known and not {*known[key]} & {*self.methods}:
-                allowed = f"is a setting of {', '.join(known[key])}, and the method is {' or '.join(self.methods)}"
+            if key in owned and not {*owned[key]} & {*self.methods}:
+                allowed = f"is a setting of {', '.join(owned[key])}, and the method is {' or '.join(self.methods)}"
                 raise ConfigError("grid" if key in fixed else "random", key, allowed)
-        self.seeds = range(1, seeds + 1)
-        self._runs = [[plan({**base, **point}, seed) for seed in self.seeds] for point in self.points]
-        self.select, self._columns = select, SELECT[select]
-        if select == "validation" and any(run.settings["choose-by"] != ACCURACY for run in self.runs):
-            self._columns = ("validation-score", *self._columns[1:])
-        if select == "validation" and not all(run.settings["validation-fraction"] for run in self.runs):
+        # Numbered, because words need not tell points apart.
+        self._rows = {f"{at} {in_words(point)}".strip(): point for at, point in enumerate(self.points, 1)}
+        super().__init__((Cell(row, "", {**base, **point}) for row, point in self._rows.items()), seeds, store)
+        self.select, self._metrics = select, SELECT[select]
+        runs = self.runs.values()
+        if select == "validation" and any(run.settings["choose-by"] != ACCURACY for run in runs):
+            self._metrics = ("validation-score", *self._metrics[1:])
+        if select == "validation" and not all(run.settings["validation-fraction"] for run in runs):
             raise ConfigError("select", select, "needs validation-fraction above 0, in all runs")
 
     @property
-    def runs(self) -> list[PlannedRun]:
-        """All runs, those of the first seed first."""
-        return [runs[at] for at in range(len(self.seeds)) for runs in self._runs]
+    def what(self) -> str:
+        """What is swept, in words."""
+        points = f"{len(self.points)} points over {', '.join(self.keys)}"
+        return points if self.keys else f"{len(self.seeds)} seeds"
 
-    def tables(self, store: Store, title: str) -> list[Table]:
+    def tables(self, title: str) -> list[Table]:
         """Return a table with a line for each run and, with several seeds, one with a line for each point.
 
         In both the best accuracy, as ``select`` means it, comes first.
         """
-        pairs = [(point, run) for point, runs in zip(self.points, self._runs, strict=True) for run in runs]
-        states = {run.name: store.state(run) for _, run in pairs}
-        errors = {run.name: printable(store.reason(run)) for _, run in pairs if states[run.name] is State.FAILED}
-        failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
+        states = self.states()
+        ordered = [(row, seed, self.runs[row, "", seed]) for row in self._rows for seed in self.seeds]
+        errors = {run.name: printable(self.store.reason(run)) for *_, run in ordered
+                  if states[run.name] is State.FAILED}  # fmt: skip
         error = ["error"] if errors else []
-        columns = [run_numbers.find(name).title for name in self._columns]
-        each = self._lines(
-            store,
-            [
-                (point, [run], [run.settings["seed"]], [*_error_cells([run], errors), states[run.name].value, run.name])
-                for point, run in pairs
-            ],
-        )
-        rows = [[cell.mean if isinstance(cell, Spread) else cell for cell in cells] for cells in each]
-        note = " ".join([NO_NUMBER, self._order(), *failed])
-        found = [
-            Table(f"{title}, each run", [*self.keys, "seed", *columns, *error, "state", "run"], rows, 3, note=note)
-        ]
-        if len(self.seeds) > 1:
-            done = [sum(states[run.name] is State.FINISHED for run in runs) for runs in self._runs]
-            points = zip(self.points, self._runs, done, strict=True)
-            lines = self._lines(
-                store,
-                [
-                    (point, runs, [], [*_error_cells(runs, errors), f"{count}/{len(runs)}"])
-                    for point, runs, count in points
-                ],
-            )
-            note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
-            found.append(
-                Table(f"{title}, each point", [*self.keys, *columns, *error, "runs done"], lines, 3, note=note)
-            )
-        return found
+        heads = [run_numbers.find(name).title for name in self._metrics]
 
-    def _lines(
-        self, store: Store, places: Iterable[tuple[Mapping[str, Any], Sequence[PlannedRun], list[Cell], list[Cell]]]
-    ) -> list[list[Cell]]:
-        """Return a line for each place, the best first: settings of the point, more, the numbers of the runs, more."""
-        lines: list[tuple[float, list[Cell]]] = []
-        for point, runs, before, after in places:
-            spreads = [_spread(name, runs, store) for name in self._columns]
-            order = -math.inf if spreads[0] is None else spreads[0].mean
-            lines.append((order, [*(_text(point.get(key, DASH)) for key in self.keys), *before, *spreads, *after]))
-        return [cells for _, cells in sorted(lines, key=lambda line: -line[0])]
+        def line(row: str, seeds: Sequence[int], before: list[TableCell], after: list[TableCell]) -> list[TableCell]:
+            reasons = [errors.get(self.runs[row, "", seed].name) for seed in seeds]
+            why: list[TableCell] = [next(filter(None, reasons), None)] if errors else []
+            numbers = [self.spread(name, row, "", seeds) for name in self._metrics]
+            point = (_text(self._rows[row].get(key, DASH)) for key in self.keys)
+            return [*point, *before, *numbers, *why, *after]
+
+        each = []
+        for row, seed, run in ordered:
+            cells = line(row, [seed], [seed], [states[run.name].value, run.name])
+            each.append([cell.mean if isinstance(cell, Spread) else cell for cell in cells])
+        failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
+        note = " ".join([NO_NUMBER, self._order(), *failed])
+        columns = [*self.keys, "seed", *heads, *error, "state", "run"]
+        tables = [Table(f"{title}, each run", columns, self._best_first(each, 1), 3, note=note)]
+        if len(self.seeds) > 1:
+            merged = []
+            for row in self._rows:
+                done = sum(states[self.runs[row, "", seed].name] is State.FINISHED for seed in self.seeds)
+                merged.append(line(row, self.seeds, [], [f"{done}/{len(self.seeds)}"]))
+            note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
+            columns = [*self.keys, *heads, *error, "runs done"]
+            tables.append(Table(f"{title}, each point", columns, self._best_first(merged, 0), 3, note=note))
+        return tables
+
+    def _best_first(self, lines: Iterable[list[TableCell]], before: int) -> list[list[TableCell]]:
+        """Return the lines in the order of the first number, which stands after the keys and so many other cells."""
+
+        def order(cells: list[TableCell]) -> float:
+            number = cells[len(self.keys) + before]
+            mean = number.mean if isinstance(number, Spread) else number
+            return math.inf if mean is None else -float(mean)
+
+        return sorted(lines, key=order)
 
     def _order(self) -> str:
         if self.select == "validation":
             return "Ordered by the score on validation samples, without test samples."
         return "Ordered by accuracy on test samples, so the first line is too optimistic (see --select validation)."
-
-
-def require_same_sweep(folder: Path, name: str, runs: Iterable[PlannedRun]) -> None:
-    """Raise :class:`ConfigError` if the folder has tables of runs with other settings than these.
-
-    With the same settings, whose files or modules have changed, the tables are made again.
-    """
-    if not (folder / "table.md").is_file():
-        return
-    if not (folder / RUNS).is_file():
-        raise ConfigError("name", name, f"{folder} has tables, but not which runs they are of; give another name")
-    if {key for _, key in _run_lines(folder)} - {run.key for run in runs}:
-        raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
-
-
-def changes(folder: Path, store: Store, runs: Iterable[PlannedRun]) -> str:
-    """Return what has changed since the runs of an earlier time were made that have these settings; empty if nothing.
-
-    Such runs are made again, under other names.
-    """
-    if not (folder / RUNS).is_file():
-        return ""
-    before, found, again = {key: name for name, key in _run_lines(folder)}, dict[str, None](), 0
-    for run in runs:
-        earlier = store.of_name(before.get(run.key, run.name))
-        if earlier.path.name != run.name and earlier.resumable:
-            again += 1
-            task = earlier.task()
-            found.update(dict.fromkeys(changed(task.get("written_by", {}), run.identity)))
-            if task.get("data") != run.identity["files"].get("dataset", task.get("data")):
-                found["what the dataset gives"] = None
-    return f"{have_changed([*found])} since {again} of these runs were made: they are made again" if again else ""
-
-
-def write_run_names(folder: Path, runs: Iterable[PlannedRun]) -> None:
-    """Write the names of the runs into the folder of their tables, each with the hash of its settings alone."""
-    private_folder(folder)
-    write_atomically(folder / RUNS, "".join(f"{run.name} {run.key}\n" for run in runs).encode())
-
-
-def read_run_names(folder: Path) -> list[str]:
-    """Return the names of the runs whose tables lie in a folder, in the sweep's order."""
-    return [name for name, _ in _run_lines(folder)]
-
-
-def _run_lines(folder: Path) -> list[tuple[str, str]]:
-    lines = (folder / RUNS).read_text(encoding="utf-8").splitlines()
-    return [(name, key) for name, _, key in (line.partition(" ") for line in lines)]
-
-
-def sweep_names(store: Store) -> list[str]:
-    """Return the names of the sweeps of which a store knows the runs."""
-    return sorted(path.parent.name for path in store.tables(SWEEPS).glob(f"*/{RUNS}"))
-
-
-def sweep_runs(store: Store, name: str) -> list[RunFolder]:
-    """Return the folders of a sweep's runs, which need not exist yet."""
-    if name not in sweep_names(store):
-        known = ", ".join(sweep_names(store)) or "none"
-        raise ConfigError("sweep", name, f"there is no such sweep in {store.root}; there are: {known}")
-    return [RunFolder(store.root / "runs" / run) for run in read_run_names(store.tables(SWEEPS, name))]
 
 
 def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
@@ -220,23 +160,14 @@ def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str
     return {key: value for key, value in point.items() if own in known.get(key, (own,))}
 
 
-def _spread(name: str, runs: Sequence[PlannedRun], store: Store) -> Spread | None:
-    values = [store.measure(run, name) for run in runs]
-    return run_numbers.find(name).spread([value for value in values if value is not None])
-
-
-def _error_cells(runs: Sequence[PlannedRun], errors: Mapping[str, str]) -> list[Cell]:
-    """Return a cell with the reason of the first failed run; no cell if no run of the sweep failed."""
-    return [next((errors[run.name] for run in runs if run.name in errors), None)] if errors else []
-
-
 def _text(value: Any) -> str:
     if isinstance(value, str) and value.startswith(f"{custom.PYTHON}:"):
         return custom.short_name(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
+def split(text: str, option: str, allowed: str = RANGES) -> tuple[str, str]:
+    """Return the key of a setting and the text after it; ``ConfigError`` for another text."""
     key, equals, rest = text.partition("=")
     if not equals or not key.strip() or not rest:
         raise ConfigError(option, text, f"must be {allowed}")
@@ -247,7 +178,7 @@ def listed(grid: Sequence[str] | Mapping[str, Sequence[Any]], option: str = "gri
     """Return the values of each setting, given as ``key=value,value`` or by key."""
     if isinstance(grid, Mapping):
         return {key: list(values) for key, values in grid.items()}
-    pairs = [_split(text, option, "key=value,value,… with texts in quotes or bare") for text in grid]
+    pairs = [split(text, option, "key=value,value,… with texts in quotes or bare") for text in grid]
     return {key: [toml_or_text(part.strip()) for part in rest.split(",")] for key, rest in pairs}
 
 

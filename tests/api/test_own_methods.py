@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from support import DOUBLE
 from torch import nn
 
 import fedpfl
+from fedpfl.api.comparisons import Runs
 from fedpfl.cli.common import load_app
 from fedpfl.core import own_code
 from fedpfl.setup import reference
-from fedpfl.study.sweep import SweepPlan
+from fedpfl.study.store import Store
+from fedpfl.study.sweep import SweepGrid
 
 FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",
@@ -102,10 +105,10 @@ for texts in (["double-factor=4"], ['method="fedavg"']):
 def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
     from typer.testing import CliRunner
 
-    from fedpfl.cli import app, grid_options
+    from fedpfl.cli import app
 
     asked = []
-    monkeypatch.setattr(grid_options.Runner, "run", lambda self, runs: asked.extend(runs) or {})
+    monkeypatch.setattr(Runs, "run", lambda self, grid: asked.extend(grid.wanted()) or {})
     done = CliRunner().invoke(
         app, ["compare", "far:Double", "FedBN", "--output-dir", "runs", "--seeds", "1", "-c", "double-factor=3"]
     )
@@ -123,7 +126,7 @@ def test_every_command_finds_the_code_of_this_folder(elsewhere):
     run = fedpfl.run(method="far:Double", workers=0, **{**FEW, "output_dir": "grid/runs"}).path.absolute()
     sweep = elsewhere / "grid" / "tables" / "sweeps" / "mine"
     sweep.mkdir(parents=True)
-    (sweep / "runs.txt").write_text(f"{run.name}\n")
+    (sweep / "runs.json").write_text(json.dumps({run.name: []}))
     for arguments in (
         ["report", "--sweep", "mine", "--output-dir", "grid"], ["report", str(run)], ["show", str(run)],
         ["analyse", "per-client", str(run)], ["export", str(run)],
@@ -211,7 +214,8 @@ def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
 def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):
     own_code.set_folder(elsewhere)
     base = {"num-clients": 2, "num-server-rounds": 1}
-    found = SweepPlan(base, {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}, [], 1, 1)
+    grid = {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}
+    found = SweepGrid(base, grid, [], 1, 1, Store(elsewhere))
     assert [point.get("double-factor") for point in found.points] == [None, 1.0, 2.0]
 
 

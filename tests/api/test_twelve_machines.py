@@ -37,7 +37,7 @@ def printed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         patch.setenv("HOME", str(home))
-        patch.setattr("fedpfl.study.grid.Process", InProcess)
+        patch.setattr("fedpfl.study.execution.Process", InProcess)
         for block in BLOCKS:
             if block.file:
                 (home / block.file).write_text(block.code, encoding="utf-8")

@@ -162,7 +162,7 @@ def test_an_exported_program_has_the_recorded_accuracy():
 
 
 def test_a_run_of_a_sweep_is_loaded_by_its_name(monkeypatch):
-    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
+    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
     found = fedpfl.sweep({"learning_rate": [0.01]}, **{**FEW, "num_server_rounds": 1})
     assert fedpfl.load(found.runs[0].name).summary == found.runs[0].summary
 
@@ -186,7 +186,7 @@ def test_a_text_is_a_name_before_it_is_a_number():
 
 
 def test_a_method_s_name_may_have_capitals(monkeypatch):
-    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
+    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
     run = fedpfl.run(**{**FEW, "method": "FedAvg", "num_server_rounds": 1})
     assert run.settings["method"] == "fedavg"
     swept = fedpfl.sweep({"method": ["FedAvg", "Local"]}, **{**FEW, "method": None, "num_server_rounds": 1})

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpfl.study.grid import FEDPFL
+from fedpfl.study.execution import FEDPFL
 
 # What commands import when they need it.
 IMPORTED_LATE = (
@@ -160,7 +160,7 @@ def serve() -> None:
 
 def run(request: dict[str, Any]) -> None:
     """Become the command of a request."""
-    from fedpfl.study import grid
+    from fedpfl.study import execution
 
     os.setsid()
     os.chdir(request["folder"])
@@ -169,7 +169,7 @@ def run(request: dict[str, Any]) -> None:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number > 0), 0o600)
         os.dup2(file, number)
         os.close(file)
-    grid.subprocess = type("Subprocess", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})
+    execution.subprocess = type("Subprocess", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arm(Fault(*request["fault"]))
     sys.argv = ["fedpfl", *request["words"]]

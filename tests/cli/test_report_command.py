@@ -66,7 +66,7 @@ def test_the_runs_of_a_sweep_by_its_name(run, tmp_path):
     root, page = tmp_path / "experiments", tmp_path / "report.html"
     shutil.copytree(run, root / "runs" / "one")
     (root / "tables" / "sweeps" / "mine").mkdir(parents=True)
-    (root / "tables" / "sweeps" / "mine" / "runs.txt").write_text("one\ntwo\n")
+    (root / "tables" / "sweeps" / "mine" / "runs.json").write_text('{"one": [], "two": []}')
     done = fedpfl("report", "--sweep", "mine", "--output-dir", root, "-o", page)
     assert done.exit_code == 0, done.output
     assert "note: 1 of 2 runs of mine have finished; the others are left out" in done.stderr

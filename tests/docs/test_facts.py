@@ -27,7 +27,7 @@ from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary
 from fedpfl.setup.all_settings import all_settings
 from fedpfl.study.description import load
-from fedpfl.study.measured import Measured
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.store import Store
 from fedpfl.training.settings import TrainingSettings
 
@@ -103,7 +103,7 @@ def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
             for kind, number in re.findall(r"(table|figure) (\d+)", place)
             for path in sorted((ROOT / "experiments" / paper).glob(f"{paper}-{kind}-{number}*.toml"))
         ]
-        planned = [len(Measured(load(path), "paper", Store(tmp_path)).planned()) for path in files]
+        planned = [len(ExperimentGrid(load(path), "paper", Store(tmp_path)).planned()) for path in files]
         assert int(runs) in planned, (place, planned)
 
 

@@ -12,7 +12,7 @@ from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study.description import SCALES, load
-from fedpfl.study.measured import Measured
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.run_numbers import WINDOW
 from fedpfl.study.store import Store
 
@@ -24,14 +24,14 @@ FILES = experiments(ROOT / "experiments")
 def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> None:
     experiment = load(path)
     for scale in SCALES:
-        measured = Measured(experiment, scale, Store(tmp_path), seeds=1)  # which checks the settings
+        measured = ExperimentGrid(experiment, scale, Store(tmp_path), seeds=1)  # which checks the settings
         assert set(measured.cells) == {key[:2] for key in measured.runs} | set(measured.trials)
         assert measured.cells, scale
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_what_rows_want_of_one_run_is_all_measured_after_it(path: Path, tmp_path: Path) -> None:
-    measured = Measured(load(path), "smoke", Store(tmp_path))
+    measured = ExperimentGrid(load(path), "smoke", Store(tmp_path))
     planned = {run.name: run for run in measured.planned()}
     assert all(set(run.modes) <= set(planned[run.name].modes) for run in measured.runs.values())
 
@@ -40,7 +40,7 @@ def test_what_rows_want_of_one_run_is_all_measured_after_it(path: Path, tmp_path
 def test_the_page_says_how_many_runs_there_are(scale: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "experiments.md").read_text(encoding="utf-8")
     (said,) = re.findall(rf"^\| `{scale}` \|[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
-    measured = [Measured(load(path), scale, Store(tmp_path)) for path in FILES.values()]
+    measured = [ExperimentGrid(load(path), scale, Store(tmp_path)) for path in FILES.values()]
     runs = {run.name for of in measured for run in of.planned()}
     assert len(runs) + sum(of.undecided for of in measured) == int(said.replace(",", ""))
 
@@ -59,13 +59,13 @@ def test_every_row_and_column_is_run_at_paper_scale_or_says_why_not(path: Path) 
 def test_the_best_mean_of_ten_tests_is_of_many_more(path: Path, scale: str, tmp_path: Path) -> None:
     experiment = load(path)
     if "weighted-best-10" in experiment.metrics:
-        for run in Measured(experiment, scale, Store(tmp_path), seeds=1).planned():
+        for run in ExperimentGrid(experiment, scale, Store(tmp_path), seeds=1).planned():
             assert run.rounds // run.settings["evaluate-every"] >= 3 * WINDOW
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Path) -> None:
-    measured = Measured(load(path), "smoke", Store(tmp_path))
+    measured = ExperimentGrid(load(path), "smoke", Store(tmp_path))
     assert all(cell.settings["dataset"] == "digits" or cell.generate for cell in measured.cells.values())
     assert len(measured.states()) <= 12
     assert max(run.rounds for run in measured.planned()) <= 10

@@ -18,7 +18,7 @@ from fedpfl.setup.all_settings import all_settings, keys_of, tagged
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study.description import load
-from fedpfl.study.measured import Measured
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.store import PlannedRun, Store, plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,7 +211,7 @@ def _runs() -> Iterator[tuple[Place, PlannedRun, int]]:
         yield Place(f"configs/{path.name}"), run, 1
     for path in experiments(ROOT / "experiments").values():
         experiment = load(path)
-        measured = Measured(experiment, "paper", Store(NOWHERE), seeds=1)
+        measured = ExperimentGrid(experiment, "paper", Store(NOWHERE), seeds=1)
         for (row, column, _), run in measured.runs.items():
             yield Place(str(path.relative_to(ROOT)), row, column), run, experiment.scale("paper").seeds
 

@@ -11,7 +11,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.results.identity import changed, contents, identity
 from fedpfl.setup.all_settings import tagged
 from fedpfl.study.analysis.repetitions import data_of, grouped
-from fedpfl.study.grid import Grid, Process
+from fedpfl.study.execution import Execution, Process
 from fedpfl.study.store import State, Store, plan
 
 SMALL = {"model": "mlp", "num_server_rounds": 1, "quiet": True, "workers": 0}
@@ -200,7 +200,7 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
             (folder / "review.py").write_text("V = 2\n")
         return job
 
-    states = Grid(runs, store, start).run(watcher)
+    states = Execution(runs, store, start).run(watcher)
     assert [states[run.name] for run in runs] == [State.FINISHED, State.FAILED]
     assert watcher.reasons[1] == "the module review has changed since the run was planned; start it again"
     assert store.folder(runs[0]).task()["written_by"]["modules"] == runs[0].identity["modules"]

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("fedpfl.study.grid.POLL_SECONDS", 0)
+    monkeypatch.setattr("fedpfl.study.execution.POLL_SECONDS", 0)

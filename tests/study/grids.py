@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpfl.setup.config import Config
-from fedpfl.study.grid import Resources
+from fedpfl.study.execution import Resources
 from fedpfl.study.store import PlannedRun, Store
 
 FILE = """\

@@ -24,7 +24,7 @@ from fedpfl.methods import methods
 from fedpfl.results.export import personal_models, trained_model
 from fedpfl.study import bench
 from fedpfl.study.bench import SuperLinkExecutor
-from fedpfl.study.grid import Grid
+from fedpfl.study.execution import Execution
 from fedpfl.study.store import PlannedRun, State, Store, plan
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 3, "num-server-rounds": 2}
@@ -80,7 +80,7 @@ def commands(flwr: Path, word: str) -> list[list[str]]:
 def play(runs: list[PlannedRun], store: Store) -> dict[str, State]:
     on_bench = SuperLinkExecutor("bench")
     on_bench.require(runs)
-    return Grid(runs, store, on_bench, 0.05).run(Silent())
+    return Execution(runs, store, on_bench, 0.05).run(Silent())
 
 
 def settings_of(store: Store, run: PlannedRun) -> str:
@@ -196,7 +196,7 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         assert done.exit_code == 0, done.output
         assert note.read_text() == submitted
         # Two owners at once: each device works on the messages of both, one after the other.
-        states = Grid(two, store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=2)
+        states = Execution(two, store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=2)
     assert set(states.values()) == {State.FINISHED}, [store.reason(run) for run in two]
     for run in [one, *two]:
         simulated = exported(tmp_path / run.name, 2, dict(run.settings)).path
@@ -220,7 +220,7 @@ def test_devices_keep_the_models_that_a_simulation_exports(elsewhere: Path, stor
         for name, value in bed._environment.items():
             monkeypatch.setenv(name, value)
         wait_until(lambda: len(SuperLinkExecutor("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
-        states = Grid(list(runs.values()), store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=1)
+        states = Execution(list(runs.values()), store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=1)
     assert set(states.values()) == {State.FINISHED}, [store.reason(run) for run in runs.values()]
     plain = set()
     for method, run in runs.items():

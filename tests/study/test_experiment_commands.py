@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
-    monkeypatch.setattr("fedpfl.study.grid.Process", fake)
+    monkeypatch.setattr("fedpfl.study.execution.Process", fake)
     return fake
 
 
@@ -63,7 +63,7 @@ def test_values_are_drawn_over_the_numbers_in_the_names(fake: Fake, tmp_path: Pa
     assert [row[:2] for row in rows if row[0] == "FedAvg, few"] == [["FedAvg, few", "0.1"], ["FedAvg, few", "1.0"]]
     assert [row[:3] for row in rows if row[0] == "Local, few, published"] == [["Local, few, published", "0.1", "81.91"]]
     assert "<svg" in (left / f"{name}.svg").read_text()
-    monkeypatch.setattr("fedpfl.cli.experiment.can_draw", lambda: False)
+    monkeypatch.setattr("fedpfl.api.comparisons.can_draw", lambda: False)
     assert "but not drawn: pip install matplotlib" in fedpfl("experiment", "run", path, "--seeds", 2, "-q").stderr
 
 
@@ -130,7 +130,7 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert len(fake.started) == 8, "it is refused before anything is run"
     assert (left / "table.csv").read_text() == each
     assert fedpfl(*command, "--samples", 3, "--seeds", 2, "--name", "mine").exit_code == 0
-    (left / "runs.txt").unlink()
+    (left / "runs.json").unlink()
     assert "not which runs they are of" in fedpfl(*command, "--name", "mine").stderr
     assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
 
@@ -153,7 +153,7 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert "No difference is statistically significant" in done.stdout
     name = re.search(r"report: fedpfl report --sweep (fedavg-fedper-[0-9a-f]{6})\n", done.stderr)[1]
     left = tmp_path / ".fedpfl/experiments/tables/sweeps" / name
-    assert f"wrote {left}/table.md" in done.stderr and len((left / "runs.txt").read_text().splitlines()) == 4
+    assert f"wrote {left}/table.md" in done.stderr and len(json.loads((left / "runs.json").read_text())) == 4
     assert f"--sweep {name}" in fedpfl(*command, "--seeds", 3).stderr, "more seeds keep the name"
     assert len(fake.started) == 6
     other = fedpfl(*command, "-c", "batch-size=7", "--output-dir", tmp_path / "my runs")
@@ -164,7 +164,7 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     listed = fedpfl("show").stdout
     assert name in listed and "6/6" in listed
     assert (left / "table.md").read_text().strip() in fedpfl("show", name).stdout
-    one = (left / "runs.txt").read_text().split()[0]
+    one, *_ = json.loads((left / "runs.json").read_text())
     assert f"{one} (finished)" in fedpfl("show", one).stdout
 
 
@@ -249,7 +249,7 @@ def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake,
     again = fedpfl(*command, "--on", 'num-clients=4 dataset="mnist"', "--seeds", 3)
     assert again.stdout == done.stdout and len(fake.started) == 36, "nothing is run again"
     left = tmp_path / ".fedpfl/experiments/tables/sweeps/tuned"
-    assert len((left / "runs.txt").read_text().splitlines()) == 18, "trials have no part in the report"
+    assert len(json.loads((left / "runs.json").read_text())) == 18, "trials have no part in the report"
 
 
 def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:
@@ -275,7 +275,7 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fedavg"], "METHOD... = 'fedavg': a comparison needs two methods or more"),
+        (["fedavg"], "methods = 'fedavg': a comparison needs two methods or more"),
         (["fedavg", "FedAvg"], "a comparison needs two methods or more"),
         (["fedavg", "fedavgg"], "fedavgg"),
         (["fedavg", "fedper", "-c", "ditto-pull=1"], "is a setting of ditto, and the method is fedavg or fedper"),
@@ -394,7 +394,7 @@ SMALL_COMPARISON = (
 
 def test_a_comparison_varies_a_setting_and_runs_again_from_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
+    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
 
     def compare(*words):
         done = CliRunner().invoke(app, ["compare", *words, "--quiet", "--format", "csv"], prog_name="fedpfl")

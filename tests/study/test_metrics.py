@@ -13,8 +13,8 @@ from fedpfl.results.views import of_clients
 from fedpfl.study import run_numbers
 from fedpfl.study.analysis.attack import AttackOptions, Attempt
 from fedpfl.study.description import load
-from fedpfl.study.grid import Grid
-from fedpfl.study.measured import Measured
+from fedpfl.study.execution import Execution
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.paper_tables import tables
 from fedpfl.study.store import Store
 
@@ -105,9 +105,9 @@ def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monke
     )
     text = text.replace("[rows]", '[analyses]\nattack = { of = "all", clients = 3 }\n[rows]', 1)
     text = text[: text.index("[paper-values]")] + '[paper-values]\nmissing = "none"\n'
-    measured = Measured(load(write(tmp_path, text)), "smoke", Store(tmp_path / "runs"), seeds=1)
+    measured = ExperimentGrid(load(write(tmp_path, text)), "smoke", Store(tmp_path / "runs"), seeds=1)
     assert {column for _, column in measured.cells} == {"A", "B"}, "a column that is put together is not run"
-    Grid(measured.runs.values(), measured.store, Fake()).run(Silent())
+    Execution(measured.runs.values(), measured.store, Fake()).run(Silent())
 
     def attempts(run: RunFolder, options: AttackOptions) -> list[Attempt]:
         alpha, white = run.config()["dirichlet-alpha"], torch.ones(1, 2, 2)

@@ -15,8 +15,8 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.results.tables import Spread
 from fedpfl.study.analysis.figure import Points
 from fedpfl.study.description import load
-from fedpfl.study.grid import Grid
-from fedpfl.study.measured import Measured
+from fedpfl.study.execution import Execution
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.paper_tables import figures, rankings, tables
 from fedpfl.study.store import Store
 
@@ -61,15 +61,15 @@ def board(tmp_path: Path) -> Path:
     return path
 
 
-def measured(path: Path, scale: str = "smoke", **options: object) -> Measured:
-    return Measured(load(path), scale, Store(path.parent / "out"), **options)
+def measured(path: Path, scale: str = "smoke", **options: object) -> ExperimentGrid:
+    return ExperimentGrid(load(path), scale, Store(path.parent / "out"), **options)
 
 
-def play(path: Path, fake: Fake, **options: object) -> Measured:
+def play(path: Path, fake: Fake, **options: object) -> ExperimentGrid:
     """Run both halves, as the command does, and return what there is then."""
     for _ in range(2):
         of = measured(path, **options)
-        Grid(of.planned(), of.store, fake).run(Silent())
+        Execution(of.planned(), of.store, fake).run(Silent())
     return measured(path, **options)
 
 
@@ -90,7 +90,7 @@ def test_values_are_tried_with_the_first_seed_and_the_best_is_run_with_the_other
 
 def test_nothing_is_chosen_while_a_trial_is_open(board: Path) -> None:
     of = measured(board)
-    Grid([run for run in of.planned() if run.settings["learning-rate"] != 0.1], of.store, Fake()).run(Silent())
+    Execution([run for run in of.planned() if run.settings["learning-rate"] != 0.1], of.store, Fake()).run(Silent())
     after = measured(board)
     assert set(after.chosen) == {("FedProx", "A"), ("FedProx", "B b")}
     assert rankings(after)[0].table.rows[1][1] == "not run yet"
@@ -98,10 +98,10 @@ def test_nothing_is_chosen_while_a_trial_is_open(board: Path) -> None:
 
 def test_rows_with_numbers_of_some_seeds_alone_are_named(board: Path) -> None:
     of = measured(board)
-    Grid(of.planned(), of.store, Fake()).run(Silent())
+    Execution(of.planned(), of.store, Fake()).run(Silent())
     chosen = measured(board)
     later = [run for run in chosen.planned() if run.settings["seed"] == 2 and run.settings["method"] == "local"]
-    Grid(later, of.store, Fake()).run(Silent())
+    Execution(later, of.store, Fake()).run(Silent())
     after = measured(board)
     assert [remark for remark in rankings(after)[0].remarks if "seed:" in remark] == ["Only 1 seed: FedAvg, FedProx."]
     assert not any("seed:" in remark for ranking in rankings(play(board, Fake())) for remark in ranking.remarks)
@@ -132,7 +132,7 @@ def test_what_is_given_is_not_chosen(board: Path) -> None:
 
 def test_a_choice_needs_samples_for_validation(board: Path) -> None:
     board.write_text(FILE.replace("validation-fraction = 0.2\n", ""))
-    with pytest.raises(ConfigError, match=r"choose = \['learning-rate'\]: board: needs validation-fraction above 0"):
+    with pytest.raises(ConfigError, match=r"choose = \['learning-rate'\]: needs validation-fraction above 0"):
         measured(board)
 
 
@@ -181,7 +181,7 @@ def test_whose_values_count(board: Path) -> None:
 def test_some_rows_and_columns(board: Path) -> None:
     only = load(board).only("smoke", ["FedAvg"], ["B b"])
     assert [(cell.row, cell.column) for cell in only.cells("smoke")] == [("FedAvg", "B b")]
-    assert list(rankings(Measured(only, "smoke", Store(board.parent)))[0].table.columns) == [
+    assert list(rankings(ExperimentGrid(only, "smoke", Store(board.parent)))[0].table.columns) == [
         "", "mean over clients, %", "MB", "chosen"
     ]  # fmt: skip
     for rows, columns, words in ((["Ditto"], [], "row = 'Ditto': must be one of FedAvg"), ([], ["C"], "column = 'C'")):
@@ -223,7 +223,7 @@ def test_one_command_runs_it_and_one_makes_the_page(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     fake = Fake(accuracy=ACCURACY, fail={"local 0.1": "diverged"})
-    monkeypatch.setattr("fedpfl.study.grid.Process", fake)
+    monkeypatch.setattr("fedpfl.study.execution.Process", fake)
     assert re.search(r"board +│ +20 +│ +0 +│ +0 +│ +0 +│ +20", fedpfl("experiment", "status", board).stdout)
     done = fedpfl("experiment", "run", board, "-q")
     assert done.exit_code == 1, "a candidate failed: it is named, and tried again by the next call"
@@ -266,7 +266,7 @@ def test_the_command_of_a_part_alone_makes_what_the_whole_has(
     board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedpfl.study.grid.Process", Fake(accuracy=ACCURACY))
+    monkeypatch.setattr("fedpfl.study.execution.Process", Fake(accuracy=ACCURACY))
     own = fedpfl("experiment", "run", board, "--row", "FedAvg", "--column", "B b", "--output-dir", "own", "-q")
     whole = fedpfl("experiment", "run", board, "--output-dir", "whole", "-q")
     assert (own.exit_code, whole.exit_code) == (0, 0)

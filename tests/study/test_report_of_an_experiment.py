@@ -15,7 +15,7 @@ from fedpfl.cli import app
 
 
 def test_the_paper_s_numbers_stand_beside_the_measured_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
+    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
     file, page, root = write(tmp_path), tmp_path / "report.html", tmp_path / "runs"
     settings = ["--seeds", "1", "--output-dir", str(root), "-c", "local-epochs=1"]
 
@@ -46,7 +46,7 @@ WIDTH = "document.documentElement.scrollWidth"
 @pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)")
 @pytest.mark.xdist_group("chromium")
 def test_the_page_of_an_experiment_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpfl.study.grid.Process", InProcess)
+    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
     analyses = "[analyses]\nattack = { of = 'all', clients = 1, images = 2, iterations = 2 }\n[rows]"
     file, page, picture = (
         write(tmp_path, FILE.replace("[rows]", analyses)),

@@ -11,8 +11,8 @@ from in_process import InProcess
 
 from fedpfl.launch.shipped import experiments
 from fedpfl.study.description import load
-from fedpfl.study.grid import Grid
-from fedpfl.study.measured import Measured
+from fedpfl.study.execution import Execution
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.paper_tables import analysed, tables
 from fedpfl.study.store import State, Store
 
@@ -29,9 +29,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def check(path: Path, store: Store) -> None:
     states = {}
     for _ in range(2):  # what the first runs choose is known to those after them
-        measured = Measured(load(path), "smoke", store)
-        states |= Grid(measured.planned(), store, InProcess).run(Silent())
-    measured = Measured(load(path), "smoke", store)
+        measured = ExperimentGrid(load(path), "smoke", store)
+        states |= Execution(measured.planned(), store, InProcess).run(Silent())
+    measured = ExperimentGrid(load(path), "smoke", store)
     assert set(states.values()) == {State.FINISHED}, list(measured.failures())
     found = [*tables(measured), *analysed(measured).tables]
     for table in found:
@@ -41,7 +41,7 @@ def check(path: Path, store: Store) -> None:
     check_numbers(measured)
 
 
-def check_numbers(measured: Measured) -> None:
+def check_numbers(measured: ExperimentGrid) -> None:
     """Every cell that is run has a number of every seed, or its file says why not, and that is true."""
     for metric in measured.experiment.metrics:
         for row, column in measured.cells:
@@ -60,8 +60,8 @@ def test_a_cell_without_a_number_is_noticed(tmp_path: Path) -> None:
     declared = '[[no-number]]\nmetrics = ["global-best"]\nreason = "nobody tests it"\n[scale.smoke]'
     found = {}
     for kind, content in {"open": text, "declared": text.replace("[scale.smoke]", declared)}.items():
-        found[kind] = Measured(load(write(tmp_path, content)), "smoke", Store(tmp_path / "runs"), seeds=1)
-        Grid(found[kind].runs.values(), found[kind].store, Fake()).run(Silent())
+        found[kind] = ExperimentGrid(load(write(tmp_path, content)), "smoke", Store(tmp_path / "runs"), seeds=1)
+        Execution(found[kind].runs.values(), found[kind].store, Fake()).run(Silent())
     with pytest.raises(AssertionError, match="global-best"):
         check_numbers(found["open"])
     check_numbers(found["declared"])

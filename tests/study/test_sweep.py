@@ -8,15 +8,16 @@ import pytest
 from grids import Fake, Silent
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.study.grid import Grid
+from fedpfl.study.execution import Execution
 from fedpfl.study.store import Store
-from fedpfl.study.sweep import SweepPlan
+from fedpfl.study.sweep import SweepGrid
 
+NOWHERE = Store(Path("/nowhere"))
 BASE = {"method": "fedprox", "dataset": "digits", "num-clients": 4, "num-server-rounds": 1}
 
 
-def sweep(grid: list[str], random: list[str], samples: int = 3, seeds: int = 1) -> SweepPlan:
-    return SweepPlan(BASE, grid, random, samples, seeds)
+def sweep(grid: list[str], random: list[str], samples: int = 3, seeds: int = 1, store: Store = NOWHERE) -> SweepGrid:
+    return SweepGrid(BASE, grid, random, samples, seeds, store)
 
 
 def test_a_grid_is_every_value_with_every_other() -> None:
@@ -49,8 +50,8 @@ def test_random_points_stay_when_there_are_more() -> None:
 def test_every_sample_meets_every_point_of_the_grid_and_every_seed() -> None:
     found = sweep(["learning-rate=0.01,0.05"], ["fedprox-mu=log:0.001:1"], 3, seeds=2)
     assert len(found.points) == 6
-    assert len({run.name for run in found.runs}) == 12
-    assert [run.settings["seed"] for run in found.runs] == [1] * 6 + [2] * 6
+    assert len({run.name for run in found.runs.values()}) == 12
+    assert [run.settings["seed"] for run in found.runs.values()] == [1] * 6 + [2] * 6
 
 
 @pytest.mark.parametrize(
@@ -86,15 +87,16 @@ def test_a_mistake_is_one_line(grid: list[str], random: list[str], words: str) -
 
 
 def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_path: Path) -> None:
-    found, store = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], [], seeds=2), Store(tmp_path)
-    Grid(found.runs[:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
-    runs, points = found.tables(store, "A sweep")
+    store = Store(tmp_path)
+    found = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], [], seeds=2, store=store)
+    Execution([*found.runs.values()][:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
+    runs, points = found.tables("A sweep")
     # The second seed is 1 % better, whichever its point; the run that was left out is the last one's.
     assert [row[:4] for row in runs.rows[:2]] == [["0.01", "fedprox", 2, 52.0], ["0.05", "fedprox", 2, 52.0]]
     assert len(runs.rows) == len({row[-1] for row in runs.rows}) == 8
     assert [row[-2] for row in runs.rows] == ["finished"] * 4 + ["failed"] * 3 + ["missing"]
     assert "no memory" in runs.note
-    assert len(sweep(["learning-rate=0.01"], []).tables(store, "One seed")) == 1
+    assert len(sweep(["learning-rate=0.01"], []).tables("One seed")) == 1
     text = points.markdown()
     assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | – | 2/2 |" in text
     assert "| 0.01 | local | – | – | – | – | – | no memory | 0/2 |" in text
@@ -102,10 +104,10 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
 
 def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     base = {**BASE, "validation-fraction": 0.1}
-    found = SweepPlan(base, ["learning-rate=0.1,0.3,0.2"], [], 1, 2, "validation")
     store = Store(tmp_path)
-    Grid(found.runs, store, Fake()).run(Silent())
-    runs, points = found.tables(store, "A sweep")
+    found = SweepGrid(base, ["learning-rate=0.1,0.3,0.2"], [], 1, 2, store, "validation")
+    Execution(found.runs.values(), store, Fake()).run(Silent())
+    runs, points = found.tables("A sweep")
     assert points.columns[1:3] == ["accuracy on validation samples, best round, %", (
         "personalised accuracy, mean over clients, in the round with the best validation score, %"
     )]  # fmt: skip
@@ -113,4 +115,4 @@ def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     assert [row[0] for row in runs.rows[::2]] == ["0.3", "0.2", "0.1"]
     assert "without test samples" in points.note
     with pytest.raises(ConfigError, match=r"select = 'validation': needs validation-fraction above 0, in all runs"):
-        SweepPlan(base, ["validation-fraction=0.1,0"], [], 1, 1, "validation")
+        SweepGrid(base, ["validation-fraction=0.1,0"], [], 1, 1, store, "validation")

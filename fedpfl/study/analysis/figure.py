@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from ...core.files import write_atomically
 from ...results.tables import Cell, Table
 
 XY = tuple[Sequence[float], Sequence[float]]
@@ -192,3 +194,10 @@ def file_name(title: str) -> str:
 
 def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[str, bytes]:
     return "csv", Table(title, columns, rows).csv().encode()
+
+
+def write_data(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
+    """Write the data of figures into a folder that is there, each into a file named after its title."""
+    for figure in figures:
+        ending, content = figure.file()
+        write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)

@@ -35,7 +35,7 @@ def test_the_runs_of_a_comparison_by_its_name(make_run, tested, tmp_path):
     (root / "runs").mkdir(parents=True)
     run.path.rename(root / "runs" / "one")
     (root / "tables" / "sweeps" / "mine").mkdir(parents=True)
-    (root / "tables" / "sweeps" / "mine" / "runs.txt").write_text("one\n")
+    (root / "tables" / "sweeps" / "mine" / "runs.json").write_text('{"one": []}')
     done = call("per-client", "--sweep", "mine", "--output-dir", root, "--format", "csv")
     assert done.stdout.splitlines()[:3] == ["client,local", "0,25.0", "1,75.0"]
     wrong = call("per-client", "--sweep", "yours", "--output-dir", root)

@@ -362,9 +362,9 @@ class Runs:
     def _interrupted(self) -> str:
         active = self._elsewhere.active() if self._elsewhere else []
         if not active:
-            return "interrupted; the same call continues from here"
+            return "interrupted; the same command continues from here"
         return (
-            f"interrupted; {len(active)} runs stay on the testbed: the same call waits for them again, and this ends "
+            f"interrupted; {len(active)} runs stay on the testbed: the same command waits for them again, and this ends "
             f"them: flwr stop {' '.join(active)}"
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError
-from ..core.metrics import ACCURACY, score_name
+from ..core.metrics import ACCURACY, score_in_words, score_name
 from ..core.own_code import global_state_kept
 from ..engine.listener import Listener
 from ..launch.plan import Plan
@@ -189,8 +189,8 @@ class Run:
         called = score_name(config["loss"])
         words = ""
         if accuracy is not None:
-            score = f"{100 * accuracy:.2f} %" if called == ACCURACY else f"{called} {accuracy:.4f}"
-            words = f", personalised {score}"
+            score = score_in_words(accuracy, config["loss"])
+            words = f", personalised {score}" if called == ACCURACY else f", personalised {called} {score}"
         what = f"{custom.short_name(config['method'])} on {custom.short_name(config['dataset'])}"
         return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{words}>"
 

@@ -207,11 +207,6 @@ def output_dir() -> Path:
     return Path(str(values.get("output-dir", RunSettings.output_dir))).expanduser()
 
 
-def percent(value: float | None) -> str:
-    """Write a share as a percentage."""
-    return "–" if value is None else f"{100 * value:.2f} %"
-
-
 def require_one_of(key: str, value: str, known: Collection[str]) -> None:
     """Raise :class:`ConfigError` for a word that is not among the known ones."""
     if value not in known:
@@ -277,13 +272,19 @@ def ending_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def outcome_table(result: Mapping[str, object]) -> object:
-    """Return :func:`fedpfl.results.summary.outcome` as a table."""
+def outcome_table(folder: RunFolder) -> object:
+    """Return :func:`fedpfl.results.summary.outcome` of a run as a table."""
     from rich.table import Table
 
-    def share(key: str) -> str:
+    from ..core.metrics import score_in_words, score_name
+    from ..results.summary import outcome
+
+    result: Mapping[str, object] = {**outcome(folder)}
+    loss = str(folder.config()["loss"])
+
+    def score(key: str) -> str:
         value = result[key]
-        return percent(value if isinstance(value, float) else None)
+        return score_in_words(value if isinstance(value, float) else None, loss)
 
     def megabytes(key: str) -> str:
         value = result[key]
@@ -291,8 +292,8 @@ def outcome_table(result: Mapping[str, object]) -> object:
 
     seconds, spent, delta = result["seconds_per_round"], result["epsilon"], result["delta"]
     table = Table("", "last round", "best round")
-    table.add_row("personalised accuracy", share("personalised_accuracy"), share("best_personalised_accuracy"))
-    table.add_row("global accuracy", share("global_accuracy"), share("best_global_accuracy"))
+    for of in ("personalised", "global"):
+        table.add_row(f"{of} {score_name(loss)}", score(f"{of}_accuracy"), score(f"best_{of}_accuracy"))
     table.add_section()
     table.add_row("rounds", str(result["rounds"]), "")
     table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")

@@ -149,9 +149,7 @@ def execute(
 
         tell_personalised(personalised(plan.folder))
     else:
-        from ..results.summary import outcome
-
-        stdout().print(outcome_table(outcome(plan.folder)))
+        stdout().print(outcome_table(plan.folder))
         typer.echo(plan.folder.path)
 
 

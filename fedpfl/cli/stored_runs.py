@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,6 @@ from .common import (
     outcome_table,
     output_dir,
     overrides,
-    percent,
     prepare,
     print_json,
     require_one_of,
@@ -198,7 +198,7 @@ def personalise(
         _write_settings(folder, mode, overrides(run_config), write)
         return
     if mode == ENSEMBLE:
-        tell_personalised(try_new_clients(folder, mode), as_json)
+        tell_personalised(folder, try_new_clients(folder, mode), as_json)
         return
     from ..launch import simulation
     from ..launch.progress import display
@@ -206,7 +206,7 @@ def personalise(
     plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))
     with ending_signals():
         simulation.run(plan, display(plan.config.run.num_server_rounds, quiet=True), workers)
-    tell_personalised(personalised(folder), as_json)
+    tell_personalised(folder, personalised(folder), as_json)
 
 
 @app.command("new-clients", hidden=True)
@@ -239,24 +239,28 @@ def personalised(folder: RunFolder) -> dict[str, Any]:
     return {**found, "each": new.get("each", {}), "missed": missed, "failed": line["failed"]}
 
 
-def tell_personalised(result: Mapping[str, Any], as_json: bool = False) -> None:
-    """Print :func:`personalised`."""
+def tell_personalised(folder: RunFolder, result: Mapping[str, Any], as_json: bool = False) -> None:
+    """Print :func:`personalised` of a run."""
+    from ..core.metrics import score_in_words
+
     if as_json:
         print_json(result)
         return
+    score = partial(score_in_words, loss=folder.config()["loss"])
     for client, accuracy in result["each"].items():
-        typer.echo(f"client {client}: {percent(accuracy)}")
+        typer.echo(f"client {client}: {score(accuracy)}")
     for client, accuracy in result.get("missed", {}).items():
-        typer.echo(f"client {client}, which missed the end: {percent(accuracy)}")
+        typer.echo(f"client {client}, which missed the end: {score(accuracy)}")
     for client, reason in result.get("failed", {}).items():
         typer.echo(f"client {client} failed: {reason}", err=True)
     if count := len(result["each"]):
-        typer.echo(f"{result['mode']}, {count} new client{'s' * (count > 1)}: mean {percent(result['accuracy'])}, "
-                   f"of all their test samples {percent(result['weighted'])}")  # fmt: skip
+        typer.echo(f"{result['mode']}, {count} new client{'s' * (count > 1)}: mean {score(result['accuracy'])}, "
+                   f"of all their test samples {score(result['weighted'])}")  # fmt: skip
 
 
 def _list_runs(root: Path) -> None:
     from ..bench.mqtt.events import state_of
+    from ..core.metrics import score_in_words
     from ..results.latest import latest
     from ..results.run_folder import RunFolder
     from ..results.tables import Cell, Table
@@ -274,9 +278,10 @@ def _list_runs(root: Path) -> None:
         except StateError as error:  # the others are shown
             typer.echo(f"note: {error}", err=True)
             continue
+        scores = (score_in_words(value, str(values.get("loss", ""))) for value in (personalised, shared))
         rows.append([
             path.name, str(values.get("method")), str(values.get("dataset")),
-            f"{done}/{values.get('num-server-rounds')}", percent(personalised), percent(shared),
+            f"{done}/{values.get('num-server-rounds')}", *scores,
             state_of(path)["state"],
         ])  # fmt: skip
     print_drawn(Table(str(root), heads, rows, optional=("global", "data", "method", "rounds")), "a wider terminal")
@@ -286,13 +291,14 @@ def _show_run(folder: RunFolder) -> None:
     from rich.columns import Columns
     from rich.table import Table
 
+    from ..core.metrics import score_in_words
     from ..core.settings import parse
     from ..data import DataSettings
     from ..data.settings import in_words
-    from ..results.summary import outcome
     from ..results.views import elapsed
 
-    values, result, lines = folder.config(), outcome(folder), folder.history().lines
+    values, lines = folder.config(), folder.history().lines
+    score = partial(score_in_words, loss=values["loss"])
     console = stdout()
     state = "finished" if folder.finished else "not finished"
     console.print(folder.path.name, style="bold", end="")
@@ -302,7 +308,7 @@ def _show_run(folder: RunFolder) -> None:
         f"{values['num-clients'] or 'as many as nodes'} clients), model {values['model']}, seed {values['seed']}, "
         f"{values['local-epochs']} epochs, batch {values['batch-size']}, η = {values['learning-rate']}"
     )
-    console.print(outcome_table(result))
+    console.print(outcome_table(folder))
     if not lines:
         return
     virtual_seconds = elapsed(folder.history())
@@ -315,7 +321,7 @@ def _show_run(folder: RunFolder) -> None:
         own, shared = line.get("personalised") or {}, line.get("global") or {}
         loss = line.get("train_loss")
         rounds.add_row(
-            str(line["round"]), percent(own.get("accuracy")), percent(own.get("std")), percent(shared.get("accuracy")),
+            str(line["round"]), score(own.get("accuracy")), score(own.get("std")), score(shared.get("accuracy")),
             "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}",
             *([f"{virtual_seconds[line['round']]:,.1f}"] if virtual else []), f"{line['bytes_up'] / 1e6:.2f}",
             f"{line['bytes_down'] / 1e6:.2f}",
@@ -327,4 +333,4 @@ def _show_run(folder: RunFolder) -> None:
         shown = each[:: max(1, -(-len(each) // CLIENTS_SHOWN))]
         some = "" if len(shown) == len(each) else f", {len(shown)} of {len(each):,}, evenly spaced"
         console.print(f"clients, round {last}{some}", style="bold")
-        console.print(Columns([f"{client}: {percent(accuracy)}" for client, accuracy in shown], padding=(0, 2)))
+        console.print(Columns([f"{client}: {score(accuracy)}" for client, accuracy in shown], padding=(0, 2)))

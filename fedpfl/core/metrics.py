@@ -134,9 +134,18 @@ def lower_is_better(name: str) -> bool:
     return name == LOSS or known(name).lower_is_better
 
 
-def is_share(name: str) -> bool:
-    """Return whether a number of a test lies between 0 and 1, so that people read it in percent."""
-    return name == ACCURACY or (known(name).lowest, known(name).highest) == (0, 1)
+def is_share(name: str, loss: str = CLASSES) -> bool:
+    """Return whether a number of a test lies between 0 and 1, so that people read it in percent; R² does not."""
+    if name == ACCURACY:
+        return score_name(loss) == ACCURACY
+    return (known(name).lowest, known(name).highest) == (0, 1)
+
+
+def score_in_words(value: float | None, loss: str = CLASSES, digits: int = 2) -> str:
+    """Return the number that a test always measures as people read it, by the setting ``loss``; a dash for none."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.{digits}f} %" if is_share(ACCURACY, loss) else f"{value:.{digits + 2}f}"
 
 
 def unlikely(metric: str, values: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from ..core.metrics import CLASSES
 from ..engine.listener import Listener
 from ..results.line import in_words
 from ..results.record import Round
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 class Display(Listener):
     """Shows a run on standard error: stages, rounds and lines of text. A context manager."""
+
+    _loss = CLASSES
 
     def __enter__(self) -> Self:
         return self
@@ -47,6 +50,7 @@ class Display(Listener):
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Show the remarks."""
+        self._loss = str(folder.config()["loss"])
         for remark in remarks:
             self.line(f"note: {remark}")
         self.show_step("first round")
@@ -70,7 +74,7 @@ class LineDisplay(Display):
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Print a round."""
-        self.show_step(f"round {line['round']}/{self._total}: {in_words(line)}")
+        self.show_step(f"round {line['round']}/{self._total}: {in_words(line, loss=self._loss)}")
 
 
 class _Drawn:
@@ -114,7 +118,7 @@ class BarDisplay(_Drawn, Display):
     def round(self, line: Mapping[str, Any]) -> None:
         """Move the bar."""
         self._moved += line["bytes_up"] + line["bytes_down"]
-        result = in_words(line, self._moved)
+        result = in_words(line, self._moved, self._loss)
         self._progress.update(
             self._task, description=f"round {line['round']}/{self._total}", total=self._total, completed=line["round"],
             result=result,
@@ -154,7 +158,8 @@ class GridLines:
     def round(self, run: Any, line: dict[str, Any]) -> None:
         """Count a round."""
         self._passed += 1
-        self._last[run.name], self._reached[run.name] = in_words(line), line["round"]
+        self._last[run.name] = in_words(line, loss=str(run.settings["loss"]))
+        self._reached[run.name] = line["round"]
 
     def ended(self, run: Any, reason: str) -> None:
         """Print how a run ended and about how long the others will take."""

@@ -90,12 +90,13 @@ def summarise(done: Round) -> dict[str, Any]:
     return line
 
 
-def in_words(line: Mapping[str, Any], moved: int | None = None) -> str:
-    """Describe a round in a few words: accuracies, megabytes and how many clients failed."""
+def in_words(line: Mapping[str, Any], moved: int | None = None, loss: str = metrics.CLASSES) -> str:
+    """Describe a round of a run with this loss in a few words: accuracies, megabytes and how many clients failed."""
     parts = []
     for name in ("personalised", "global"):
         if line.get(name):
-            parts.append(f"{name} {100 * line[name]['accuracy']:.1f} %")
+            called = "" if metrics.is_share(metrics.ACCURACY, loss) else f" {metrics.score_name(loss)}"
+            parts.append(f"{name}{called} {metrics.score_in_words(line[name]['accuracy'], loss, 1)}")
     if of := over_whom(line):
         parts.append(of)
     moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from typing import TypedDict
 
-from ..core.metrics import ACCURACY, TARGETS, labels_of, score_name
+from ..core.metrics import ACCURACY, TARGETS, labels_of, score_in_words, score_name
 from .history import History
 from .line import metric_names, over_whom
 from .run_folder import RunFolder
@@ -92,7 +93,7 @@ def summary(folder: RunFolder) -> str:
     """Return the outcome of a run as Markdown."""
     values, result, history = folder.config(), outcome(folder), folder.history()
     called = score_name(values["loss"])
-    shown = _percent if called == ACCURACY else _number
+    shown = partial(score_in_words, loss=values["loss"])
     tested = [line for line in history.lines if line.get("personalised")]
     tested_on = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
     rows = [
@@ -151,11 +152,3 @@ def _metrics(history: History) -> list[str]:
 def _spent(history: History) -> Mapping[str, float]:
     """Return the cost of differential privacy, ε and δ; empty without it."""
     return history.lines[-1].get("privacy", {}) if history.lines else {}
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f} %"

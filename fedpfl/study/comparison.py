@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import ConfigError, printable
 from ..core.files import write_atomically
-from ..core.metrics import ACCURACY, TARGETS, known, labels_of, lower_is_better
+from ..core.metrics import ACCURACY, is_share, known, lower_is_better, score_name
 from ..core.metrics import names as names_of
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
@@ -211,12 +211,13 @@ def _methods(grid: ComparisonGrid, title: str) -> tuple[Table, int]:
     by = _metric(grid)
     first = own[0] if by == ACCURACY else f"{kind}:{by}"
     names = [*dict.fromkeys([first, *own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual])]
-    numbers = {name: run_numbers.find(name) for name in names}
+    numbers = {name: grid.metric(name) for name in names}
     found = {cell: {name: grid.values(name, *cell) for name in names} for cell in grid.cells}
     headings = {name: number.short_title for name, number in numbers.items()}
     several, failures = len(grid.columns) > 1, [printable(failure) for failure in grid.failures()]
     lines: list[tuple[int, float, list[TableCell]]] = []
-    bounds = (-math.inf if _regression(grid) else 0.0, 1.0)
+    share = is_share(ACCURACY, grid.loss)
+    bounds = (0.0 if share else -math.inf, 1.0)
     if by != ACCURACY:
         bounds = (known(by).lowest, known(by).highest)
     unit, sign = 100 if numbers[first].share else 1, 1 if lower_is_better(by) else -1
@@ -235,7 +236,8 @@ def _methods(grid: ComparisonGrid, title: str) -> tuple[Table, int]:
     failed = [f"Failed: {failure.rstrip('.')}." for failure in failures]
     note = " ".join([*_remarks(grid), *other_threads(grid.finished()), *other_code(grid.finished()), *failed])
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
-    fine = {*asked, *([] if by == ACCURACY else ["95 % interval from", "to"])}
+    fine = {*asked, *([] if by == ACCURACY and share else ["95 % interval from", "to"])}
+    fine |= set() if share else {headings[name] for name in own[:2]}
     digits = [4 if head in fine else 3 if head == "MB" else 1 for head in heads]
     # The last to be left out is the one after the first, the accuracy of the worst tenth.
     optional = ["runs done", *reversed(rest)]
@@ -263,11 +265,6 @@ def _costs(grid: ComparisonGrid, target: float) -> Table:
     return Table(title, heads, rows, 1, note=note)
 
 
-def _regression(grid: ComparisonGrid) -> bool:
-    """Return whether R², which has no least value, stands in the place of the accuracy."""
-    return any(labels_of(run.settings["loss"]) == TARGETS for run in grid.planned())
-
-
 def _metric(grid: ComparisonGrid) -> str:
     return metric_of(run.settings for run in grid.planned())
 
@@ -289,12 +286,12 @@ def _untested(line: Mapping[str, Any]) -> bool:
 def _remarks(grid: ComparisonGrid) -> Iterator[str]:
     """Yield how the numbers came about."""
     which = "round with the best validation score" if _validated(grid) else "last round"
-    regression, by = _regression(grid), _metric(grid)
-    what = by if by != ACCURACY else "R²" if regression else "Accuracy"
+    by = _metric(grid)
+    what = by if by != ACCURACY else score_name(grid.loss).capitalize()
     yield f"{what} on test samples, in the {which}."
     seeds = len(grid.seeds)
     if seeds > 1:
-        cut = "what is possible" if by != ACCURACY else f"{'' if regression else '0 and '}100 %"
+        cut = "what is possible" if by != ACCURACY else "0 and 100 %" if is_share(by, grid.loss) else "1"
         interval_of = f"that of the mean, by Student's t, cut at {cut}"
         yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is {interval_of}."
         if not all(has_same_clients(folder.config()) for folder in grid.finished()):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ..core.errors import ConfigError
+from ..core.metrics import ACCURACY, CLASSES, is_share
 from ..methods import find
 from ..results.run_folder import RunFolder
 from ..results.tables import Spread
@@ -199,10 +201,20 @@ class Grid:
         run = self.runs.get((row, column, seed))
         return None if run is None else self.store.measure(run, metric, self.cells[row, column].clients)
 
+    @cached_property
+    def loss(self) -> str:
+        """The loss of the runs, by which tests measure the accuracy or R²; that of the first run with R², if any."""
+        losses = [str(run.settings["loss"]) for run in self.planned()]
+        return next((loss for loss in losses if not is_share(ACCURACY, loss)), losses[0] if losses else CLASSES)
+
+    def metric(self, name: str) -> run_numbers.Metric:
+        """Return a metric of its runs by name."""
+        return run_numbers.find(name, self.loss)
+
     def spread(self, metric: str, row: str, column: str, seeds: Collection[int] | None = None) -> Spread | None:
         """Summarise a cell's numbers over all seeds or some, shares in percent; None where there are none."""
         values = [self.value(metric, row, column, seed) for seed in (self.seeds if seeds is None else seeds)]
-        return run_numbers.find(metric).spread([value for value in values if value is not None])
+        return self.metric(metric).spread([value for value in values if value is not None])
 
 
 def _joined(names: Iterable[str]) -> str:

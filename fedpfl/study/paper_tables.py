@@ -52,7 +52,7 @@ def _table(grid: ExperimentGrid, metric: str) -> Table:
         for column in at.columns:
             rows[-1].append(_cell(grid, metric, row, column))
             rows[-1] += [experiment.paper_value(metric, row, column)] if published else []
-    what, digits = _heading(experiment, run_numbers.find(metric))
+    what, digits = _heading(experiment, grid.metric(metric))
     return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(grid, metric))
 
 
@@ -70,7 +70,7 @@ def _cell(grid: ExperimentGrid, metric: str, row: str, column: str) -> TableCell
         return None
     if values := grid.values(metric, row, column):
         plain = grid.experiment.fractions or grid.experiment.relative_to
-        return Spread.of(values) if plain else run_numbers.find(metric).spread(values)
+        return Spread.of(values) if plain else grid.metric(metric).spread(values)
     of = grid.pooled(row, column) or [column]
     states = {grid.state(row, other, seed) for seed in grid.seeds for other in of}
     if states == {State.FINISHED}:
@@ -112,7 +112,7 @@ def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColum
                 below.append(row)
         lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
     lines.sort(key=lambda line: -line[0])
-    heads = ["", *(run_numbers.find(metric).short_title for metric in experiment.metrics)]
+    heads = ["", *(grid.metric(metric).short_title for metric in experiment.metrics)]
     heads += ["chosen"] if grid.trials else []
     if compared:
         heads.insert(2, f"over {ranking.baseline}")
@@ -139,7 +139,7 @@ def _difference(grid: ExperimentGrid, metric: str, row: str, baseline: str, colu
     """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
     pairs = [[grid.value(metric, name, column, seed) for name in (row, baseline)] for seed in grid.seeds]
     differences = [own - other for own, other in pairs if own is not None and other is not None]
-    return run_numbers.find(metric).spread(differences)
+    return grid.metric(metric).spread(differences)
 
 
 def _ranking_figure(
@@ -153,10 +153,8 @@ def _ranking_figure(
               and isinstance(y, Spread)}  # fmt: skip
     if not series:
         return None
-    x_label, _ = _heading(experiment, run_numbers.find(ranking.over))
-    y_label = run_numbers.find(
-        experiment.metrics[0]
-    ).short_title  # as above the table; the whole is longer than the axis
+    x_label, _ = _heading(experiment, grid.metric(ranking.over))
+    y_label = grid.metric(experiment.metrics[0]).short_title  # as above the table; the whole is longer than the axis
     return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
 
 
@@ -215,7 +213,7 @@ def figures(grid: ExperimentGrid) -> list[Figure]:
             lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
             bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
                      if any(value.std for _, value in of)}  # fmt: skip
-            heading, _ = _heading(experiment, run_numbers.find(metric))
+            heading, _ = _heading(experiment, grid.metric(metric))
             out.append(Lines(f"{experiment.title}: {heading}", experiment.x, heading, lines, bands))
     return out
 
@@ -268,7 +266,7 @@ def _incomplete(grid: ExperimentGrid, metric: str, only: str | None = None) -> I
 
 def _without_number(grid: ExperimentGrid, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield why cells, of all columns or of one, have no number."""
-    found = run_numbers.find(metric)
+    found = grid.metric(metric)
     without: dict[str, list[str]] = {}
     for row, column in grid.cells:
         if only in (None, column) and _cell(grid, metric, row, column) is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import ConfigError
-from ..core.metrics import lower_is_better
+from ..core.metrics import ACCURACY, CLASSES, is_share, lower_is_better, score_name
 from ..core.stored import read_json
 from ..results.history import History
 from ..results.run_folder import RunFolder
@@ -47,8 +47,17 @@ class Metric:
         return Spread.of([100 * value if self.share else value for value in values]) if values else None
 
 
-def find(name: str) -> Metric:
-    """Return a metric by name; a :class:`ConfigError` lists the names if there is none."""
+def find(name: str, loss: str = CLASSES) -> Metric:
+    """Return a metric by name, of runs with this loss; a :class:`ConfigError` lists the names if there is none."""
+    metric = _find(name)
+    if not metric.share or is_share(ACCURACY, loss):
+        return metric
+    name = score_name(loss)
+    short = f"{name}, {metric.short}" if metric.short else ""
+    return replace(metric, heading=metric.heading.replace(ACCURACY, name), short=short, share=False, digits=4)
+
+
+def _find(name: str) -> Metric:
     kind, _, argument = name.partition(":")
     if kind == DETAIL and argument:
         return Metric(f"{argument}, last round", lambda history: history.last(f"details.{argument}"))

@@ -17,7 +17,6 @@ from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
 from ..setup.all_settings import owners, tagged
 from ..setup.config import RunSettings
-from . import run_numbers
 from .grid import Cell, Grid, in_words
 from .store import State, Store
 
@@ -106,7 +105,7 @@ class SweepGrid(Grid):
         errors = {run.name: printable(self.store.reason(run)) for *_, run in ordered
                   if states[run.name] is State.FAILED}  # fmt: skip
         error = ["error"] if errors else []
-        heads = [run_numbers.find(name).title for name in self._metrics]
+        heads = [self.metric(name).title for name in self._metrics]
 
         def line(row: str, seeds: Sequence[int], before: list[TableCell], after: list[TableCell]) -> list[TableCell]:
             reasons = [errors.get(self.runs[row, "", seed].name) for seed in seeds]

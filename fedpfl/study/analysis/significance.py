@@ -83,13 +83,14 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         by_data.setdefault((_data(group), group.runs[0].column), []).append(group)
     result = Result()
     by, validated = metric_of(run.config() for run in runs), has_validation(runs)
+    loss = str(runs[0].config()["loss"])
     for groups in by_data.values():
         named = {group.runs[0].row or group.label: accuracies_of(group.runs, by, validated) for group in groups}
         kinds = {label: found for label, found in named.items() if found}
         if pairs := compared(kinds):
             where = groups[0].runs[0].column
             title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
-            result.tables.append(_table(pairs, title, len(kinds), by))
+            result.tables.append(_table(pairs, title, len(kinds), by, is_share(by, loss)))
     require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
     data_sets = len({data for data, _ in by_data})  # two columns with the same data are not two
     if data_sets == len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by, validated)):
@@ -114,8 +115,8 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
     They are of the last test if no round is to be chosen by ``validated`` scores, or none can be.
     """
     found: dict[object, float] = {}
-    factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by) else 1)
     for run in runs:
+        factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by, str(run.config()["loss"])) else 1)
         history = run.history()
         line = history.best_validated() if validated else None
         each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
@@ -265,9 +266,9 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str) -> Table:
+def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str, share: bool) -> Table:
     better, worse, sign = ("lower", "higher", -1) if lower_is_better(by) else ("higher", "lower", 1)
-    points = ", points" if is_share(by) else ""
+    points = ", points" if share else ""
     rows: list[list[Cell]] = [
         [pair.first, pair.second, sign * pair.difference, pair.clients, pair.better, pair.equal, f"{pair.p:.3g}",
          f"{pair.corrected:.3g}", "yes" if pair.is_significant else "no"] for pair in pairs

@@ -364,8 +364,8 @@ class Runs:
         if not active:
             return "interrupted; the same command continues from here"
         return (
-            f"interrupted; {len(active)} runs stay on the testbed: the same command waits for them again, and this ends "
-            f"them: flwr stop {' '.join(active)}"
+            f"interrupted; {len(active)} runs stay on the testbed: the same command waits for them again, and this "
+            f"ends them: flwr stop {' '.join(active)}"
         )
 
     def made(self, grid: Grid) -> list[Run]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError, FedpflError, one_of
-from ..core.settings import parse
 from ..launch import shipped
+from ..results.tables import Spread
 from . import run_numbers
 from .analysis import ANALYSES
 from .description import Experiment, load
@@ -75,19 +75,18 @@ class ExperimentGrid(Grid):
         name = self.experiment.metric(row, metric)
         kind, _, which = name.partition(":")
         if run and kind == run_numbers.ATTACK and self.store.state(run) is State.FINISHED:
-            return self._attacked(run, run_numbers.POOLS[which])
+            return self._attacked(run, run_numbers.ATTACKED[which])
         return super().value(name, row, column, seed)
 
-    def _attacked(self, run: PlannedRun, pool: Callable[[Sequence[float]], float]) -> float | None:
-        from .analysis.attack import AttackOptions, attempts_of
-
-        given = self.options(run_numbers.ATTACK)
-        given.pop("of", None)
+    def _attacked(self, run: PlannedRun, column: str) -> float | None:
+        """Return a number of the analysis of a run alone; None where it cannot be made, as its table tells."""
+        given = {key.replace("-", "_"): value for key, value in self.options(run_numbers.ATTACK).items() if key != "of"}
         try:
-            options = parse(AttackOptions, given)
-            return pool([attempt.psnr for attempt in attempts_of(self.named(run, "", ""), options)])
-        except FedpflError:  # the table of the analysis gives the reason
+            table = ANALYSES[run_numbers.ATTACK].make([self.named(run, "", "")], **given).tables[0]
+        except FedpflError:
             return None
+        cell = table.rows[0][list(table.columns).index(column)]
+        return cell.mean if isinstance(cell, Spread) else float(str(cell))
 
     def pooled(self, row: str, column: str) -> list[str]:
         """Return the columns of this scale that a column puts together, for a row; none for a column that is run."""

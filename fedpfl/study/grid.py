@@ -167,18 +167,21 @@ class Grid:
 
     def folders(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
         """Return the folders of the runs, or of those of a column or row, each once and with the names of its cells."""
+        return [folder for _, folder in self._folders(column, row)]
+
+    def finished(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
+        """Return those of the folders whose runs have finished."""
+        return [of for run, of in self._folders(column, row) if self.store.state(run) is State.FINISHED]
+
+    def _folders(self, column: str | None, row: str | None) -> Iterator[tuple[PlannedRun, RunFolder]]:
         places: dict[str, list[Place]] = {}
         runs = dict[str, PlannedRun]()
         for (of, other, _), run in self.runs.items():
             if column in (None, other) and row in (None, of):
                 places.setdefault(run.name, []).append((of, other))
                 runs[run.name] = run
-        return [self.named(runs[name], *map(_joined, zip(*of, strict=True))) for name, of in places.items()]
-
-    def finished(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
-        """Return those of the folders whose runs have finished."""
-        states = self.states()
-        return [of for of in self.folders(column, row) if states[of.path.name] is State.FINISHED]
+        for name, at in places.items():
+            yield runs[name], self.named(runs[name], *map(_joined, zip(*at, strict=True)))
 
     def named(self, run: PlannedRun, row: str, column: str) -> RunFolder:
         """Return the folder of a run that has names."""

@@ -18,6 +18,8 @@ from ..results.views import of_clients, traffic
 WINDOW = 10
 # Kinds of metrics whose names have an argument, after a colon.
 NEW_CLIENTS, DETAIL, ATTACK, LAST, CHOSEN = "new-clients", "detail", "attack", "last", "chosen"
+# The columns of the analysis `attack`.
+ATTACKED = {"average": "PSNR, dB", "maximum": "maximum, dB"}
 POOLS: dict[str, Callable[[Sequence[float]], float]] = {"average": statistics.fmean, "maximum": max}
 
 

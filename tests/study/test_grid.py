@@ -1,10 +1,15 @@
-"""Which settings are chosen: a candidate that failed is tried again, and shown until it has not."""
+"""Grids: which settings are chosen, how runs are called, and what several executions share."""
 
+import pytest
 from grids import Fake, Silent
 
+from fedpfl.core.errors import DamagedFile
+from fedpfl.study.analysis.repetitions import grouped
 from fedpfl.study.comparison import ComparisonGrid, tables
-from fedpfl.study.execution import run_grid
+from fedpfl.study.execution import Execution, run_grid
+from fedpfl.study.saved import SavedGrid, saved_runs
 from fedpfl.study.store import State, Store
+from fedpfl.study.sweep import SweepGrid
 
 BASE = {"dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1}
 
@@ -25,3 +30,60 @@ def test_a_candidate_that_failed_is_shown_and_tried_again(tmp_path):
     grid, states, starter = play(tmp_path)
     assert grid.chosen["fedavg", ""] == {"learning-rate": 0.2} and {*states.values()} == {State.FINISHED}
     assert starter.started and all(name.startswith("fedavg") for name in starter.started)
+
+
+def test_a_saved_comparison_calls_its_runs_by_its_rows_and_data_sets(tmp_path):
+    store = Store(tmp_path)
+    data = {"few": {"num-clients": 2}, "many": {"num-clients": 3}}
+    grid = ComparisonGrid({"ditto": "ditto"}, BASE, {}, 2, data, store, {"ditto-pull": [0.1, 1]})
+    saved = SavedGrid(store, "mine")
+    assert not saved.open(grid)
+    run_grid(grid, Silent(), Fake())
+    places = {(folder.row, folder.column) for folder in saved_runs(store, "mine")}
+    assert places == {(f"ditto ditto-pull {pull}", column) for pull in ("0.1", "1") for column in data}
+    for column in data:
+        runs = [folder for folder in saved_runs(store, "mine") if folder.column == column]
+        assert [group.label for group in grouped(runs)] == ["ditto ditto-pull 0.1", "ditto ditto-pull 1"]
+    (saved.path / "runs.json").write_text('{"run": 3}')
+    with pytest.raises(DamagedFile):
+        saved_runs(store, "mine")
+
+
+def test_a_saved_sweep_leaves_its_runs_their_settings_as_names(tmp_path):
+    store = Store(tmp_path)
+    grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], [], 1, 1, store)
+    SavedGrid(store, "mine").open(grid)
+    run_grid(grid, Silent(), Fake())
+    assert [group.label for group in grouped(saved_runs(store, "mine"))] == [
+        "fedavg, learning-rate 0.1", "fedavg, learning-rate 0.2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", [{}, {"fedavg": "no memory"}])
+def test_what_another_execution_has_tried_meanwhile_is_not_tried_again(tmp_path, fails):
+    store, other, own = Store(tmp_path), Fake(fail=fails), Fake()
+    grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], [], 1, 1, store)
+
+    class Meanwhile(Silent):
+        def begin(self, runs, done, rounds):
+            Execution(grid.wanted(), store, other).run(Silent())
+
+    states = run_grid(grid, Meanwhile(), own)
+    assert not own.started and {*states.values()} == {State.FAILED if fails else State.FINISHED}
+
+
+def test_r2_stands_in_the_tables_as_a_number(tmp_path):
+    base = {**BASE, "dataset": "npz", "data": "/nowhere.npz", "loss": "mse", "num-clients": 2}
+    store = Store(tmp_path)
+    grid = ComparisonGrid({"fedavg": "fedavg", "local": "local"}, base, {}, 2, {"": {}}, store)
+    run_grid(grid, Silent(), Fake(accuracy={"local": -2.0}))
+    first, differences = tables(grid, "Comparison")
+    assert first.columns[1] == "R², mean over clients" and not any(
+        "%" in head for head in first.columns if "95" not in head
+    )
+    assert "| fedavg | 0.5150 ± 0.0071 |" in first.markdown() and "| local | -1.9850 ± 0.0071 |" in first.markdown()
+    assert "R² on test samples" in first.note and "cut at 1." in first.note
+    assert "mean difference" in differences.columns and differences.rows[0][2] == pytest.approx(2.5)
+    sweep = SweepGrid({"method": "fedavg", **base}, ["learning-rate=0.1"], [], 1, 1, store)
+    run_grid(sweep, Silent(), Fake())
+    assert sweep.tables("Sweep")[0].columns[2] == "personalised R², mean over clients, best round"

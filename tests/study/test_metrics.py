@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 import torch
 from grids import FILE, Fake, Silent, write
@@ -11,7 +14,7 @@ from fedpfl.results.history import History
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.views import of_clients
 from fedpfl.study import run_numbers
-from fedpfl.study.analysis.attack import AttackOptions, Attempt
+from fedpfl.study.analysis import ANALYSES
 from fedpfl.study.description import load
 from fedpfl.study.execution import Execution
 from fedpfl.study.experiment import ExperimentGrid
@@ -109,11 +112,13 @@ def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monke
     assert {column for _, column in measured.cells} == {"A", "B"}, "a column that is put together is not run"
     Execution(measured.runs.values(), measured.store, Fake()).run(Silent())
 
-    def attempts(run: RunFolder, options: AttackOptions) -> list[Attempt]:
-        alpha, white = run.config()["dirichlet-alpha"], torch.ones(1, 2, 2)
-        return [Attempt(white, white, 10 * alpha + client, 0.0) for client in range(options.clients)]
+    attack = sys.modules[ANALYSES["attack"].function.__module__]
 
-    monkeypatch.setattr("fedpfl.study.analysis.attack.attempts_of", attempts)
+    def attempts(run: RunFolder, options: Any) -> list[Any]:
+        alpha, white = run.config()["dirichlet-alpha"], torch.ones(1, 2, 2)
+        return [attack.Attempt(white, white, 10 * alpha + client, 0.0) for client in range(options.clients)]
+
+    monkeypatch.setattr(attack, "attempts_of", attempts)
     average, maximum = (table.rows for table in tables(measured))
     assert [cell.mean for cell in average[0][1:]] == [2, 11, 6.5]
     assert [cell.mean for cell in maximum[0][1:]] == [3, 12, 12]
@@ -141,3 +146,15 @@ def test_of_an_error_the_target_is_reached_from_above():
 def test_a_target_that_is_none_is_refused(name):
     with pytest.raises(ConfigError, match="METRIC=VALUE"):
         run_numbers.find(name)
+
+
+def test_r2_is_a_number_and_no_percentage():
+    history = History([line(1, -1.5, 0.0)])
+    metric = run_numbers.find("personalised-last", "mse")
+    assert (
+        metric.title == "personalised R², mean over clients, last round"
+        and metric.short_title == "R², mean over clients"
+    )
+    assert metric.spread([metric.value(history)]).mean == -1.5 and metric.digits == 4
+    assert run_numbers.find("personalised-last").spread([0.5]).mean == 50
+    assert run_numbers.find("gigabytes", "mse") == run_numbers.find("gigabytes")

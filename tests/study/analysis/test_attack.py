@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +16,13 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.options.privacy import PrivacySettings
 from fedpfl.study.analysis import ANALYSES, NotRecorded
-from fedpfl.study.analysis.attack import AttackOptions, _attacker_phases, attack_run, observe, psnr, psnr_of_grey
-from fedpfl.study.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
+
+# Beside the table that needs it.
+attack = sys.modules[ANALYSES["attack"].function.__module__]
+ATTACKS, AttackOptions, _attacker_phases = attack.ATTACKS, attack.AttackOptions, attack._attacker_phases
+attack_run, observe, psnr, psnr_of_grey = attack.attack_run, attack.observe, attack.psnr, attack.psnr_of_grey
+cosine_distance, squared_distance = attack.cosine_distance, attack.squared_distance
+label_from_bias, total_variation = attack.label_from_bias, attack.total_variation
 
 QUICK = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.01, "evaluate_every": 0}
 # Each with something of its own: data, attached settings or models, other losses, gradients or forward passes.

@@ -19,6 +19,7 @@ from in_process import InProcess
 from typer.testing import CliRunner, Result
 from waiting import wait_until
 
+import fedpfl as package
 from fedpfl.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -294,6 +295,42 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
 def test_a_comparison_that_cannot_be_is_one_line(fake: Fake, arguments: list[str], words: str) -> None:
     done = fedpfl("compare", *arguments)
     assert done.exit_code == 2 and words in done.stderr and done.stderr.count("\n") == 1 and not fake.started
+
+
+def test_the_functions_return_what_the_commands_print(fake: Fake, tmp_path: Path) -> None:
+    path, few = write(tmp_path), {"num_server_rounds": 1, "num_clients": 2}
+    words = ["-c", "num-server-rounds=1 num-clients=2", "-q"]
+    for command, function, *given in (
+        (["experiment", "run", path, "--row", "Local", "-q"], package.experiment, path, {"rows": ["Local"]}),
+        (["sweep", "--grid", "momentum=0.1,0.5", *words], package.sweep, {"momentum": [0.1, 0.5]}, few),
+        (["compare", "fedavg,local", "--seeds", 2, *words], package.compare, "fedavg, local", {"seeds": 2, **few}),
+    ):
+        result = function(given[0], quiet=True, **given[1])
+        started = len(fake.started)
+        assert fedpfl(*command).stdout == "\n".join(table.markdown() for table in result.tables)
+        assert len(fake.started) == started, "the command finds the function's runs"
+        assert not result.failed and len(result.runs) >= 1
+
+
+def test_the_functions_refuse_what_the_commands_refuse(fake: Fake) -> None:
+    for call in (
+        lambda: package.compare("fedavg,fedper", ditto_pull=1.0),
+        lambda: package.sweep({"momentum": [0.1]}, ditto_pull=1.0, method="fedavg"),
+        lambda: package.experiment("feddecomp-table-1", ditto_pull=1.0),
+    ):
+        with pytest.raises(package.ConfigError, match=r"ditto-pull = 1\.0: is a setting of ditto, and the method is"):
+            call()
+    for executor, federation in (("slurm", None), ("local", "bench"), ("flower", None)):
+        with pytest.raises(package.ConfigError, match=r"executor|federation"):
+            package.sweep({"momentum": [0.1]}, executor=executor, federation=federation)
+    assert not fake.started
+
+
+def test_where_runs_failed_the_error_has_what_the_others_recorded(fake: Fake) -> None:
+    fake.fail = {"local": "no memory"}
+    with pytest.raises(package.FedpflError, match="no memory") as error:
+        package.compare("fedavg,local", seeds=1, num_server_rounds=1, quiet=True)
+    assert [run.settings["method"] for run in error.value.result.runs] == ["fedavg"]
 
 
 SECONDS = 400  # a busy machine takes its time

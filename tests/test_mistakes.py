@@ -113,7 +113,7 @@ COMMANDS = {
     "run --method fedper": "No such option '--method'. It is a setting: -c 'method=…'",
     "run --workers -1": "Invalid value for '--workers': -1",
     "run --resume none": "run = 'none': there is no such run in",
-    "compare fedavg": "a comparison needs two methods or more, or --vary",
+    "compare fedavg": "a comparison needs two methods or more, or a setting to vary (--vary)",
     "compare fedavg,fedpr": "method = 'fedpr': must be one of",
     "compare parts:Mine fedbn": "method = 'parts:Mine': there is no module parts in",
     "compare fedavg fedper --tune learning-rate": "tune = 'learning-rate': must be key=value",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .runs import Run
     from .settings import Settings, SweepSettings
 
+TWO = "a comparison needs two methods or more, or a setting to vary (--vary)"
+
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
@@ -261,7 +263,7 @@ def compare(
         named = [*map(custom.as_named, file.get("methods", ())), *named[1:]]
     varied = vary or file.get("vary")
     if len(named) < 2 and not varied and all(isinstance(method, (str, type)) for method in named):
-        raise ConfigError("methods", ", ".join(map(str, named)), "a comparison needs two methods or more, or `vary`")
+        raise ConfigError("methods", named, TWO)
     if "method" in settings:
         raise ConfigError("method", settings["method"], "cannot be set here: `methods` lists what is compared")
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
@@ -293,7 +295,7 @@ def compare(
         given = [runs.text_of("method", method) for method in named]
         texts = {find(text).name: text if custom.is_custom("method", text) else find(text).name for text in given}
         if len(texts) < 2 and not varied:
-            raise ConfigError("methods", ", ".join(given), "a comparison needs two methods or more, or `vary`")
+            raise ConfigError("methods", given, TWO)
         require_used(own, texts)
         if by:
             asked = words_of(str(base.get("metrics", "")))

@@ -276,7 +276,7 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fedavg"], "methods = 'fedavg': a comparison needs two methods or more"),
+        (["fedavg"], "methods = ['fedavg']: a comparison needs two methods or more"),
         (["fedavg", "FedAvg"], "a comparison needs two methods or more"),
         (["fedavg", "fedavgg"], "fedavgg"),
         (["fedavg", "fedper", "-c", "ditto-pull=1"], "is a setting of ditto, and the method is fedavg or fedper"),

@@ -250,16 +250,14 @@ def compare(
     (['local', 'mine'], ['local', 'mine'])
     """
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
-    first = (
-        methods.split(",") if isinstance(methods, str) else [methods] if not isinstance(methods, Sequence) else methods
-    )
-    named = [text for one in (*first, *others) for text in (one.split(",") if isinstance(one, str) else [one])]
-    named = [custom.as_named(one.strip() if isinstance(one, str) else one) for one in named]
-    file: dict[str, Any] = {}
-    if named and isinstance(named[0], (str, PathLike)) and str(named[0]).endswith(".toml"):
+    listed = [methods] if isinstance(methods, str) or not isinstance(methods, Sequence) else methods
+    parts = [part for one in (*listed, *others) for part in (one.split(",") if isinstance(one, str) else [one])]
+    given = [part.strip() if isinstance(part, str) else part for part in parts]
+    named, file = [*map(custom.as_named, given)], dict[str, Any]()
+    if given and isinstance(given[0], (str, PathLike)) and str(given[0]).endswith(".toml"):
         from ..study.comparison import from_file
 
-        file = from_file(Path(first[0]).expanduser())
+        file = from_file(Path(given[0]).expanduser())
         named = [*map(custom.as_named, file.get("methods", ())), *named[1:]]
     varied = vary or file.get("vary")
     if len(named) < 2 and not varied and all(isinstance(method, (str, type)) for method in named):
@@ -292,10 +290,10 @@ def compare(
         runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
         own = runs.texts(settings)
         base = {**({} if file else of_project("method")), **file.get("settings", {}), **own}
-        given = [runs.text_of("method", method) for method in named]
-        texts = {find(text).name: text if custom.is_custom("method", text) else find(text).name for text in given}
+        as_texts = [runs.text_of("method", method) for method in named]
+        texts = {find(text).name: text if custom.is_custom("method", text) else find(text).name for text in as_texts}
         if len(texts) < 2 and not varied:
-            raise ConfigError("methods", given, TWO)
+            raise ConfigError("methods", as_texts, TWO)
         require_used(own, texts)
         if by:
             asked = words_of(str(base.get("metrics", "")))

@@ -147,7 +147,7 @@ def execute(
     elif plan.config.of(PersonaliseSettings).on:
         from .stored_runs import personalised, tell_personalised
 
-        tell_personalised(personalised(plan.folder))
+        tell_personalised(plan.folder, personalised(plan.folder))
     else:
         stdout().print(outcome_table(plan.folder))
         typer.echo(plan.folder.path)

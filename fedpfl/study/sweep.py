@@ -114,7 +114,7 @@ class SweepGrid(Grid):
             point = (_text(self._rows[row].get(key, DASH)) for key in self.keys)
             return [*point, *before, *numbers, *why, *after]
 
-        each = []
+        each = list[list[TableCell]]()
         for row, seed, run in ordered:
             cells = line(row, [seed], [seed], [states[run.name].value, run.name])
             each.append([cell.mean if isinstance(cell, Spread) else cell for cell in cells])

@@ -64,9 +64,9 @@ def test_a_testbed_fits_together(testbed, monkeypatch):
     plan = prepare(None, {}, {**values, "output-dir": str(testbed)})
     assert plan.config.data.num_clients == boards.clients == 4
     monkeypatch.setenv(VARIABLE, str(testbed / "policy.toml"))
-    policy.current().check(plan.run_config(), "")
+    policy.guard().check(plan.run_config(), "")
     with pytest.raises(policy.PolicyError, match="feddecomp"):
-        policy.current().check({**plan.run_config(), "method": "feddecomp"}, "")
+        policy.guard().check({**plan.run_config(), "method": "feddecomp"}, "")
     page = (testbed / "README.md").read_text()
     assert all(name in page for name in ("inventory.yml", "settings.toml", "policy.toml"))
     ours = "".join(

@@ -38,8 +38,8 @@ class ConfigError(FedpflError):
         The setting as the user writes it, for example ``dirichlet-alpha``.
     value : object
         What was given.
-    allowed : str
-        What is allowed, in words.
+    message : str
+        What would be right, in words: it follows the key and the value.
 
     Examples
     --------
@@ -51,15 +51,15 @@ class ConfigError(FedpflError):
     learning-rate = 0.0: must be > 0
     """
 
-    def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key[:MAX_SHOWN]} = {_shown(value)}: {allowed[: 4 * MAX_SHOWN]}")
+    def __init__(self, key: str, value: object, message: str) -> None:
+        super().__init__(f"{key[:MAX_SHOWN]} = {_shown(value)}: {message[: 4 * MAX_SHOWN]}")
         self.key = key
         self.value = value
-        self.allowed = allowed
+        self.message = message
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
         # Errors are pickled between processes; Exception's own reduce would replay the message as `key`.
-        return (ConfigError, (self.key, self.value, self.allowed))
+        return (ConfigError, (self.key, self.value, self.message))
 
 
 def _shown(value: object, limit: int = 300) -> str:
@@ -148,21 +148,21 @@ class DamagedFile(StateError):
         return (DamagedFile, (self.path, self.more))
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, candidates: Iterable[str]) -> str:
     """Return a hint at known words like ``word``: ``; did you mean fedavg?``, or nothing."""
     # Imported here: only the error needs it.
     from difflib import get_close_matches
 
-    names, wanted = list(known), str(word)[:100].lower()
+    names, wanted = list(candidates), str(word)[:100].lower()
     # Users shorten a name to its last part: rounds for num-server-rounds.
     near = get_close_matches(wanted, names, 3) or [name for name in names if name.endswith(f"-{wanted}")][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def one_of(word: object, known: Collection[str], *more: str) -> str:
-    """Return what is allowed in place of ``word``: all names, or of more than 20 only those that are like it."""
-    hint = did_you_mean(word, known)
-    names = f"{len(known)} names" if hint and len(known) > 20 else ", ".join(known)
+def one_of(word: object, choices: Collection[str], *more: str) -> str:
+    """Name the choices in place of ``word``: all, or of more than 20 only those that are like it."""
+    hint = did_you_mean(word, choices)
+    names = f"{len(choices)} names" if hint and len(choices) > 20 else ", ".join(choices)
     return f"must be one of {', or '.join([names, *more])}{hint}"
 
 
@@ -194,18 +194,18 @@ def _numbered(numbers: Sequence[int], who: str) -> str:
 
 
 def words_of(error: BaseException, most: int = 160) -> str:
-    """Return what an exception says, on one line of at most ``most`` characters."""
+    """Return the text of an exception, on one line of at most ``most`` characters."""
     return " ".join(str(error).split())[:most]
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return what an exception says, and where it was raised: ``ValueError: no such shape (parts.py, line 12)``."""
+    """Return the text of an exception and its place: ``ValueError: no such shape (parts.py, line 12)``."""
     try:
-        words = printable(" ".join(str(error).split()), 500)
+        text = printable(" ".join(str(error).split()), 500)
     except RAISED as other:
-        words = f"its text cannot be made ({type(other).__name__})"
+        text = f"its text cannot be made ({type(other).__name__})"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}, line {error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
-    return f"{type(error).__name__}{': ' * bool(words)}{words}{where}"
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"

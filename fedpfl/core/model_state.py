@@ -35,7 +35,7 @@ LIBRARIES = {
 DEEPEST = 6
 
 
-class _Owned(NamedTuple):
+class _Buffer(NamedTuple):
     """A buffer of a module: its name there and in the model, and the tensor that others hold as well."""
 
     module: nn.Module
@@ -55,9 +55,9 @@ class ModelState:
         self._names = [set(module._buffers) for _, module in self._modules]
         # With the number of its changes and a copy of what it holds.
         self._temporary = [
-            (owned, owned.tensor._version, owned.tensor.detach().clone())
-            for owned in self._buffers
-            if owned.name not in persistent and id(owned.tensor) not in still
+            (buffer, buffer.tensor._version, buffer.tensor.detach().clone())
+            for buffer in self._buffers
+            if buffer.name not in persistent and id(buffer.tensor) not in still
         ]
         self._attributes = [
             {name: _without_graph(value) for name, value in vars(module).items() if name not in PYTORCHS}
@@ -74,9 +74,9 @@ class ModelState:
     def changed(self) -> list[str]:
         """Return the names of buffers that are not persistent, and of attributes, that are not as they were."""
         temporary = [
-            owned.name
-            for owned, version, _ in self._temporary
-            if owned.module._buffers.get(owned.short) is not owned.tensor or owned.tensor._version != version
+            buffer.name
+            for buffer, version, _ in self._temporary
+            if buffer.module._buffers.get(buffer.short) is not buffer.tensor or buffer.tensor._version != version
         ]
         return temporary + [
             f"{path}.{name}".lstrip(".")
@@ -99,15 +99,15 @@ class ModelState:
     @torch.no_grad()
     def restore(self) -> None:
         """Bring back what the model had; persistent buffers are the old tensors again, whatever these hold."""
-        for owned in self._buffers:
-            owned.module._buffers[owned.short] = owned.tensor
+        for buffer in self._buffers:
+            buffer.module._buffers[buffer.short] = buffer.tensor
         for (_, module), names in zip(self._modules, self._names):
             for name in module._buffers.keys() - names:  # made in a forward pass
                 del module._buffers[name]
-        for place, (owned, version, content) in enumerate(self._temporary):
-            if owned.tensor._version != version:
-                owned.tensor.copy_(content)
-                self._temporary[place] = owned, owned.tensor._version, content
+        for place, (buffer, version, content) in enumerate(self._temporary):
+            if buffer.tensor._version != version:
+                buffer.tensor.copy_(content)
+                self._temporary[place] = buffer, buffer.tensor._version, content
         for (_, module), before in zip(self._modules, self._attributes):
             now = vars(module)
             if len(now) != len(PYTORCHS) + len(before):
@@ -139,9 +139,9 @@ class MethodState:
             return []
         now, before = vars(method), self._before
         names = [name for name in now if name in before or not hasattr(type(method), name)]
-        found = [name for name in names if name not in before or not same(now[name], before[name])]
-        self._told = bool(found)
-        return found
+        changes = [name for name in names if name not in before or not same(now[name], before[name])]
+        self._told = bool(changes)
+        return changes
 
     def restore(self) -> None:
         """Bring back the attributes that the method had."""
@@ -182,8 +182,8 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
                 raise ConfigError("model", type(module).__name__, f"{wrong}; it must keep its shape and type")
             tensor.copy_(now)
             module._buffers[short] = tensor
-    for path, module, own in parameters:
-        for short, parameter in own.items():
+    for path, module, by_name in parameters:
+        for short, parameter in by_name.items():
             if module._parameters.get(short) is not parameter:
                 name = f"{path}.{short}".lstrip(".")
                 wrong = f"puts another tensor in the place of its parameter {name} as it trains; change it in place"
@@ -192,18 +192,18 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
 
 def hidden_layers(model: nn.Module) -> list[str]:
     """Return the names of plain lists and the like that hold layers with parameters which the model does not have."""
-    there, found = {id(parameter) for parameter in model.parameters()}, []
+    there, hidden = {id(parameter) for parameter in model.parameters()}, []
     for path, module in model.named_modules():
         for name, value in vars(module).items() if not is_usual(module) else ():
             held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
             layers = [one for one in held if isinstance(one, nn.Module)] if name not in PYTORCHS else []
             if any(id(parameter) not in there for layer in layers for parameter in layer.parameters()):
-                found.append(f"{path}.{name}".lstrip("."))
-    return found
+                hidden.append(f"{path}.{name}".lstrip("."))
+    return hidden
 
 
 def is_usual(module: nn.Module) -> bool:
-    """Return whether a module is PyTorch's or this package's, which keep nothing from one batch to the next."""
+    """Tell whether a module is PyTorch's or this package's, which keep nothing from one batch to the next."""
     return type(module).__module__.partition(".")[0] in ("torch", "fedpfl")
 
 
@@ -218,7 +218,7 @@ def attributes_of(modules: Iterable[nn.Module]) -> list[dict[str, Any]]:
 
 
 def same_attributes(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    """Return whether no module's attribute has been replaced or changed from one time to the other."""
+    """Tell whether no module's attribute has been replaced or changed from one time to the other."""
     return all(
         first.keys() == second.keys() and all(
             first[name] is second[name] if isinstance(first[name], Tensor) else same(first[name], second[name])
@@ -228,11 +228,11 @@ def same_attributes(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> b
     )  # fmt: skip
 
 
-def _buffers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[_Owned]:
+def _buffers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[_Buffer]:
     for path, module in modules:
         for short, tensor in module._buffers.items():
             if tensor is not None:
-                yield _Owned(module, short, f"{path}.{short}".lstrip("."), tensor)
+                yield _Buffer(module, short, f"{path}.{short}".lstrip("."), tensor)
 
 
 def _kind(tensor: Tensor) -> str:
@@ -245,7 +245,7 @@ def _without_graph(value: Any) -> Any:
 
 
 def is_changeable(value: Any) -> bool:
-    """Return whether a value can be another one without being replaced, and is looked into."""
+    """Tell whether a value can be another one without being replaced, and is looked into."""
     return isinstance(value, (*CONTAINERS, *GENERATORS, Tensor, np.ndarray)) or _is_object(value)
 
 
@@ -291,7 +291,7 @@ def _drawn(generator: Any) -> Any:
 
 
 def same(one: Any, other: Any, depth: int = 0) -> bool:
-    """Return whether two values are alike, as far as that can be told without calling anybody's code."""
+    """Tell whether two values are alike, as far as that can be told without calling anybody's code."""
     if one is other:
         return True
     if type(one) is not type(other):

@@ -20,31 +20,31 @@ _NUMBERS, _TRUTH = (int, float, np.integer, np.floating), {bool, np.bool_}
 _KEY = re.compile(r"(x(?:_(?:train|test|val))?)_(\w+)", re.ASCII)
 
 
-def array(given: object, where: str) -> np.ndarray:
-    """Return what is an array, or can be made one without a guess, such as a tensor on the CPU or a list of words.
+def array(thing: object, where: str) -> np.ndarray:
+    """Return an array, made without a guess of a thing such as a tensor on the CPU or a list of words.
 
     ``where`` is what a ``DataError`` calls it.
     """
-    what = f"{where} is {custom.article(given)}"
-    if getattr(given, "read_later", False) is True:  # of fedpfl.Lazy
-        return given  # type: ignore[return-value]
-    if hasattr(given, "toarray"):
+    what = f"{where} is {custom.article(thing)}"
+    if getattr(thing, "read_later", False) is True:  # of fedpfl.Lazy
+        return thing  # type: ignore[return-value]
+    if hasattr(thing, "toarray"):
         raise DataError(f"{what}, a sparse matrix; give its .toarray()")
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+    if isinstance(thing, np.ma.MaskedArray) and np.ma.is_masked(thing):
         raise DataError(f"{what} with masked values; give its .filled(…)")
     try:
-        found = np.asarray(given)
+        values = np.asarray(thing)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        words = words_of(error, 200)
-        raise DataError(f"{what} that NumPy cannot make an array of: {words}") from error
-    if found.dtype != object:
-        return found
-    kinds = {type(one) for one in found.reshape(-1).tolist()}
+        reason = words_of(error, 200)
+        raise DataError(f"{what} that NumPy cannot make an array of: {reason}") from error
+    if values.dtype != object:
+        return values
+    kinds = {type(one) for one in values.reshape(-1).tolist()}
     if kinds and all(issubclass(kind, str) for kind in kinds):
-        return found.astype(str)
+        return values.astype(str)
     # Truth values among numbers are not taken for numbers.
     if kinds and (kinds <= _TRUTH or all(issubclass(kind, _NUMBERS) and kind not in _TRUTH for kind in kinds)):
-        return np.array(found.tolist())
+        return np.array(values.tolist())
     named = ", ".join(sorted(kind.__name__ for kind in kinds)[:4])
     raise DataError(f"{what} of objects ({named or 'none'}): must be all numbers, or all words")
 
@@ -62,18 +62,18 @@ class Packed(np.ndarray):
     def __array_finalize__(self, other: Any) -> None:
         self.inputs = getattr(other, "inputs", None)
 
-    def __array_function__(self, function: Any, kinds: Any, given: Any, named: Any) -> Any:
+    def __array_function__(self, function: Any, kinds: Any, arguments: Any, named: Any) -> Any:
         """Let rows that are laid end to end be samples of the same inputs."""
-        found = super().__array_function__(function, kinds, given, named)
+        result = super().__array_function__(function, kinds, arguments, named)
         if function is np.concatenate:
-            found = found.view(Packed)
-            found.inputs = self.inputs
-        return found
+            result = result.view(Packed)
+            result.inputs = self.inputs
+        return result
 
 
-def are_several(given: object) -> bool:
-    """Return whether an object is a tuple or dict of arrays, which are the inputs of one model."""
-    each = [*given.values()] if isinstance(given, Mapping) else given if isinstance(given, tuple) else ()
+def are_several(thing: object) -> bool:
+    """Tell whether an object is a tuple or dict of arrays, which are the inputs of one model."""
+    each = [*thing.values()] if isinstance(thing, Mapping) else thing if isinstance(thing, tuple) else ()
     return any(hasattr(one, "__array__") and not isinstance(one, np.generic) for one in each)
 
 
@@ -83,13 +83,13 @@ def with_inputs(x: Any, labels: int) -> Any:
     return tuple(x) if each and all(getattr(one, "ndim", 0) and len(one) == labels for one in each) else x
 
 
-def packed(given: Any, where: str, rows: bool = True) -> Packed:
+def packed(samples: Any, where: str, rows: bool = True) -> Packed:
     """Pack the inputs of samples, or with ``rows`` false of one sample; ``where`` is what a ``DataError`` calls them.
 
     Floats become float32. Booleans and whole numbers stay exact.
     """
-    named = isinstance(given, Mapping)
-    items = [(str(key), one) for key, one in (given.items() if named else enumerate(given))]
+    named = isinstance(samples, Mapping)
+    items = [(str(key), one) for key, one in (samples.items() if named else enumerate(samples))]
     items = sorted(items, key=itemgetter(0)) if named else items
     if not 1 <= len(items) <= MAX_INPUTS:
         raise DataError(f"{where} has {len(items)} inputs; a model may have 1 to {MAX_INPUTS}")
@@ -117,26 +117,26 @@ def inputs_in(about: Mapping[str, Any]) -> Inputs | None:
     return inputs_of(text) if isinstance(text, str) else None
 
 
-def fitting(given: Any, inputs: Inputs) -> Packed:
+def fitting(samples: Any, inputs: Inputs) -> Packed:
     """Pack samples for a model of these inputs; whole numbers may be of any type, and stand for floats."""
-    if isinstance(given, Packed) and given.inputs == inputs:
-        return given
+    if isinstance(samples, Packed) and samples.inputs == inputs:
+        return samples
     wanted = "a dict" if inputs.named else "a tuple"
-    if isinstance(given, Mapping) != inputs.named or not isinstance(given, (Mapping, tuple, list)):
-        raise DataError(f"samples are {article(given)}; the model takes {wanted} of {inputs}")
+    if isinstance(samples, Mapping) != inputs.named or not isinstance(samples, (Mapping, tuple, list)):
+        raise DataError(f"samples are {article(samples)}; the model takes {wanted} of {inputs}")
     names = [part.name for part in inputs.parts]
-    items = {str(key): one for key, one in (given.items() if isinstance(given, Mapping) else enumerate(given))}
+    items = {str(key): one for key, one in (samples.items() if isinstance(samples, Mapping) else enumerate(samples))}
     if other := difference([*items], names):
         raise DataError(f"inputs are {other}; the model takes {wanted} of {inputs}")
     columns = []
     for part in inputs.parts:
-        found = array(items[part.name], f"input {part.name}")
-        fits = found.dtype.kind in {FLOAT: "fiu", TRUTH: "b"}.get(part.kind, "iu")
-        if part.kind == SMALL and fits and found.size:
-            fits = found.min() >= -(2**15) and found.max() < 2**15
-        if not fits or not found.size or found.shape[1:] != part.shape:
-            raise DataError(f"input {part.name} is {found.dtype} {found.shape}; the model takes {wanted} of {inputs}")
-        columns.append(_typed(found.astype(np.float64) if part.kind == FLOAT else found, f"input {part.name}")[1])
+        values = array(items[part.name], f"input {part.name}")
+        fits = values.dtype.kind in {FLOAT: "fiu", TRUTH: "b"}.get(part.kind, "iu")
+        if part.kind == SMALL and fits and values.size:
+            fits = values.min() >= -(2**15) and values.max() < 2**15
+        if not fits or not values.size or values.shape[1:] != part.shape:
+            raise DataError(f"input {part.name} is {values.dtype} {values.shape}; the model takes {wanted} of {inputs}")
+        columns.append(_typed(values.astype(np.float64) if part.kind == FLOAT else values, f"input {part.name}")[1])
         if len(columns[-1]) != len(columns[0]):
             raise DataError(f"input {part.name} has {len(columns[-1])} samples, and {names[0]} {len(columns[0])}")
         if part.kind == FLOAT and np.isnan(columns[-1]).any():
@@ -150,27 +150,27 @@ def _rows(columns: list[np.ndarray], inputs: Inputs) -> Packed:
     return made
 
 
-def _typed(found: np.ndarray, where: str) -> tuple[str, np.ndarray]:
+def _typed(values: np.ndarray, where: str) -> tuple[str, np.ndarray]:
     """Return the type in which an input is packed, and the input in it; whoever reads data looks for NaN."""
-    if found.dtype.kind == "f":
+    if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            found = found.astype(np.float32)
-        if np.isinf(found).any():
+            values = values.astype(np.float32)
+        if np.isinf(values).any():
             raise DataError(f"{where} holds a value that is not finite (infinity)")
-        return FLOAT, found
-    if found.dtype.kind == "b":
-        return TRUTH, found
-    if found.dtype.kind not in "iu":
-        raise DataError(f"{where} is {found.dtype}: inputs are floats, whole numbers or booleans")
-    if found.dtype == np.uint64 and found.size and found.max() >= 2**63:
-        raise DataError(f"{where} holds {found.max()}: whole numbers must be below 2⁶³")
-    return (SMALL, found) if np.can_cast(found.dtype, SMALL) else (WHOLE, found.astype(np.int64))
+        return FLOAT, values
+    if values.dtype.kind == "b":
+        return TRUTH, values
+    if values.dtype.kind not in "iu":
+        raise DataError(f"{where} is {values.dtype}: inputs are floats, whole numbers or booleans")
+    if values.dtype == np.uint64 and values.size and values.max() >= 2**63:
+        raise DataError(f"{where} holds {values.max()}: whole numbers must be below 2⁶³")
+    return (SMALL, values) if np.can_cast(values.dtype, SMALL) else (WHOLE, values.astype(np.int64))
 
 
 def joined(arrays: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
     """Return a file's arrays with ``x_image`` and ``x_meta`` packed as ``x``, and so on for ``x_train``."""
-    found = {part: packed(given, f"{where}: {part}") for part, given in _grouped(arrays).items()}
-    return {**arrays, **found}
+    together = {part: packed(samples, f"{where}: {part}") for part, samples in _grouped(arrays).items()}
+    return {**arrays, **together}
 
 
 def given_in(arrays: Mapping[str, np.ndarray], where: str) -> Any:

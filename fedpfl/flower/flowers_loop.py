@@ -31,7 +31,7 @@ MAX_NAME = 200
 def require_settings(config: Config, has_model: bool) -> None:
     """Refuse settings that would change nothing in Flower's loop."""
     values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
-    own = [
+    of_options = [
         key
         for option in config.options
         # The limit of norms is a part of every strategy.
@@ -39,10 +39,10 @@ def require_settings(config: Config, has_model: bool) -> None:
         if option.at_server
         for key, _ in s.items(option.settings)
     ]
-    for key in (*sorted(tagged("loop")), *own):
+    for key in (*sorted(tagged("loop")), *of_options):
         if values[key] != usual[key]:
-            allowed = "has no effect in Flower's loop: use run_federation"
-            raise ConfigError(key, values[key], allowed)
+            message = "has no effect in Flower's loop: use run_federation"
+            raise ConfigError(key, values[key], message)
     for key in sorted(tagged("built")):
         if values[key] != usual[key] and not has_model:
             raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
@@ -56,8 +56,8 @@ def require_acting(values: Mapping[str, Any]) -> None:
     }
     for key in values:
         if key in of_nodes:
-            allowed = "needs model=, and fit or client_app on the nodes: without it they train in their own loops"
-            raise ConfigError(key, values[key], allowed)
+            message = "needs model=, and fit or client_app on the nodes: without it they train in their own loops"
+            raise ConfigError(key, values[key], message)
 
 
 def require_rounds(config: Config) -> None:
@@ -65,8 +65,8 @@ def require_rounds(config: Config) -> None:
     values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
     for key in sorted(tagged("rounds")):
         if values[key] != usual[key]:
-            allowed = "needs the number of rounds, which a wrapper does not tell: give num_server_rounds= as well"
-            raise ConfigError(key, values[key], allowed)
+            message = "needs the number of rounds, which a wrapper does not tell: give num_server_rounds= as well"
+            raise ConfigError(key, values[key], message)
 
 
 def require_listeners(listeners: Iterable[Listener]) -> None:
@@ -74,16 +74,16 @@ def require_listeners(listeners: Iterable[Listener]) -> None:
     for listener in listeners:
         for hook in ("run_started", "run_ended"):
             if getattr(type(listener), hook) is not getattr(Listener, hook):
-                allowed = f"has {hook}, which Flower's loop never calls: use run_federation"
-                raise ConfigError("listeners", type(listener).__name__, allowed)
+                message = f"has {hook}, which Flower's loop never calls: use run_federation"
+                raise ConfigError("listeners", type(listener).__name__, message)
 
 
 def tell_unsent(values: Mapping[str, s.Value]) -> None:
     """Warn of functions that a strategy names and does not send, since no server may run code on a client."""
     for key, reference in code_in(values):
         if key not in NOT_SENT:
-            words = "fedpfl: %s = %r is code, and is not sent: give it to fit or client_app on the clients"
-            logger.log(WARNING, words, key, reference)
+            warning = "fedpfl: %s = %r is code, and is not sent: give it to fit or client_app on the clients"
+            logger.log(WARNING, warning, key, reference)
 
 
 def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
@@ -92,7 +92,7 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     A metric PART-NAME is weighted by PART-``key`` in a reply that has it. Lists of several lengths have no mean. A
     weight is a node's own word: none counts for more than ``TESTS_OVER_MEDIAN`` times the median.
     """
-    found: dict[str, list[tuple[np.ndarray, Any]]] = {}
+    by_name: dict[str, list[tuple[np.ndarray, Any]]] = {}
     for content in contents:
         metrics = dict(next(iter(content.metric_records.values())))
         weights = {name: value for name, value in metrics.items() if _is_weight(name, key) and _counts(value)}
@@ -106,12 +106,12 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
             if wrong := unlikely(name, value.reshape(-1).tolist()):
                 odd.append(wrong)
             else:
-                found.setdefault(name, []).append((value, weight))
+                by_name.setdefault(name, []).append((value, weight))
         if odd:
             more = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
             logger.log(WARNING, "fedpfl: one node: %s; left out%s", odd[0], more)
     means = {}
-    for name, of_replies in sorted(found.items()):
+    for name, of_replies in sorted(by_name.items()):
         values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]
         if any(shares):
             most = TESTS_OVER_MEDIAN * median_low([share for share in shares if share])

@@ -100,17 +100,17 @@ class EarlierRun(RunFolder):
     def add_identities(self, identities: Mapping[str, str]) -> None:
         """Store the nodes of clients that were absent before."""
         task = self.task()
-        known = {**identities, **task.get("identities", {})}
-        if known != task.get("identities", {}):
-            self._write_task({**task, "identities": known})
+        merged = {**identities, **task.get("identities", {})}
+        if merged != task.get("identities", {}):
+            self._write_task({**task, "identities": merged})
 
     def require_models(self, models: Mapping[int, str]) -> None:
         """Raise :class:`ConfigError` if a device of a resumed run has another model of its own than before."""
         before = self.task().get("models", {})
         for client, model in models.items():
             if model != (had := before.get(str(client), "")):
-                allowed = f"client {client} had {had or 'the model of the settings'} in the run to resume"
-                raise ConfigError("model", model, allowed)
+                message = f"client {client} had {had or 'the model of the settings'} in the run to resume"
+                raise ConfigError("model", model, message)
 
     def require_task(
         self,
@@ -125,19 +125,19 @@ class EarlierRun(RunFolder):
         for key, value in {"classes_of_clients": None, **task_of(input_shape, classes)}.items():
             if before.get(key) != value:
                 raise ConfigError(key, value, f"{run} had {before.get(key)}{self._for_classes(key)}")
-        named = [bool(known.get("classes")) for known in (before.get("names", {}), names or {})]
-        if names is not None and named[0] != named[1]:
-            words = ("numbers", "names") if named[1] else ("names", "numbers")
-            raise DataError(f"the classes of the data have {words[1]}, and those of {run} had {words[0]}")
+        names_before = before.get("names", {})
+        had, have = ("names" if called.get("classes") else "numbers" for called in (names_before, names or {}))
+        if names is not None and had != have:
+            raise DataError(f"the classes of the data have {have}, and those of {run} had {had}")
         for key, text in (names or {}).items():
-            if text != (had := before.get("names", {}).get(key, text)):
+            if text != (had := names_before.get(key, text)):
                 told = other_than(text, had) if key == "columns" else "other names, or another order"
                 raise DataError(f"the {key} of the data are not those of {run}; {told}")
         # Unknown of runs that are older than it, and where a device has data of its own.
-        known = before.get("division")
-        if None not in (division, known) and division != known:
-            allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
-            raise ConfigError("division", division, allowed)
+        division_before = before.get("division")
+        if None not in (division, division_before) and division != division_before:
+            message = f"{run} had {division_before}: clients would get other samples (have the data changed, or NumPy?)"
+            raise ConfigError("division", division, message)
 
     def require_samples(self, hashes: Mapping[int, str]) -> None:
         """Raise :class:`DataError` if clients of a resumed run have other samples than before, by their hashes."""
@@ -145,11 +145,11 @@ class EarlierRun(RunFolder):
         other = [client for client, now in hashes.items() if now and now != (each.get(str(client)) or common or now)]
         if other:
             whose = "" if len(other) == len(hashes) else f" of clients {in_short([*map(str, other)])}"
-            allowed = "start a new run with them, or train on from this one's arrays with --continue"
-            raise DataError(f"the samples{whose} are not those of the run to resume, which has their hash: {allowed}")
+            remedy = "start a new run with them, or train on from this one's arrays with --continue"
+            raise DataError(f"the samples{whose} are not those of the run to resume, which has their hash: {remedy}")
 
     def _for_classes(self, key: str) -> str:
-        """Return what to do where the data have another number of classes; empty for other keys."""
+        """Return advice where the data have another number of classes; empty for other keys."""
         names = ",".join(self.task().get("class_names", ()))
         how = f'class-names = "{printable(names, 200)}"' if names else f"num-classes = {self.task()['num_classes']}"
         return f"; if the data lack samples of some: {how}" if key == "num_classes" else ""
@@ -186,17 +186,19 @@ class EarlierRun(RunFolder):
         except StateError as error:
             return [str(error)]
         version, code = (str(by.get(key, "")) for key in ("fedpfl", "code"))
-        found = []
+        differences = []
         if code not in ("", code_hash.of_package()):
-            found = [f"fedpfl's code has changed since (it was {version}, this is {__version__}): results may differ"]
+            differences = [
+                f"fedpfl's code has changed since (it was {version}, this is {__version__}): results may differ"
+            ]
         try:
-            known = Config.parse(values).flat()
-            found += [f"{what} has changed since" for what in changed(by, identity(known))]
+            settings = Config.parse(values).flat()
+            differences += [f"{what} has changed since" for what in changed(by, identity(settings))]
         except FedpflError as error:
-            return [*found, f"its settings cannot be checked here: {error}"]
-        for key in sorted(values.keys() - known.keys()):
-            found.append(f"config.toml has {key} = {values[key]!r:.100}, and there is no such setting")
-        return found
+            return [*differences, f"its settings cannot be checked here: {error}"]
+        for key in sorted(values.keys() - settings.keys()):
+            differences.append(f"config.toml has {key} = {values[key]!r:.100}, and there is no such setting")
+        return differences
 
     def personalised(self) -> Stored:
         """Return the last line that :meth:`note_personalised` wrote."""
@@ -212,19 +214,23 @@ class EarlierRun(RunFolder):
         It is intact, as are all lines up to it and the clients' arrays of it that are in ``state_dir``. Clients keep
         the arrays of two checkpoints, so no older ones are tried.
         """
-        task, found = self.task(), dict[str, int]()
+        task, damaged = self.task(), dict[str, int]()
         for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
             try:
                 state = self._intact_state(number, path, state_dir, task)
             except DamagedFile as error:
-                found[str(error)] = number
+                damaged[str(error)] = number
             else:
-                return number, state, [f"{reason}; round {repeated} is repeated" for reason, repeated in found.items()]
+                return (
+                    number,
+                    state,
+                    [f"{reason}; round {repeated} is repeated" for reason, repeated in damaged.items()],
+                )
         what = "put a copy in its place or start another run; without a client's file this client alone fails"
-        raise StateError(f"{'; '.join(found)}; no earlier round to resume from is stored: {what}")
+        raise StateError(f"{'; '.join(damaged)}; no earlier round to resume from is stored: {what}")
 
     def is_intact(self, state_dir: str) -> bool:
-        """Return whether all that belongs to the newest checkpoint is as it was written; see :meth:`last_intact`."""
+        """Tell whether all files of the newest checkpoint are as they were written; see :meth:`last_intact`."""
         try:
             for number, path in self._checkpoints()[-1:]:
                 self._intact_state(number, path, state_dir, self.task())
@@ -252,8 +258,8 @@ class EarlierRun(RunFolder):
 
 def best_of(folder: RunFolder) -> RunFolder:
     """Return the run that ended with the round that is best on the validation samples."""
-    found = RunFolder(folder.path / BEST)
-    if not (found.path / "config.toml").is_file():
-        allowed = "has no best round: validation-fraction above 0, with test-at = end, keeps the models of the best one"
-        raise ConfigError("round", folder.path.name, allowed)
-    return found
+    best = RunFolder(folder.path / BEST)
+    if not (best.path / "config.toml").is_file():
+        message = "has no best round: validation-fraction above 0, with test-at = end, keeps the models of the best one"
+        raise ConfigError("round", folder.path.name, message)
+    return best

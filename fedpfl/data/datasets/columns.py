@@ -81,16 +81,16 @@ MILLISECONDS = 13
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
-class Words(NamedTuple):
+class TextColumn(NamedTuple):
     """A column of words or numbers that say what a row is."""
 
     names: list[str]  # the different values, in the order in which they appear
     codes: np.ndarray  # int64, (rows,): which of them each row has
     first: list[int]  # the row, from 1, in which each appears first
 
-    def of(self, rows: np.ndarray) -> Words:
-        """Return the words of some rows."""
-        return Words(self.names, self.codes[rows], self.first)
+    def taken(self, rows: np.ndarray) -> TextColumn:
+        """Return the column of some rows."""
+        return TextColumn(self.names, self.codes[rows], self.first)
 
 
 class FileSamples(NamedTuple):
@@ -98,7 +98,7 @@ class FileSamples(NamedTuple):
 
     path: Path  # what errors call it
     x: np.ndarray  # float32, (rows, features) in a table
-    words: dict[str, Words]  # by role: label, and where the table has them client, split, time and window
+    columns: dict[str, TextColumn]  # by role: label, and where the table has them client, split, time and window
     row: str  # what errors call a row: line or row
     features: tuple[str, ...] = ()  # their names
     overlap: int = 0  # the data set's: how many windows after one share rows with it
@@ -123,7 +123,7 @@ def table_files(path: Path) -> list[Path]:
 
 
 def holds_tables(path: Path) -> bool:
-    """Return whether a path is a table, or a folder with parts of one."""
+    """Tell whether a path is a table, or a folder with parts of one."""
     return path.suffix.lower() in SUFFIXES or (path.is_dir() and any(map(is_part, _tables_in(path))))
 
 
@@ -167,8 +167,8 @@ def words_in(files: Iterable[Path], column: str) -> Iterator[str]:
         lines = lines_of(file)
         names = next(lines, (1, []))[1]
         if column in names:
-            at = names.index(column)
-            yield from (cells[at] for _, cells in lines if at < len(cells))
+            place = names.index(column)
+            yield from (cells[place] for _, cells in lines if place < len(cells))
 
 
 def words_of_frames(frames: Iterable[Any], column: str) -> Iterator[str]:
@@ -184,10 +184,10 @@ def _is_csv(path: Path) -> bool:
 
 def require_ignored(settings: DataSettings, names: Iterable[str], where: object) -> None:
     """Refuse ``ignore-columns`` with a name that none of the columns has."""
-    known = list(dict.fromkeys(names))
+    existing = list(dict.fromkeys(names))
     for name in listed(settings.ignore_columns):
-        if name not in known:
-            raise DataError(f"{where}: no column {name!r} (ignore-columns); it has {in_short(known)}")
+        if name not in existing:
+            raise DataError(f"{where}: no column {name!r} (ignore-columns); it has {in_short(existing)}")
 
 
 def leave_out(settings: DataSettings, names: Sequence[str]) -> str:
@@ -200,11 +200,11 @@ class Roles(NamedTuple):
     """The columns that are features, by place, and the places of other roles."""
 
     features: list[int]
-    words: dict[str, int]
+    places: dict[str, int]
 
 
 def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: bool = False) -> Roles:
-    """Return what the columns with these names are; ``DataError`` if a setting names one that is not there."""
+    """Return the roles of the columns with these names; ``DataError`` if a setting names one that is not there."""
     if "" in names:
         hint = "" if names.index("") else "; pandas writes its index so: to_csv(…, index=False)"
         raise DataError(f"{path}: column {names.index('') + 1} has no name{hint}")
@@ -220,31 +220,31 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
             wanted[role] = column
     if windows:
         wanted["window"] = settings.window_column
-    given = [name for role, name in wanted.items() if role in ("label", "time", "group") or name != role]
-    for name in given:
+    required = [name for role, name in wanted.items() if role in ("label", "time", "group") or name != role]
+    for name in required:
         if name and name not in place:
             key = next(f"{role.split()[0]}-column" for role in wanted if wanted[role] == name)
             raise DataError(f"{path}: no column {name!r} ({key}); it has {in_short(names)}{hint}")
-    words = {role: place[name] for role, name in wanted.items() if name in place}
+    by_role = {role: place[name] for role, name in wanted.items() if name in place}
     for one in categories(settings):
         if one.column not in place:
             raise DataError(f"{path}: no column {one.column!r} (category-columns); it has {in_short(names)}{hint}")
-        words[SIGN + one.column] = place[one.column]
-    others = {*words.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
-    features = [at for at in range(len(names)) if at not in others]
-    if "client" not in words:
-        require_no_person(path, (names[at] for at in features), settings)
+        by_role[SIGN + one.column] = place[one.column]
+    others = {*by_role.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
+    features = [index for index in range(len(names)) if index not in others]
+    if "client" not in by_role:
+        require_no_person(path, (names[index] for index in features), settings)
     if settings.tokenizer:
         if windows or settings.category_columns or len(features) != 1:
-            here = in_short([names[at] for at in features]) or "none"
+            here = in_short([names[index] for index in features]) or "none"
             raise DataError(
                 f"{path}: a tokenizer takes one column of texts, and here it is {here}; ignore-columns leaves out "
                 "others, and series and category-columns do not go with texts"
             )
-        words["text"] = features.pop()
+        by_role["text"] = features.pop()
     elif not features and not settings.category_columns:
         raise DataError(f"{path}: no column of numbers besides {in_short(names)}")
-    return Roles(features, words)
+    return Roles(features, by_role)
 
 
 def require_no_person(where: object, names: Iterable[str], settings: DataSettings, x: Any = None) -> None:
@@ -252,8 +252,10 @@ def require_no_person(where: object, names: Iterable[str], settings: DataSetting
 
     ``x`` holds the features where they come next to labels. A feature with fractions names no owner.
     """
-    alike = [(at, name) for at, name in enumerate(names) if name == settings.client_column or _PERSON.fullmatch(name)]
-    person = next((name for at, name in alike if x is None or not _has_fractions(x, at)), None)
+    alike = [
+        (index, name) for index, name in enumerate(names) if name == settings.client_column or _PERSON.fullmatch(name)
+    ]
+    person = next((name for index, name in alike if x is None or not _has_fractions(x, index)), None)
     if settings.client_column and person is not None:
         ways = f'client-column = "{person}" makes each owner a client, ignore-columns leaves the column out'
         if x is not None:
@@ -265,8 +267,8 @@ def require_no_person(where: object, names: Iterable[str], settings: DataSetting
         )
 
 
-def _has_fractions(x: Any, at: int) -> bool:
-    values = np.asarray(x.iloc[:, at] if is_frame(x) else x[:, at])
+def _has_fractions(x: Any, index: int) -> bool:
+    values = np.asarray(x.iloc[:, index] if is_frame(x) else x[:, index])
     return values.dtype.kind == "f" and bool((values % 1 > 0).any())
 
 
@@ -295,9 +297,9 @@ class Coder:
             self.first.append(row)
         self._codes.append(number)
 
-    def words(self) -> Words:
+    def column(self) -> TextColumn:
         """Return the column."""
-        return Words(list(self._numbers), np.array(self._codes, np.int64), self.first)
+        return TextColumn(list(self._numbers), np.array(self._codes, np.int64), self.first)
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
@@ -358,16 +360,16 @@ def _csv_source(path: Path, settings: DataSettings) -> Source:
                     raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
 
             def numbers(places: Sequence[int], some: Any = some) -> np.ndarray:
-                found = np.empty((len(some), len(places)))
-                for at, (line, cells) in enumerate(some):
+                values = np.empty((len(some), len(places)))
+                for row, (line, cells) in enumerate(some):
                     try:
-                        found[at] = numbers_in([cells[place] for place in places], settings.fills_gaps)
+                        values[row] = numbers_in([cells[place] for place in places], settings.fills_gaps)
                     except ValueError:
                         _complain_of_numbers(path, line, names, places, cells, settings)
-                return found
+                return values
 
-            def cells_of(at: int, some: Any = some) -> list[str]:
-                return [cells[at].strip() for _, cells in some]
+            def cells_of(place: int, some: Any = some) -> list[str]:
+                return [cells[place].strip() for _, cells in some]
 
             yield Rows([line for line, _ in some], numbers, cells_of)
 
@@ -379,44 +381,44 @@ def numbers_in(cells: Sequence[str], gaps: bool) -> list[float]:
     try:
         return [as_number(cell) for cell in cells]
     except ValueError:
-        words = ["" if _is_gap(cell) else cell.strip() for cell in cells]
-        return [TRUTH[word.lower()] if word.lower() in TRUTH else as_number(word or "nan" * gaps) for word in words]
+        cleaned = ["" if _is_gap(cell) else cell.strip() for cell in cells]
+        return [TRUTH[word.lower()] if word.lower() in TRUTH else as_number(word or "nan" * gaps) for word in cleaned]
 
 
 def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> FileSamples:
     """Return the numbers and words of a table, checked cell by cell; ``DataError`` names the first wrong one."""
     names = source.names
-    features = tuple(names[at] for at in roles.features)
+    features = tuple(names[index] for index in roles.features)
     require_numbers(path, features, source.others, settings)
-    pieces, coders, count = [np.empty((0, len(features)), np.float32)], {role: Coder() for role in roles.words}, 0
-    for rows in source.rows([*roles.features, *roles.words.values()]):
+    pieces, coders, count = [np.empty((0, len(features)), np.float32)], {role: Coder() for role in roles.places}, 0
+    for rows in source.rows([*roles.features, *roles.places.values()]):
         with np.errstate(over="ignore"):
             piece = rows.numbers(roles.features).astype(np.float32)
         count += piece.size
         if count > MAX_VALUES:
             raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-        if not (fit := allowed(piece, settings)).all():
+        if not (fit := usable(piece, settings)).all():
             row, place = np.argwhere(~fit)[0]
             what = 'is empty; impute = "mean" fills empty cells'
             what = what if np.isnan(piece[row, place]) else "must be a finite number that float32 can hold"
             raise DataError(f"{path}, {source.row} {rows.labels[row]}, column {features[place]!r}: {what}")
         pieces.append(piece)
-        for role, at in roles.words.items():
-            for label, cell in zip(rows.labels, rows.cells(at)):
+        for role, index in roles.places.items():
+            for label, cell in zip(rows.labels, rows.cells(index)):
                 if cell in (None, "") and not (role[0] == SIGN and settings.fills_gaps):
-                    raise DataError(f"{path}, {source.row} {label}, column {names[at]!r}: is empty")
+                    raise DataError(f"{path}, {source.row} {label}, column {names[index]!r}: is empty")
                 coders[role].add("" if cell is None else cell_text(cell), label)
-    words = {role: coder.words() for role, coder in coders.items()}
+    columns = {role: coder.column() for role, coder in coders.items()}
     persons = tuple(name for name in names if name in listed(settings.ignore_columns) and _PERSON.fullmatch(name))
-    return FileSamples(path, np.concatenate(pieces), words, source.row, features, persons=persons)
+    return FileSamples(path, np.concatenate(pieces), columns, source.row, features, persons=persons)
 
 
 def _complain_of_numbers(
-    path: Path, line: int, names: Sequence[str], at: Sequence[int], cells: Sequence[str], settings: DataSettings
+    path: Path, line: int, names: Sequence[str], features: Sequence[int], cells: Sequence[str], settings: DataSettings
 ) -> NoReturn:
-    no_text = [place for place in at if _is_gap(cells[place]) or cells[place].strip().lower() in TRUTH]
-    texts = [place for place in at if place not in no_text and not is_number(cells[place])]
-    bad = texts[0] if texts else next(place for place in at if _is_gap(cells[place]))
+    no_text = [place for place in features if _is_gap(cells[place]) or cells[place].strip().lower() in TRUTH]
+    texts = [place for place in features if place not in no_text and not is_number(cells[place])]
+    bad = texts[0] if texts else next(place for place in features if _is_gap(cells[place]))
     what = 'is empty; impute = "mean" fills empty cells'
     if texts and re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[bad]):
         what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point, and thousands without a comma"
@@ -430,14 +432,14 @@ def _complain_of_numbers(
 
 
 def _is_gap(cell: str) -> bool:
-    """Return whether a cell among numbers is empty, or a word for that."""
+    """Tell whether a cell among numbers is empty, or a word for that."""
     return cell.strip().lower() in ("", "na", "n/a", "null", "none")
 
 
-def allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
-    """Return which numbers a model can take, those among them that are still to be filled."""
-    found: np.ndarray = ~np.isinf(table) if settings.fills_gaps else np.isfinite(table)
-    return found
+def usable(table: np.ndarray, settings: DataSettings) -> np.ndarray:
+    """Mark the numbers that a model can take, those among them that are still to be filled."""
+    mask: np.ndarray = ~np.isinf(table) if settings.fills_gaps else np.isfinite(table)
+    return mask
 
 
 # -- parquet -----------------------------------------------------------------------------------------------------------
@@ -464,11 +466,11 @@ def _parquet_source(path: Path) -> Source:
     names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # what pandas adds
 
     def rows(places: Sequence[int]) -> Iterator[Rows]:
-        yield from arrow_rows(path, names, file.iter_batches(BATCH, columns=[names[at] for at in places]))
+        yield from arrow_rows(path, names, file.iter_batches(BATCH, columns=[names[place] for place in places]))
 
     types = need("pyarrow.types", "pyarrow", str(path))
     are_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    others = {name: kind for name, kind in kinds.items() if not any(of(kind) for of in are_numbers)}
+    others = {name: kind for name, kind in kinds.items() if not any(is_kind(kind) for is_kind in are_numbers)}
     return Source(names, "row", rows, others)
 
 
@@ -482,15 +484,17 @@ def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iter
             return
         column = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
 
-        def numbers(places: Sequence[int], of: Any = column, count: int = batch.num_rows) -> np.ndarray:
+        def numbers(places: Sequence[int], arrays: Any = column, count: int = batch.num_rows) -> np.ndarray:
             with _readable(path):
-                each = [of[names[at]].cast("float64", safe=False).to_numpy(zero_copy_only=False) for at in places]
+                each = [
+                    arrays[names[index]].cast("float64", safe=False).to_numpy(zero_copy_only=False) for index in places
+                ]
             return np.stack(each, axis=1) if each else np.empty((count, 0))
 
-        def cells(at: int, of: Any = column) -> list[Any]:
+        def cells(index: int, arrays: Any = column) -> list[Any]:
             with _readable(path):
-                found: list[Any] = of[names[at]].to_pylist()
-            return found
+                values: list[Any] = arrays[names[index]].to_pylist()
+            return values
 
         yield Rows(range(begin, begin + batch.num_rows), numbers, cells)
         begin += batch.num_rows
@@ -544,14 +548,16 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     if not len(frame):
         raise DataError(f"{name}: no rows")
     roles = roles_of(where, names, settings, windows)
-    kinds = {name: frame.dtypes.iloc[at] for at, name in enumerate(names)}
+    kinds = {name: frame.dtypes.iloc[index] for index, name in enumerate(names)}
     others = {name: kind for name, kind in kinds.items() if kind.kind not in "iufb"}
 
-    def cells(at: int) -> list[Any]:
-        return [None if gone else cell for cell, gone in zip(frame.iloc[:, at].tolist(), frame.iloc[:, at].isna())]
+    def cells(index: int) -> list[Any]:
+        return [
+            None if gone else cell for cell, gone in zip(frame.iloc[:, index].tolist(), frame.iloc[:, index].isna())
+        ]
 
     def numbers(places: Sequence[int]) -> np.ndarray:
-        each = [frame.iloc[:, at].to_numpy(np.float64, na_value=np.nan) for at in places]
+        each = [frame.iloc[:, index].to_numpy(np.float64, na_value=np.nan) for index in places]
         return np.stack(each, axis=1) if each else np.empty((len(frame), 0))
 
     def rows(_: Sequence[int]) -> list[Rows]:
@@ -565,45 +571,49 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
 
 def _in_time(samples: FileSamples) -> FileSamples:
     """Put each client's samples into the order of their times, if they have any, and forget the times."""
-    if "time" not in samples.words:
+    if "time" not in samples.columns:
         return samples
-    words = dict(samples.words)
-    time = words.pop("time")
+    columns = dict(samples.columns)
+    time = columns.pop("time")
     seconds = np.array([_seconds(name) for name in time.names])
     _require_times(samples, time, np.isfinite(seconds))
-    owners = words["client"].codes if "client" in words else np.zeros(len(samples.x))
+    owners = columns["client"].codes if "client" in columns else np.zeros(len(samples.x))
     order = np.lexsort((seconds[time.codes], owners))  # stable
     gaps = _gaps(seconds[time.codes][order], owners[order])
-    return samples._replace(x=samples.x[order], words={role: of.of(order) for role, of in words.items()}, gaps=gaps)
+    return samples._replace(
+        x=samples.x[order], columns={role: column.taken(order) for role, column in columns.items()}, gaps=gaps
+    )
 
 
 def _gaps(seconds: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """Return the rows that come after a gap: a step of time far above their client's usual one."""
-    found = [np.empty(0, np.int64)]
+    gaps = [np.empty(0, np.int64)]
     bounds = [0, *np.flatnonzero(np.diff(owners)) + 1, len(owners)]
     for first, end in zip(bounds[:-1], bounds[1:]):
         steps = np.diff(seconds[first:end])
         usual = np.median(steps[steps > 0]) if (steps > 0).any() else np.inf
-        found.append(first + 1 + np.flatnonzero(steps > GAP * usual))
-    return np.concatenate(found)
+        gaps.append(first + 1 + np.flatnonzero(steps > GAP * usual))
+    return np.concatenate(gaps)
 
 
-def _require_times(samples: FileSamples, of: Words, are_times: Sequence[bool] | np.ndarray, column: str = "") -> None:
+def _require_times(
+    samples: FileSamples, cells: TextColumn, are_times: Sequence[bool] | np.ndarray, column: str = ""
+) -> None:
     """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
     if wrong := [place for place, is_time in enumerate(are_times) if not is_time]:
-        where, word = f"{samples.path}, {samples.row} {of.first[wrong[0]]}", of.names[wrong[0]]
+        where, word = f"{samples.path}, {samples.row} {cells.first[wrong[0]]}", cells.names[wrong[0]]
         hint, digits = "", DIGITS.fullmatch(word)
         if digits and len(digits[1]) == len(YEAR):
             hint = f"; a year has no month and hour, and if these are seconds write {column}@days|{SECONDS}"
         elif digits and len(digits[1]) == MILLISECONDS:
             hint = "; milliseconds: divide by 1000"
         raise DataError(f"{where}: {word[:40]!r} is no time: must be a number or ISO 8601 (2026-01-31 08:00){hint}")
-    _require_one_form(samples, of, lambda word: "a number" if is_number(word) else "ISO 8601")
+    _require_one_form(samples, cells, lambda word: "a number" if is_number(word) else "ISO 8601")
 
 
-def _require_one_form(samples: FileSamples, of: Words, form_of_word: Callable[[str], str]) -> None:
+def _require_one_form(samples: FileSamples, cells: TextColumn, form_of_word: Callable[[str], str]) -> None:
     first = ""
-    for name, row in zip(of.names, of.first):
+    for name, row in zip(cells.names, cells.first):
         first = first or name
         if name and (form := form_of_word(name)) != (before := form_of_word(first)):
             raise DataError(
@@ -612,36 +622,36 @@ def _require_one_form(samples: FileSamples, of: Words, form_of_word: Callable[[s
             )
 
 
-def _with_form(samples: FileSamples, of: Words, column: Category) -> Category:
+def _with_form(samples: FileSamples, cells: TextColumn, column: Category) -> Category:
     """Return a column of times with the form in which all of them are written; ``DataError`` if some are not."""
-    form = column.form or form_of(of.names)
-    wrong = [place for place, word in enumerate(of.names) if word and not moment(word, form)]
+    form = column.form or form_of(cells.names)
+    wrong = [place for place, word in enumerate(cells.names) if word and not moment(word, form)]
     if not wrong:
         return column._replace(form=form)
     forms = () if form == YEAR else (form, SECONDS, ISO)
-    are_times = [not word or any(moment(word, one) for one in forms) for word in of.names]
-    _require_times(samples, of, are_times, column.column)
-    _require_one_form(samples, of, lambda word: form if moment(word, form) else "a number")
-    where, word = f"{samples.path}, {samples.row} {of.first[wrong[0]]}", of.names[wrong[0]]
+    are_times = [not word or any(moment(word, one) for one in forms) for word in cells.names]
+    _require_times(samples, cells, are_times, column.column)
+    _require_one_form(samples, cells, lambda word: form if moment(word, form) else "a number")
+    where, word = f"{samples.path}, {samples.row} {cells.first[wrong[0]]}", cells.names[wrong[0]]
     raise DataError(f"{where}: {word[:40]!r} is no time in the form {form} that category-columns names")
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     """Put samples into the order of time, with the features of their columns of words behind those of numbers."""
-    known = categories(settings)
-    if not known:
+    category_columns = categories(settings)
+    if not category_columns:
         return _in_time(samples)
     if samples.x.ndim != 2:
         raise DataError(f"{samples.path}: category-columns is for tables of numbers; its samples are others")
-    words = dict(samples.words)
-    columns = [(words.pop(SIGN + one.column), one) for one in known]
-    columns = [(of, _with_form(samples, of, one) if one.sign == TIMES else one) for of, one in columns]
+    by_role = dict(samples.columns)
+    columns = [(by_role.pop(SIGN + one.column), one) for one in category_columns]
+    columns = [(cells, _with_form(samples, cells, one) if one.sign == TIMES else one) for cells, one in columns]
     names = [name for _, one in columns for name in one.features]
     wide = len(samples.features) + len(names)
     if len(samples.x) * wide > MAX_VALUES:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
-    x = np.concatenate([samples.x, *(as_features(of.names, one)[of.codes] for of, one in columns)], axis=1)
-    return _in_time(samples._replace(x=x, words=words, features=(*samples.features, *names)))
+    x = np.concatenate([samples.x, *(as_features(cells.names, one)[cells.codes] for cells, one in columns)], axis=1)
+    return _in_time(samples._replace(x=x, columns=by_role, features=(*samples.features, *names)))
 
 
 def _seconds(word: str) -> float:
@@ -649,7 +659,7 @@ def _seconds(word: str) -> float:
     try:
         return as_number(word)
     except ValueError:
-        return found.timestamp() if (found := moment(word, ISO)) else float("nan")
+        return time.timestamp() if (time := moment(word, ISO)) else float("nan")
 
 
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
@@ -657,14 +667,14 @@ def read_files(path: Path, settings: DataSettings, windows: bool = False) -> lis
     require_ignored(settings, column_names(path), path)
     files = table_files(path)
     settings = with_words(settings, lambda column: words_in(files, column), path)
-    own, *others = (read_columns(file, settings, windows=windows) for file in files)
-    found = [own]
+    first, *others = (read_columns(file, settings, windows=windows) for file in files)
+    tables = [first]
     for table in others:
-        if table.features != own.features:
-            x = np.take(table.x, places(table.features, own.features, table.path, own.path.name), axis=1)
-            table = table._replace(features=own.features, x=x)
-        found.append(table)
-    return found
+        if table.features != first.features:
+            x = np.take(table.x, places(table.features, first.features, table.path, first.path.name), axis=1)
+            table = table._replace(features=first.features, x=x)
+        tables.append(table)
+    return tables
 
 
 def to_dataset(
@@ -673,15 +683,15 @@ def to_dataset(
     settings: DataSettings,
     num_classes: int | None,
     alone: bool,
-    known: tuple[str, ...] = (),
+    class_names: tuple[str, ...] = (),
     remarks: tuple[str, ...] = (),
 ) -> Dataset:
     """Give labels and owners numbers, and tell training from test samples; ``DataError`` for a word that is neither.
 
     ``parts`` is one file's samples, which the column ``split`` may divide, or those for training, for tests and perhaps
     for validation.
-    ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
-    numbers in any case. ``remarks`` are those of the files.
+    ``alone``: others number the same classes without seeing these labels. ``class_names`` name the classes where labels
+    are numbers in any case. ``remarks`` are those of the files.
     """
     for part in parts[1:]:
         if part.features != parts[0].features:  # times may be written otherwise
@@ -690,15 +700,15 @@ def to_dataset(
     if settings.tokenizer:
         parts, vocabulary, said = _of_texts(parts, settings)
         remarks = (*remarks, *said)
-    targets = None if known or (settings.class_names and not settings.targets) else _targets(parts, settings)
+    targets = None if class_names or (settings.class_names and not settings.targets) else _targets(parts, settings)
     if targets:
         count = targets[0].shape[1]
         numbers, names = targets, tuple(_label_columns(settings, count)) if count > 1 else ()
     else:
-        numbers, names = _classes(parts, settings, num_classes, alone, known)
+        numbers, names = _classes(parts, settings, num_classes, alone, class_names)
     owners, client_names = _owners(parts)
     xs, rows = [part.x for part in parts], [np.arange(len(part.x)) for part in parts]
-    if len(parts) == 1 and "split" in parts[0].words:
+    if len(parts) == 1 and "split" in parts[0].columns:
         rows = _rows_of_parts(parts[0], settings)
         xs, numbers = [xs[0][mine] for mine in rows], [numbers[0][mine] for mine in rows]
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
@@ -721,11 +731,13 @@ def to_dataset(
 
 def _groups(parts: Sequence[FileSamples], rows: Sequence[np.ndarray]) -> np.ndarray | None:
     """Return the number of each sample's group, of training, validation and tests; ``rows`` are each part's."""
-    if "group" not in parts[0].words:
+    if "group" not in parts[0].columns:
         return None
-    columns = [part.words["group"] for part in parts] * (len(rows) if len(parts) == 1 else 1)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(n for of in columns for n in of.names))}
-    codes = [np.array([numbers[name] for name in of.names])[of.codes[mine]] for of, mine in zip(columns, rows)]
+    columns = [part.columns["group"] for part in parts] * (len(rows) if len(parts) == 1 else 1)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(n for column in columns for n in column.names))}
+    codes = [
+        np.array([numbers[name] for name in column.names])[column.codes[mine]] for column, mine in zip(columns, rows)
+    ]
     return np.concatenate([codes[0], *codes[2:], *codes[1:2]])
 
 
@@ -740,19 +752,21 @@ class _Texts(NamedTuple):
 def _of_texts(parts: Sequence[FileSamples], settings: DataSettings) -> _Texts:
     """Make numbers of the column of texts of each file; the tokenizer's name stands beside that of the column."""
     tokenizer = find(settings.tokenizer)
-    found: list[FileSamples] = []
+    encoded_parts: list[FileSamples] = []
     remarks: list[str] = []
     for part in parts:
-        words = dict(part.words)
-        of = words.pop("text")
-        x, cut = encoded(of.names, tokenizer, partial(_text_at, part, of))
-        found.append(part._replace(x=x[of.codes], words=words, features=feature_names(settings.tokenizer)))
-        remarks += cut_short(cut[of.codes], tokenizer)
-    return _Texts(found, tokenizer.vocabulary, remarks)
+        columns = dict(part.columns)
+        texts = columns.pop("text")
+        x, cut = encoded(texts.names, tokenizer, partial(_text_at, part, texts))
+        encoded_parts.append(
+            part._replace(x=x[texts.codes], columns=columns, features=feature_names(settings.tokenizer))
+        )
+        remarks += cut_short(cut[texts.codes], tokenizer)
+    return _Texts(encoded_parts, tokenizer.vocabulary, remarks)
 
 
-def _text_at(part: FileSamples, of: Words, at: int) -> str:
-    return f"{part.path}, {part.row} {of.first[at]}"
+def _text_at(part: FileSamples, texts: TextColumn, index: int) -> str:
+    return f"{part.path}, {part.row} {texts.first[index]}"
 
 
 def _counting(part: FileSamples, most: int = 1000, least: int = 20) -> list[str]:
@@ -766,31 +780,31 @@ def _counting(part: FileSamples, most: int = 1000, least: int = 20) -> list[str]
 
 def _rows_of_parts(part: FileSamples, settings: DataSettings) -> list[np.ndarray]:
     """Return the rows for training, and perhaps for tests and for validation, as the column ``split`` says."""
-    words = part.words["split"]
-    known = [part_of(name) for name in words.names]
-    for name, row, of in zip(words.names, words.first, known):
-        if of is None:
+    column = part.columns["split"]
+    kinds = [part_of(name) for name in column.names]
+    for name, row, kind in zip(column.names, column.first, kinds):
+        if kind is None:
             where = f"{part.path}, {part.row} {row}, column {settings.split_column!r}"
             raise DataError(f"{where}: {name[:40]!r} is none of {', '.join(PARTS)}")
-    found = [np.flatnonzero(np.array([of == wanted for of in known])[words.codes]) for wanted in PARTS]
+    by_part = [np.flatnonzero(np.array([kind == wanted for kind in kinds])[column.codes]) for wanted in PARTS]
     where = f"{part.path}, column {settings.split_column!r}"
-    if not len(found[0]):
+    if not len(by_part[0]):
         raise DataError(f"{where}: no row is for training")
-    if len(found[2]) and not len(found[1]):
+    if len(by_part[2]) and not len(by_part[1]):
         raise DataError(f"{where}: has rows for validation and none for tests; call them {TEST}, or add some")
-    return [rows for rows in found if len(rows)]
+    return [rows for rows in by_part if len(rows)]
 
 
 def _owners(parts: Sequence[FileSamples]) -> tuple[list[np.ndarray | None], tuple[str, ...]]:
     """Give the owners numbers from 0, in the order of their numbers or names; return these as well."""
-    if not all("client" in part.words for part in parts):
-        lacking = [part.path for part in parts if "client" not in part.words]
+    if not all("client" in part.columns for part in parts):
+        lacking = [part.path for part in parts if "client" not in part.columns]
         if len(lacking) < len(parts):
             raise DataError(f"{lacking[0]}: has no column client, but the other table has one")
         return [None] * len(parts), ()
-    names = sorted({name for part in parts for name in part.words["client"].names}, key=_order)
-    number = {name: at for at, name in enumerate(names)}
-    columns = (part.words["client"] for part in parts)
+    names = sorted({name for part in parts for name in part.columns["client"].names}, key=_order)
+    number = {name: index for index, name in enumerate(names)}
+    columns = (part.columns["client"] for part in parts)
     return [np.array([number[name] for name in w.names])[w.codes] for w in columns], tuple(names)
 
 
@@ -802,26 +816,26 @@ def _order(name: str) -> tuple[int, int, str]:
 
 def _whole(word: str) -> int | None:
     """Return the whole number that a word is, written as an integer or as a float; None if it is none."""
-    found = _WHOLE.fullmatch(word)
-    return int(found.group(1)) if found else None
+    match = _WHOLE.fullmatch(word)
+    return int(match.group(1)) if match else None
 
 
 def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.ndarray] | None:
     """Return labels as targets, float32 n×k, if the loss or most of the different ones, which are not whole, say so."""
-    roles = [role for role in label_roles(len(parts[0].words)) if role in parts[0].words]
-    names = [name for part in parts for name in part.words["label"].names]
+    roles = [role for role in label_roles(len(parts[0].columns)) if role in parts[0].columns]
+    names = [name for part in parts for name in part.columns["label"].names]
     decimals = all(map(is_number, names)) and 2 * sum(_whole(name) is None for name in names) > len(names)
     if not (settings.targets or decimals):
         return None
-    found = []
+    targets = []
     for part in parts:
-        columns = [part.words[role] for role in roles]
-        for words, column in zip(columns, _label_columns(settings, len(roles))):
-            for name, row in zip(words.names, words.first) if settings.targets else ():
+        columns = [part.columns[role] for role in roles]
+        for cells, column in zip(columns, _label_columns(settings, len(roles))):
+            for name, row in zip(cells.names, cells.first) if settings.targets else ():
                 if not (is_number(name) and np.isfinite(np.float32(name))):
                     raise _wrong(part, row, name, column, "is no finite number, as the setting loss needs")
-        found.append(np.stack([np.array(words.names, np.float32)[words.codes] for words in columns], axis=1))
-    return found if all(np.isfinite(numbers).all() for numbers in found) else None
+        targets.append(np.stack([np.array(cells.names, np.float32)[cells.codes] for cells in columns], axis=1))
+    return targets if all(np.isfinite(numbers).all() for numbers in targets) else None
 
 
 def _label_columns(settings: DataSettings, count: int) -> list[str]:
@@ -833,31 +847,35 @@ def _wrong(part: FileSamples, row: int, name: str, column: str, why: str) -> Dat
 
 
 def _classes(
-    parts: Sequence[FileSamples], settings: DataSettings, num_classes: int | None, alone: bool, known: tuple[str, ...]
+    parts: Sequence[FileSamples],
+    settings: DataSettings,
+    num_classes: int | None,
+    alone: bool,
+    class_names: tuple[str, ...],
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    columns = [part.words["label"] for part in parts]
-    found = [(part, *one) for part, words in zip(parts, columns) for one in zip(words.names, words.first)]
-    given = known or tuple(listed(settings.class_names))
-    if given and num_classes not in (None, len(given)):
-        raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes is {num_classes}")
+    columns = [part.columns["label"] for part in parts]
+    labels = [(part, *one) for part, column in zip(parts, columns) for one in zip(column.names, column.first)]
+    declared = class_names or tuple(listed(settings.class_names))
+    if declared and num_classes not in (None, len(declared)):
+        raise DataError(f"{parts[0].path}: has names for {len(declared)} classes, num-classes is {num_classes}")
 
     number: Callable[[str], int | None]
-    if given and not known and any(name in given for _, name, _ in found):
-        number, names = (lambda name: given.index(name) if name in given else None), given
+    if declared and not class_names and any(name in declared for _, name, _ in labels):
+        number, names = (lambda name: declared.index(name) if name in declared else None), declared
         why = "is not one of class-names"
-    elif all(_whole(name) is not None for _, name, _ in found):
-        top = max(_whole(name) or 0 for _, name, _ in found)
-        count = len(given) or num_classes or top + 1
+    elif all(_whole(name) is not None for _, name, _ in labels):
+        top = max(_whole(name) or 0 for _, name, _ in labels)
+        count = len(declared) or num_classes or top + 1
         if count > MAX_CLASSES:
-            part, name, row = next(one for one in found if _whole(one[1]) == top)
+            part, name, row = next(one for one in labels if _whole(one[1]) == top)
             raise _wrong(part, row, name, settings.label_column, "is too large: labels must be 0 … C−1, or names")
-        number, names, why = _whole, given or numbered(count), f"must be a label from 0 to {count - 1}"
+        number, names, why = _whole, declared or numbered(count), f"must be a label from 0 to {count - 1}"
     else:
-        for part, name, row in found:
+        for part, name, row in labels:
             if is_number(name) and _whole(name) is None:
                 raise _wrong(part, row, name, settings.label_column, "is not a class: must be a whole number or a name")
-        names = given or tuple(sorted({name for _, name, _ in found}))
-        if alone and not given:
+        names = declared or tuple(sorted({name for _, name, _ in labels}))
+        if alone and not declared:
             raise DataError(
                 f"{parts[0].path}, column {settings.label_column!r}: has names as labels; devices number them alike "
                 "only with class-names"
@@ -866,10 +884,10 @@ def _classes(
             raise DataError(
                 f"{parts[0].path}, column {settings.label_column!r}: more than {MAX_CLASSES} different labels"
             )
-        places = {name: at for at, name in enumerate(names)}
+        places = {name: index for index, name in enumerate(names)}
         number, why = places.get, "is not one of class-names"
-    for part, name, row in found:
+    for part, name, row in labels:
         label = number(name)
         if label is None or not 0 <= label < len(names):
             raise _wrong(part, row, name, settings.label_column, why)
-    return [np.array([number(name) for name in words.names], np.int64)[words.codes] for words in columns], names
+    return [np.array([number(name) for name in column.names], np.int64)[column.codes] for column in columns], names

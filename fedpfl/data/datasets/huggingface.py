@@ -24,7 +24,6 @@ from .columns import (
     Roles,
     Rows,
     Source,
-    allowed,
     arrow_rows,
     cell_text,
     finished,
@@ -34,6 +33,7 @@ from .columns import (
     roles_of,
     to_dataset,
     typed,
+    usable,
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
@@ -154,12 +154,12 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
         raise DataError(f"{path}: no rows")
     inputs = {names[place]: table.features[names[place]] for place in roles.features}
     source = _source(path, table, module)
-    for place in roles.words.values():
+    for place in roles.places.values():
         if not isinstance(kind := table.features[names[place]], (module.Value, module.ClassLabel)):
             raise DataError(f"{path}, column {names[place]!r}: holds {kind}; must be a number or a word a row")
     if inputs and all(isinstance(kind, (module.Value, module.ClassLabel)) for kind in inputs.values()):
         return finished(typed(path, source, roles, settings), settings)
-    samples = typed(path, source, Roles([], roles.words), settings)
+    samples = typed(path, source, Roles([], roles.places), settings)
     if settings.tokenizer:
         return finished(samples, settings)
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
@@ -264,7 +264,7 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray, settings: Dat
             cells = np.array(cells.tolist(), np.float64)
     if cells.dtype.kind not in "iufb":
         raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; {leave_out(settings, [name])} it")
-    if cells.dtype.kind == "f" and not (fit := allowed(cells, settings)).all():
+    if cells.dtype.kind == "f" and not (fit := usable(cells, settings)).all():
         row = int(np.argwhere(~fit)[0][0])
         raise DataError(f"{path}, row {start + row + 1}, column {name!r}: is empty or not a finite number")
     return cells

@@ -71,15 +71,15 @@ class _Array:
             count *= n
         if count * dtype.itemsize != len(content):
             raise ValueError(f"holds an array of {len(content)} bytes that says it has {count} numbers")
-        found = np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
-        return found.astype(dtype.newbyteorder("="))
+        values = np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
+        return values.astype(dtype.newbyteorder("="))
 
 
 def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Array:
     """Stand for ``_frombuffer``, by which newer pickles make arrays."""
-    found = _Array()
-    found.state = 1, shape, kind, order == "F", content
-    return found
+    array = _Array()
+    array.state = 1, shape, kind, order == "F", content
+    return array
 
 
 _REFUSED = frozenset((
@@ -139,21 +139,21 @@ def read_restricted(content: bytes, path: Path) -> Any:
         raise DataError(f"{path}: is not read: {reason}; only arrays of numbers are, and no code is run") from error
 
 
-def _plain(found: Any, depth: int, left: _Left) -> Any:
+def _plain(thing: Any, depth: int, left: _Left) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("has too many values in one another")
-    if isinstance(found, _Array):
-        _, shape, kind, _, content = found.state
+    if isinstance(thing, _Array):
+        _, shape, kind, _, content = thing.state
         if isinstance(kind, _Type) and kind.text == "O8" and shape == () and isinstance(content, list):
             (inner,) = content  # an array around one object
             return _plain(inner, depth + 1, left)
         left.take(len(content))
-        return found.made()
-    left.take(len(found) if isinstance(found, (str, bytes)) else 0)
-    if isinstance(found, dict):
-        return {key: _plain(value, depth + 1, left) for key, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_plain(value, depth + 1, left) for value in found]
-    if found is None or isinstance(found, (bool, int, float, str, bytes)):
-        return found
-    raise ValueError(f"holds a {type(found).__name__}")
+        return thing.made()
+    left.take(len(thing) if isinstance(thing, (str, bytes)) else 0)
+    if isinstance(thing, dict):
+        return {key: _plain(value, depth + 1, left) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return [_plain(value, depth + 1, left) for value in thing]
+    if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
+        return thing
+    raise ValueError(f"holds a {type(thing).__name__}")

@@ -11,7 +11,7 @@ from ..dataset import Dataset
 from ..partitioners import overlap_of
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MAX_VALUES, FileSamples, Words, read_files, table_parts, to_dataset
+from .columns import MAX_VALUES, FileSamples, TextColumn, read_files, table_parts, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -38,7 +38,7 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
 
 def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
     """Cut a table of time steps into samples, as :func:`read_series` does."""
-    named = "window" in table.words
+    named = "window" in table.columns
     windows = (_named if named else _cut)(table.path, table, settings)
     count, length = windows.shape
     if count * length * len(table.features) > MAX_VALUES:
@@ -46,21 +46,23 @@ def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
             f"{table.path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer"
         )
     # A target may be another number in each row, such as the next value; the last one is the window's.
-    words: dict[str, Words] = {
-        role: of.of(windows[:, -1 if settings.targets else 0]) for role, of in table.words.items() if role != "window"
+    columns: dict[str, TextColumn] = {
+        role: column.taken(windows[:, -1 if settings.targets else 0])
+        for role, column in table.columns.items()
+        if role != "window"
     }
     x = np.ascontiguousarray(table.x[windows].transpose(0, 2, 1))
     gaps = table.gaps[:0] if named else table.gaps
     overlap = 0 if named else overlap_of(length, settings.window_step or length)
-    return table._replace(x=x, words=words, overlap=overlap, gaps=gaps)
+    return table._replace(x=x, columns=columns, overlap=overlap, gaps=gaps)
 
 
 def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     """Return the rows of each window, shape (windows, length), as the column ``window-column`` names them."""
-    window, others = table.words["window"], [w for r, w in table.words.items() if r in ("client", "split")]
+    window, others = table.columns["window"], [w for r, w in table.columns.items() if r in ("client", "split")]
     key = window.codes
-    for words in others:
-        key = np.unique(key * len(words.names) + words.codes, return_inverse=True)[1].reshape(-1)
+    for column in others:
+        key = np.unique(key * len(column.names) + column.codes, return_inverse=True)[1].reshape(-1)
     order = np.argsort(key, kind="stable")
     ends = np.flatnonzero(np.diff(key[order])) + 1
     sizes = np.diff(np.concatenate([[0], ends, [len(order)]]))
@@ -75,7 +77,7 @@ def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray
     windows: np.ndarray = order.reshape(-1, wanted)
     # Windows in the order of their first rows.
     windows = windows[np.argsort(windows[:, 0], kind="stable")]
-    labels = table.words["label"].codes[windows]
+    labels = table.columns["label"].codes[windows]
     mixed = np.flatnonzero((labels != labels[:, :1]).any(axis=1) & (not settings.targets))
     if len(mixed):
         name = window.names[window.codes[windows[mixed[0], 0]]]
@@ -87,23 +89,23 @@ def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     """Return the rows of each window, shape (windows, length), cut from stretches of equal words."""
     length, step = settings.window_length, settings.window_step or settings.window_length
     if not length:
-        allowed = f"must be above 0, or {path.name} must mark the windows in a column {settings.window_column!r}"
-        raise ConfigError("window-length", 0, allowed)
+        message = f"must be above 0, or {path.name} must mark the windows in a column {settings.window_column!r}"
+        raise ConfigError("window-length", 0, message)
     changes = np.zeros(len(table.x) - 1, bool)
-    for role, words in table.words.items():
+    for role, column in table.columns.items():
         if not (settings.targets and role.startswith("label")):
-            changes |= np.diff(words.codes) != 0
+            changes |= np.diff(column.codes) != 0
     changes[table.gaps - 1] = True
     bounds = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(table.x)]])
     starts = [np.arange(first, end - length + 1, step) for first, end in zip(bounds[:-1], bounds[1:])]
     first = np.concatenate(starts)
     if not len(first):
         longest = int(np.diff(bounds).max())
-        allowed = (
+        message = (
             f"no stretch of {path.name} with one label is longer than {longest} rows; targets for each row need a "
         )
-        allowed += "loss of numbers"
-        raise ConfigError("window-length", length, allowed)
+        message += "loss of numbers"
+        raise ConfigError("window-length", length, message)
     windows: np.ndarray = first[:, None] + np.arange(length)
     return windows
 

@@ -22,6 +22,6 @@ executor.update_parameters(timeout_min=10, cpus_per_task=1)
 jobs = [executor.submit(work) for _ in range(3)]
 for job in jobs:
     job.wait()
-found = work()
-print(found.conclusion)
-found.plot().save("slurm.svg")
+comparison = work()
+print(comparison.conclusion)
+comparison.plot().save("slurm.svg")

@@ -113,7 +113,7 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
 
     values: dict[str, Any] = {}
     for text in texts or ():
-        values.update(_given(text)[1])
+        values.update(_read_text(text)[1])
     if "method" in values:
         values["method"] = custom.as_named(values["method"])
     return values
@@ -130,27 +130,31 @@ def used(texts: Sequence[str] | None, chosen: Collection[str]) -> dict[str, Any]
 
     values, keys = overrides(texts), {key for name in chosen for key in keys_of(name)}
     for text in texts or ():
-        file, given = _given(text)
-        if not given.keys() - keys:  # so that no other method needs to be imported
+        file, settings = _read_text(text)
+        if not settings.keys() - keys:  # so that no other method needs to be imported
             continue
-        known = owners()
-        foreign = {key: ", ".join(known[key]) for key in given if key in known and not {*known[key]} & {*chosen}}
+        methods_of = owners()
+        foreign = {
+            key: ", ".join(methods_of[key])
+            for key in settings
+            if key in methods_of and not {*methods_of[key]} & {*chosen}
+        }
         if not foreign:
             continue
         # What the file is for: its own method, or several ones.
-        own = find(given["method"]).name if file and isinstance(given.get("method"), str) else ""
-        several = any({*known.get(key, ())} & {*chosen} for key in given)
+        method = find(settings["method"]).name if file and isinstance(settings.get("method"), str) else ""
+        several = any({*methods_of.get(key, ())} & {*chosen} for key in settings)
         for key in foreign:
-            if not file or not (several or own in known[key]):
-                require_used({key: given[key]}, chosen)
+            if not file or not (several or method in methods_of[key]):
+                require_used({key: settings[key]}, chosen)
             values.pop(key, None)
         others = ", ".join(dict.fromkeys(foreign.values()))
         typer.echo(f"note: {text}: its settings of {others} are not used by {' or '.join(chosen)}", err=True)
     return values
 
 
-def _given(text: str) -> tuple[bool, dict[str, Any]]:
-    """Return whether a text of ``--run-config`` names a file, and its settings."""
+def _read_text(text: str) -> tuple[bool, dict[str, Any]]:
+    """Tell whether a text of ``--run-config`` names a file, and return its settings."""
     if names_file(text):
         from ..launch.shipped import settings_file
 
@@ -182,8 +186,8 @@ def prepare(
     defaults = app_settings(folder)
     if app is not None and defaults is None:
         hint = "" if app.exists() else "; settings follow -c: -c 'method=\"fedavg\"'"
-        allowed = f"is not the folder of a Flower app (pyproject.toml with [tool.flwr.app]){hint}"
-        raise ConfigError("app", str(app), allowed)
+        message = f"is not the folder of a Flower app (pyproject.toml with [tool.flwr.app]){hint}"
+        raise ConfigError("app", str(app), message)
     here, clients = None if defaults is None else folder, default_clients or plan.DEFAULT_CLIENTS
     made = plan.prepare(here, defaults or {}, overrides(texts), num_clients, resume, clients, own_data, continued)
     used(texts, [made.config.method.name])
@@ -207,14 +211,14 @@ def output_dir() -> Path:
     return Path(str(values.get("output-dir", RunSettings.output_dir))).expanduser()
 
 
-def require_one_of(key: str, value: str, known: Collection[str]) -> None:
+def require_one_of(key: str, value: str, choices: Collection[str]) -> None:
     """Raise :class:`ConfigError` for a word that is not among the known ones."""
-    if value not in known:
-        raise ConfigError(key, value, one_of(value, known))
+    if value not in choices:
+        raise ConfigError(key, value, one_of(value, choices))
 
 
 def names_file(text: str) -> bool:
-    """Return whether a text on the command line is the name of a file of settings."""
+    """Tell whether a text on the command line is the name of a file of settings."""
     return text.endswith((".toml", *YAML)) and "=" not in text
 
 
@@ -253,8 +257,8 @@ def _pair(key: str, value: str) -> dict[str, Any]:
     try:
         return tomllib.loads(f"{key} = {value}")
     except tomllib.TOMLDecodeError:
-        allowed = f'must be a number, true, false or a text in quotes: {key}="…"'
-        raise ConfigError(key, value, allowed) from None
+        message = f'must be a number, true, false or a text in quotes: {key}="…"'
+        raise ConfigError(key, value, message) from None
 
 
 @contextmanager
@@ -292,8 +296,8 @@ def outcome_table(folder: RunFolder) -> object:
 
     seconds, spent, delta = result["seconds_per_round"], result["epsilon"], result["delta"]
     table = Table("", "last round", "best round")
-    for of in ("personalised", "global"):
-        table.add_row(f"{of} {score_name(loss)}", score(f"{of}_accuracy"), score(f"best_{of}_accuracy"))
+    for model in ("personalised", "global"):
+        table.add_row(f"{model} {score_name(loss)}", score(f"{model}_accuracy"), score(f"best_{model}_accuracy"))
     table.add_section()
     table.add_row("rounds", str(result["rounds"]), "")
     table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")

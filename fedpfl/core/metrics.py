@@ -82,14 +82,14 @@ class MetricKey(NamedTuple):
 
 
 def labels_of(loss: str) -> str:
-    """Return which of ``CLASSES``, ``TARGETS`` and so on a setting ``loss`` is for; its own functions name it."""
+    """Return the kind of labels, ``CLASSES`` or ``TARGETS`` and so on, of a loss; its own functions name it."""
     if custom.is_own(loss):
         return next((kind for kind in (TARGETS, LABELS, MASKS) if loss.startswith(f"{kind}:")), CLASSES)
     return loss
 
 
 def score_name(loss: str) -> str:
-    """Return what the number is that a test always measures, by the setting ``loss``: of targets it is R²."""
+    """Return the name of the number that every test measures, by the setting ``loss``: of targets it is R²."""
     return "R²" if labels_of(loss) == TARGETS else ACCURACY
 
 
@@ -115,8 +115,8 @@ def require(text: str, choose_by: str, loss: str) -> None:
         fitting = [name for name, metric in METRICS.items() if loss in metric.losses]
         if word not in fitting:
             fitting = [ACCURACY, *fitting]
-            allowed = f"must be one of {', '.join(fitting)}, or {custom.FORM}"
-            raise ConfigError("metrics", word, allowed + did_you_mean(word, fitting))
+            message = f"must be one of {', '.join(fitting)}, or {custom.FORM}"
+            raise ConfigError("metrics", word, message + did_you_mean(word, fitting))
     recorded = names(text)
     if len(set(recorded)) < len(recorded):
         raise ConfigError("metrics", text, "names a metric twice")
@@ -125,17 +125,17 @@ def require(text: str, choose_by: str, loss: str) -> None:
 
 
 def known(name: str) -> MetricKind:
-    """Return what is known of a metric; one of the user's own is any number."""
+    """Return the kind of a metric; one of the user's own is any number."""
     return METRICS.get(name, OWN)
 
 
 def lower_is_better(name: str) -> bool:
-    """Return whether the smallest value of a number of a test is the best."""
+    """Tell whether the smallest value of a number of a test is the best."""
     return name == LOSS or known(name).lower_is_better
 
 
 def is_share(name: str, loss: str = CLASSES) -> bool:
-    """Return whether a number of a test lies between 0 and 1, so that people read it in percent; R² does not."""
+    """Tell whether a number of a test lies between 0 and 1, so that people read it in percent; R² does not."""
     if name == ACCURACY:
         return score_name(loss) == ACCURACY
     return (known(name).lowest, known(name).highest) == (0, 1)
@@ -149,7 +149,7 @@ def score_in_words(value: float | None, loss: str = CLASSES, digits: int = 2) ->
 
 
 def unlikely(metric: str, values: Sequence[float]) -> str:
-    """Return what is wrong with a test's number as an app reports it, in one line; an empty string if nothing is.
+    """Describe the fault of a test's number as an app reports it, in one line; an empty string if it has none.
 
     A share may be in percent.
     """
@@ -165,7 +165,7 @@ def each_of(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def part_of(key: str) -> MetricKey | None:
-    """Return which part of a metric a number of a reply is; None if it is none."""
+    """Return the part of a metric that a number of a reply is; None if it is none."""
     for ending in (SUM, COUNT):
         if key.endswith(ending):
             model, dash, metric = key[: -len(ending)].partition("-")
@@ -181,5 +181,5 @@ def value(name: str, total: float, count: float) -> float:
 
 def combined(name: str, pairs: Iterable[Sequence[float]]) -> float | None:
     """Return the value of several clients' sums and counts; None where the metric is defined for none."""
-    found = [pair for pair in pairs if pair[1]]
-    return value(name, sum(pair[0] for pair in found), sum(pair[1] for pair in found)) if found else None
+    defined = [pair for pair in pairs if pair[1]]
+    return value(name, sum(pair[0] for pair in defined), sum(pair[1] for pair in defined)) if defined else None

@@ -250,7 +250,7 @@ def is_changeable(value: Any) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    """Return whether a value is a plain object of a class of the user's."""
+    """Tell whether a value is a plain object of a class of the user's."""
     kind = type(value)
     if isinstance(value, (type, nn.Module, Tensor, *CONTAINERS)) or not hasattr(value, "__dict__"):
         return False
@@ -284,7 +284,7 @@ def copied(value: Any, depth: int = 0) -> Any:
 
 
 def _drawn(generator: Any) -> Any:
-    """Return what a generator will draw from."""
+    """Return the state from which a generator will draw."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()

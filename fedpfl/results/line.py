@@ -97,8 +97,8 @@ def in_words(line: Mapping[str, Any], moved: int | None = None, loss: str = metr
         if line.get(name):
             called = "" if metrics.is_share(metrics.ACCURACY, loss) else f" {metrics.score_name(loss)}"
             parts.append(f"{name}{called} {metrics.score_in_words(line[name]['accuracy'], loss, 1)}")
-    if of := over_whom(line):
-        parts.append(of)
+    if tested_on := over_whom(line):
+        parts.append(tested_on)
     moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved
     parts.append(f"{moved / 1e6:.1f} MB")
     if line.get("failed"):
@@ -146,18 +146,18 @@ def _loss(name: str, replies: Iterable[Mapping[str, float]]) -> float:
 
 def _pairs(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, dict[int, tuple[float, float]]]:
     """Return sum and count of each metric of a tested model, by client, for the clients for which it is defined."""
-    found: dict[str, dict[int, tuple[float, float]]] = {}
+    pairs: dict[str, dict[int, tuple[float, float]]] = {}
     parts = [(key, metrics.part_of(key)) for key in sorted(set().union(*replies.values()))]
     sums = [(key, part.metric) for key, part in parts if part is not None and part.model == model and part.is_sum]
     for client, reply in sorted(replies.items()) if sums else ():
         for key, metric in sums:
             if key in reply and (count := reply[f"{model}-{metric}{metrics.COUNT}"]):
-                found.setdefault(metric, {})[client] = reply[key], count
-    return found
+                pairs.setdefault(metric, {})[client] = reply[key], count
+    return pairs
 
 
 def _measured(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
-    """Return what a round records of the metrics of a tested model."""
+    """Return the numbers that a round records of the metrics of a tested model."""
     line: dict[str, Any] = {}
     for name, pairs in _pairs(model, replies).items():
         each = {str(client): metrics.value(name, *pair) for client, pair in pairs.items()}

@@ -22,12 +22,6 @@ def register_command(
     record: Annotated[
         Path, typer.Option(metavar="FILE", help="File that records the key of each node; Flower's own list does not.")
     ],
-    superlink: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Name of the SuperLink in Flower's config.toml; by default the default one there."
-        ),
-    ] = None,
     prune: Annotated[
         bool,
         typer.Option(
@@ -35,7 +29,7 @@ def register_command(
         ),
     ] = False,
 ) -> None:
-    """Register nodes' keys with the SuperLink.
+    """Register nodes' keys with the default SuperLink of Flower's config.toml.
 
     A recorded node whose key has changed is unregistered with its old one.
 
@@ -48,20 +42,17 @@ def register_command(
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError("key", twice, "is the name of two files; nodes are recorded by these names")
     noted = _noted(record)
-    link = [superlink] if superlink else []
     # Nodes that were unregistered stay in the list.
-    listed = {node["node-id"] for node in _flwr("list", *link)["nodes"] if node["status"] != "unregistered"}
+    listed = {node["node-id"] for node in _flwr("list")["nodes"] if node["status"] != "unregistered"}
     nodes = {name: node for name, node in noted.items() if node["node"] in listed}
     kept = {} if prune else {name: node["key"] for name, node in nodes.items()}
     for name in [name for name, node in nodes.items() if node["key"] != {**kept, **wanted}.get(name)]:
-        _flwr("unregister", nodes.pop(name)["node"], *link)
+        _flwr("unregister", nodes.pop(name)["node"])
         _note(record, nodes)
         typer.echo(f"unregistered {name}")
     missing = {path.stem: path for path in keys if path.stem not in nodes}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        waiting = {
-            pool.submit(_flwr, "register", str(path), *link, "--name", name): name for name, path in missing.items()
-        }
+        waiting = {pool.submit(_flwr, "register", str(path), "--name", name): name for name, path in missing.items()}
         failed: FedpflError | None = None
         for done in as_completed(waiting):
             name = waiting[done]

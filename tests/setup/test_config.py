@@ -177,6 +177,8 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
         ({"buffer-size": 3, "schedule": "buffered", "method": "fedavg"}, "", ""),
         ({"round-deadline": 9.0}, "round-deadline does nothing: a simulation measures no time without devices", ""),
         ({"round-deadline": 2.0, "devices-model": "bench.toml"}, "", ""),
+        ({"dp-clip-norm": 2.0, "dp-where": "server"}, *2 * ["dp-noise-multiplier = 0: dp-clip-norm, dp-where"]),
+        ({"dp-clip-norm": 2.0, "dp-noise-multiplier": 1.0, "method": "fedavg"}, "", ""),
         ({"model": "timm:resnet10t", "download-weights": True}, *2 * ['expect normalize = "imagenet", not half']),
         ({"model": "timm:resnet10t", "download-weights": True, "normalize": "imagenet"}, "", ""),
     ],

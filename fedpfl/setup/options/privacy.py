@@ -10,7 +10,7 @@ from ...core.accounting import epsilon, most_draws, noise_multiplier
 from ...core.errors import ConfigError
 from ...core.extras import SERVER
 from ...core.option import Option, TaskFacts
-from ...core.settings import setting
+from ...core.settings import changed, setting
 from .diagnostics import DiagnosticsSettings
 from .evaluate_global import EvaluateGlobalSettings
 
@@ -93,8 +93,10 @@ class PrivacyOption(Option):
         return self.settings.on  # type: ignore[no-any-return]
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Tell the noise of a budget."""
+        """Tell the noise of a budget, and what does nothing without noise."""
         settings = self.settings
+        if not settings.on and (idle := changed(settings)):
+            return [f"not used with dp-noise-multiplier = 0: {', '.join(idle)}"]
         return [f"dp-epsilon = {settings.dp_epsilon:g}: z = {settings.dp_noise_multiplier:.4g}"] * bool(
             settings.dp_epsilon
         )

@@ -255,7 +255,8 @@ def _is_object(value: Any) -> bool:
     if isinstance(value, (type, nn.Module, Tensor, *CONTAINERS)) or not hasattr(value, "__dict__"):
         return False
     package = kind.__module__.partition(".")[0]
-    return kind.__new__ is object.__new__ and package not in LIBRARIES and package not in _STANDARD
+    plain = all("__new__" not in vars(base) for base in kind.__mro__[:-1])
+    return plain and package not in LIBRARIES and package not in _STANDARD
 
 
 def copied(value: Any, depth: int = 0) -> Any:

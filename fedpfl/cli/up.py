@@ -148,6 +148,7 @@ def up_command(
 
     def make() -> Plan:
         from ..core.own_code import require_installed
+        from ..setup.all_settings import code_in
 
         own_data = bench is not None and len(bench.data) == len(bench.present)
         clients = bench.clients if bench else num_supernodes
@@ -167,7 +168,7 @@ def up_command(
         if bench and plan.config.data.num_clients != bench.clients:
             raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")
         if plan.app is None:
-            require_installed(plan.run_config())
+            require_installed(code_in(plan.run_config()))
         return plan
 
     def submit(plan: Plan) -> str:

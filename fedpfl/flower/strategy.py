@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import cached_property
 from logging import INFO, WARNING, getLogger
 from typing import Any, ClassVar
 
@@ -192,6 +191,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._failed: RoundFailed | None = None
         self._counted = 0
         self._wrapper: Strategy | None = None
+        self._sent: tuple[Config, str] | None = None  # settings, and what clients get of them
 
     @classmethod
     def of_run(cls, run_config: Mapping[str, Value]) -> MethodStrategy:
@@ -352,7 +352,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.config = replace(self.config, run=run)
         if self._loop is not None and self._way is not None:
             self._loop.settings = self._loop.attendance.settings = run
-            self._way.settings = settings_text(self._sent_settings())
+            self._way.settings = self._settings_text()
         evaluate = evaluate_fn
         if evaluate_fn is not None and self.model is None:
             split = self._split = self._split or self._split_of(initial_arrays)
@@ -404,7 +404,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         run = replace(self.config.run, num_server_rounds=rounds, round_timeout=seconds)
         self.config = replace(self.config, run=run)
         recorder = _ResultRecorder(evaluate_fn, self._plain_names)
-        transport = FlowerTransport(grid, "" if self._told else settings_text(self._sent_settings()))
+        transport = FlowerTransport(grid, "" if self._told else self._settings_text())
         transport.least = max(1, self.min_train_nodes)
         following = [Log(rounds), *self.listeners, recorder]
         self.folder = run_federation(transport, self.config, following, unused(self.values, self.method.name))
@@ -454,7 +454,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             require_rounds(self.config)
         tell_unsent(self.values)
         self._initial = arrays
-        text, available = settings_text(self._sent_settings()), self.min_available_nodes
+        text, available = self._settings_text(), self.min_available_nodes
         always: dict[str, Any] = {} if self.weighted_by_key == "num-examples" else {"weighted-by": self.weighted_by_key}
         if self.model is not None:
             always["phases"] = True
@@ -520,17 +520,19 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             own_models.load_arrays(module, {**built, **arrays} if arrays.keys() <= built.keys() else arrays, plain)
         return module
 
-    @cached_property
-    def _defaults(self) -> dict[str, Value]:
-        """The settings of a run of which only the method is given."""
-        return Config.parse({"method": self.values["method"]}).flat()
+    def _settings_text(self) -> str:
+        """Return the settings for clients of fedpfl as a text, made once while they stay the same."""
+        if self._sent is None or self._sent[0] is not self.config:
+            self._sent = self.config, settings_text(self._sent_settings())
+        return self._sent[1]
 
     def _sent_settings(self) -> dict[str, Value]:
         """Return the settings that clients of fedpfl need: what is not the default, and the name of the method."""
         mine = self.config.flat()
+        default = Config.parse({"method": self.values["method"]}).flat()
         sent = {
             key: value for key, value in mine.items()
-            if (value != self._defaults[key] or key in self.values) and key not in NOT_SENT
+            if (value != default[key] or key in self.values) and key not in NOT_SENT
         }  # fmt: skip
         if mine["num-clients"]:  # for nodes that do not know which of how many they are
             sent["num-clients"] = mine["num-clients"]
@@ -540,7 +542,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _with_settings(self, config: ConfigRecord) -> ConfigRecord:
         """Have settings act that Flower's ``train_config`` names, where nodes train by ``fit``."""
         assert self._way is not None
-        self._way.settings = settings_text(self._sent_settings())
+        self._way.settings = self._settings_text()
         named = {key: value for key, value in config.items() if key != "server-round"}
         if self.model is None or not named:
             return config

@@ -196,6 +196,8 @@ class RunSettings:
     def model_of(self, client: int) -> str:
         """Return the model of a client, which is the run's own if it is given none."""
         text = self.client_models
+        if not text:
+            return self.model
         if not custom.is_reference(text):
             return next((model for numbers, model in self.listed_models() if client in numbers), self.model)
         name = own_code.call("client-models", text, own_code.find("client-models", text), {"client": client})

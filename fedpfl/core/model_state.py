@@ -87,7 +87,7 @@ class ModelState:
 
     def _changed(self, place: int, module: nn.Module, before: dict[str, Any]) -> Iterator[str]:
         now = vars(module)
-        for name in now.keys() | before.keys():
+        for name in sorted(now.keys() | before.keys()):
             if name in PYTORCHS:
                 continue
             if name not in now or name not in before or now[name] is not before[name]:

@@ -54,7 +54,7 @@ class GridMembers(Members):
         self._nodes = Nodes(self._grid, config.run, state_key, identities or {}, earlier or {}, self._settings)
         by_client: dict[int, Payload] = {}
         answers = self._nodes.find(config.data.num_clients)
-        for node, answer in sorted(answers.items(), key=lambda found: int(found[1].config["client"])):
+        for node, answer in sorted(answers.items(), key=lambda item: int(item[1].config["client"])):
             by_client[int(answer.config["client"])] = answer
             self._place(node, answer)
         if config.of(ParticipationSettings).new_nodes == "join":
@@ -77,8 +77,8 @@ class GridMembers(Members):
         wanted = {client for client, node in self._clients.items() if node.id not in nodes} | self._absent
         if not wanted:
             return
-        known = {node.id for node in self._clients.values()}
-        for client, (node, answer) in self._nodes.find_again(wanted, known).items():
+        assigned = {node.id for node in self._clients.values()}
+        for client, (node, answer) in self._nodes.find_again(wanted, assigned).items():
             if client in self._absent:
                 self._absent.remove(client)
                 self._new[client] = answer
@@ -111,8 +111,8 @@ class FlowerTransport(GridMembers, Transport):
         """Send Flower's messages; what devices lose is sent again."""
         by_client = {request.client.id: request for request in requests}
         if wait.keep and self._kept is not None:
-            half, known = self._kept
-            known.update(by_client)
+            half, asked = self._kept
+            asked.update(by_client)
             yield from self._read(half.replies(by_client, wait), fail)
             return
         records: OrderedDict[tuple[int, ...], tuple[Payload, ArrayRecord]] = OrderedDict()

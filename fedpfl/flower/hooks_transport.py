@@ -82,15 +82,15 @@ class HooksTransport(GridMembers):
         self._wait()
         if self.split is None:
             super().begin_round()
-        known = self.nodes
-        for client, node in known.items():
+        nodes = self.nodes
+        for client, node in nodes.items():
             if node not in self.online and node not in self._gone:
                 logger.log(WARNING, "fedpfl: %s is gone", self.shown(client))
             elif node in self.online and node in self._gone:
                 logger.log(INFO, "fedpfl: %s is back", self.shown(client))
-        self._gone = set(known.values()) - self.online
+        self._gone = set(nodes.values()) - self.online
         keeps = self.rule.remembers or not self.rule.one_model
-        for node in sorted(self.online - set(known.values()) - self._strangers):
+        for node in sorted(self.online - set(nodes.values()) - self._strangers):
             if self.split is None or keeps:
                 self._strangers.add(node)
                 why = (
@@ -111,11 +111,11 @@ class HooksTransport(GridMembers):
         return joined
 
     def is_there(self, client: int) -> bool:
-        """Return whether a client's node is there."""
+        """Tell whether a client's node is there."""
         return client in self._clients and self._clients[client].id in self.online
 
     def shown(self, client: int) -> str:
-        """Return what logs call a client."""
+        """Return the name of a client in logs."""
         return f"client {client} (node {self._clients[client].id})"
 
     def look(self) -> None:
@@ -125,12 +125,12 @@ class HooksTransport(GridMembers):
     def _wait(self) -> None:
         """Wait until as many nodes are there as are wanted."""
         told = -TOLD_EVERY
-        while len(found := set(self._grid.get_node_ids())) < self._available:
+        while len(present := set(self._grid.get_node_ids())) < self._available:
             if time.monotonic() - told > TOLD_EVERY:
                 told = time.monotonic()
-                logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(found), self._available)
+                logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(present), self._available)
             time.sleep(min(1.0, TOLD_EVERY))
-        self.online = found
+        self.online = present
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -149,13 +149,15 @@ class HooksTransport(GridMembers):
                     arrays = self.split.named({name: array.numpy() for name, array in arrays.items()})
                 records[key] = payload, arrays, extras
             _, arrays, extras = records[key]
-            own: dict[str, Any] = {name: value for name, value in payload.config.items() if name != "layout"}
-            own |= {**self.form.always, SETTINGS: self.settings, **({"frozen": layout.frozen} if layout.frozen else {})}
+            entries: dict[str, Any] = {name: value for name, value in payload.config.items() if name != "layout"}
+            entries |= {**self.form.always, SETTINGS: self.settings}
+            if layout.frozen:
+                entries["frozen"] = layout.frozen
             content = RecordDict({self.form.arrays_key: arrays})
-            own |= self._of_split(request.client.id, int(own["personal-round"]), content)
-            if taken := [key for key in own if key in config]:
+            entries |= self._of_split(request.client.id, int(entries["personal-round"]), content)
+            if taken := [key for key in entries if key in config]:
                 raise ConfigError(self.form.config_key, taken[0], "is a name of fedpfl's own in the messages' config")
-            content[self.form.config_key] = ConfigRecord({**dict(config), **own})
+            content[self.form.config_key] = ConfigRecord({**dict(config), **entries})
             if extras:
                 content[EXTRAS] = extras
             node = self._clients[request.client.id].id
@@ -164,24 +166,24 @@ class HooksTransport(GridMembers):
         return [message for _, message in self._sent.values()]
 
     def _of_split(self, client: int, counted: int, content: RecordDict) -> dict[str, Any]:
-        """Return what nodes have to know that keep arrays of their own; large initial ones are put into the content."""
+        """Return the entries for nodes that keep arrays of their own; large initial ones are put into the content."""
         if self.split is None or not self.split.kept:
             return {}
-        own: dict[str, Any] = {KEEP: self.split.kept, LIFE: self._life}
+        entries: dict[str, Any] = {KEEP: self.split.kept, LIFE: self._life}
         if self.split.places:
-            own[PLACES] = self.split.places
+            entries[PLACES] = self.split.places
         if counted == 0 and (initial := self.split.initial):
             if sum(array.nbytes for array in initial.values()) <= MAX_FRAMED_BYTES:
-                own[INITIAL] = protocol.pack({}, Payload(arrays=initial))
+                entries[INITIAL] = protocol.pack({}, Payload(arrays=initial))
             else:
                 content[INITIAL] = pack_arrays(initial)
         if self._clients[client].id not in self._identities.values():
-            own["personal-round"] = NEWEST if counted == 0 else counted
+            entries["personal-round"] = NEWEST if counted == 0 else counted
             places: dict[str, list[str]] = {HERE: [], GONE: []}
             for identity, node in self._identities.items():
                 places[HERE if node in self.online else GONE].append(identity)
-            own |= {key: found for key, found in places.items() if found}
-        return own
+            entries |= {key: identities for key, identities in places.items() if identities}
+        return entries
 
     # -- replies -------------------------------------------------------------------------------------------------------
 
@@ -189,29 +191,29 @@ class HooksTransport(GridMembers):
         """Yield replies in client order, their contents in ``contents``; ``fail`` is told why others do not count."""
         of_message = {message.metadata.message_id: client for client, message in self._sent.values()}
         of_node = {message.metadata.dst_node_id: client for client, message in self._sent.values()}
-        found: dict[int, Message] = {}
+        by_client: dict[int, Message] = {}
         self.contents, self.lost = {}, set()
         for reply in replies:
             # The SuperLink answers for a node that is gone, with an id of its own: the message comes first.
             client = of_message.get(reply.metadata.reply_to_message_id) or of_node.get(reply.metadata.src_node_id)
             if client is not None:
-                found.setdefault(client.id, reply)
+                by_client.setdefault(client.id, reply)
         for number, (client, _) in sorted(self._sent.items()):
-            if number not in found:
+            if number not in by_client:
                 fail(client, "no reply in time")
-            elif found[number].has_error():
-                error = found[number].error
+            elif by_client[number].has_error():
+                error = by_client[number].error
                 if error.code == LOST_ARRAYS:
                     self.lost.add(number)
                 fail(client, printable(str(error.reason or f"error code {error.code}"), 500))
             else:
                 try:
-                    self._note_identity(client, found[number].content)
-                    read = self._payload(client, found[number].content, trained)
+                    self._note_identity(client, by_client[number].content)
+                    read = self._payload(client, by_client[number].content, trained)
                 except LayoutError as error:
                     fail(client, printable(str(error), 500))
                 else:
-                    self.contents[number] = found[number].content
+                    self.contents[number] = by_client[number].content
                     yield [read]
 
     def _note_identity(self, client: Client, content: RecordDict) -> None:

@@ -51,7 +51,7 @@ def to_framed_content(payload: Payload) -> RecordDict:
 
 
 def fits_frame(payload: Payload) -> bool:
-    """Return whether a payload's arrays are small enough to travel as one object."""
+    """Tell whether a payload's arrays are small enough to travel as one object."""
     return sum(array.nbytes for array in payload.arrays.values()) <= MAX_FRAMED_BYTES
 
 
@@ -79,9 +79,9 @@ def _unframed(frame: object) -> Payload:
 def numpy_of(name: str, array: Array) -> np.ndarray:
     """Return a received array, or raise ``LayoutError`` if its bytes are none."""
     try:
-        found = array.numpy()
+        values = array.numpy()
     except Exception as error:  # bytes from the network; NumPy documents no list of what its reader raises
         raise LayoutError(f"its array {name!r} cannot be read ({error})") from error
-    if not isinstance(found, np.ndarray):  # an archive
+    if not isinstance(values, np.ndarray):  # an archive
         raise LayoutError(f"its array {name!r} is not an array")
-    return found
+    return values

@@ -19,7 +19,7 @@ from fedpfl.data import table
 from fedpfl.launch.shipped import experiments
 from fedpfl.study.store import plan
 
-PUBLISHED = [info.name for info in table() if not info.own and info.name not in ("digits", "shakespeare")]
+PUBLISHED = [info.name for info in table() if not info.from_path and info.name not in ("digits", "shakespeare")]
 
 
 @pytest.fixture(scope="module")

@@ -266,7 +266,7 @@ def test_every_data_set_is_described() -> None:
     expected = {"digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "npz"}
     own = {"npz", "image-folder", "table", "series", "huggingface", "clients"}
     assert expected | own | {"shakespeare", "ag-news"} == set(dataset_names())
-    assert {row.name for row in rows if row.owned} == own
+    assert {row.name for row in rows if row.from_path} == own
     assert all(all(row[:6]) for row in rows)
     assert not {row.name for row in rows if row.download} & {"digits", "npz", "image-folder"}
 

@@ -152,6 +152,7 @@ BY_HAND = {
     "results/performance.md": dict.fromkeys(
         ("Results", "Rounds over real SuperNodes"), "times on a machine that does nothing else"
     ),
+    "contributing/bridge.md": {"Limits": "bounds of the code"},
     "how-to/virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.

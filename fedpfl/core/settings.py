@@ -42,7 +42,7 @@ TAGS = {
     "source": "decides which data are read",
     "division": "a division file replaces it",
     "apart": "does not decide which samples clients get",
-    "changes": "changes clients' samples or labels beside the division",
+    "changes": "changes clients' samples or labels, not who has which",
 }
 
 

@@ -313,8 +313,8 @@ def compare(
         if told := folder.open(grid):
             tell(told)
         if not runs.objects:  # which no file can name
-            parts = {"settings": base, "tune": tuning, "vary": varying}
-            write(folder.path, [*texts.values()], seeds, data_sets, target, parts)
+            settings_of_file = {"settings": base, "tune": tuning, "vary": varying}
+            write(folder.path, [*texts.values()], seeds, data_sets, target, settings_of_file)
         failed = runs.run(grid)
         folder.note(grid)
         title = f"{', '.join(texts)} on {len(data_sets)} data sets"

@@ -318,8 +318,8 @@ class Config:
             raise ConfigError("validation-fraction", self.data.validation_fraction, allowed)
         usual = {key: of.default for key, of in self._fields().items()}
         for key, why in own.refuses.items():
-            if key not in (allowed := self._tagged("refusable")):
-                raise ConfigError("method", own.name, f"refuses {key!r}; it can refuse {', '.join(allowed)}")
+            if key not in (refusable := self._tagged("refusable")):
+                raise ConfigError("method", own.name, f"refuses {key!r}; it can refuse {', '.join(refusable)}")
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
                 raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")

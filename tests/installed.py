@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # One package from each place where others may be installed.
-OTHERS = ("torch", "flwr", "numpy", "ray", "typer", "matplotlib", "sklearn", "jinja2", "pip")
+OTHERS = ("torch", "flwr", "numpy", "ray", "typer", "matplotlib", "sklearn", "pip")
 
 
 def environment(folder: Path) -> Path:

@@ -1,8 +1,7 @@
-"""Runs for the live page that nobody has trained, and the page itself, served in this process; without torch."""
+"""Runs for the live page that nobody has trained, and the page itself, served in this process."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +10,10 @@ from typing import Any
 
 from waiting import InThread
 
-from fedpfl.core.stored import json_line, write_toml
+from fedpfl.core.stored import json_line, to_toml, write_toml
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
+from fedpfl.setup.config import Config
 from fedpfl.study.live.page_server import LivePage, listen, serve
 
 
@@ -25,9 +25,11 @@ def make_run(
     folder.mkdir(parents=True)
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     values = {"method": "fedavg", "dataset": "digits", "model": "small-cnn", "seed": 1, "num-server-rounds": 5, **given}
-    write_toml(folder / "config.toml", "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+    write_toml(folder / "config.toml", to_toml({**Config.parse({"method": values["method"]}).flat(), **values}))
     task = {
         "clients": clients,
+        "input_shape": [1, 8, 8],
+        "num_classes": 2,
         "samples": [[10 * (i + 1), 4] for i in range(clients)],
         "remarks": ["nothing is personal"],
         "class_counts": [[10 * (i + 1) - i, i] for i in range(clients)],

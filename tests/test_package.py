@@ -60,7 +60,7 @@ def test_the_wheel_has_what_is_not_code(wheel):
         names = set(archive.namelist())
     tracked = carry_out("git", "ls-files", "configs", "experiments", "fedpfl", cwd=ROOT).split()
     assert {name if name.startswith("fedpfl/") else f"fedpfl/shipped/{name}" for name in tracked} <= names
-    assert {"fedpfl/study/report/page.html", "fedpfl/study/live/uPlot-LICENSE", "fedpfl/py.typed"} <= names
+    assert {"fedpfl/study/report/page.html", "fedpfl/study/report/page.js", "fedpfl/py.typed"} <= names
 
 
 @pytest.mark.thorough

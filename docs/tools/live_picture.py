@@ -17,7 +17,7 @@ from live_parts import served  # noqa: E402
 PICTURE = ROOT / "docs" / "pictures" / "live.png"
 SETTINGS = {"dataset": "digits", "model": "mlp", "num_clients": 20, "dirichlet_alpha": 0.1, "num_server_rounds": 15}
 WIDTH, HEIGHT = 1000, 1530
-DRAWN = "document.querySelector('#verdict').textContent && document.querySelectorAll('.plot canvas').length === 4"
+DRAWN = "document.querySelectorAll('figure svg').length > 4"
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         for method in ("local", "fedavg", "fedper"):
             fedpfl.run(method=method, output_dir=folder, run_name=method, workers=0, quiet=True, **SETTINGS)
         with Browser(Path(folder) / "profile") as browser, served(Path(folder)) as page:
-            browser.open(page.address("fedper") + "&with=fedavg", width=WIDTH, height=HEIGHT)
+            browser.open(page.address("fedper") + "&run=fedavg", width=WIDTH, height=HEIGHT)
             while not browser.evaluate(DRAWN):
                 pass
             browser.picture(PICTURE, whole=False)

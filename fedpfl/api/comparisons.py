@@ -114,7 +114,7 @@ class Comparison(Results):
     @cached_property
     def _overview(self) -> tuple[Table, list[Figure], list[str], list[str]]:
         """The overview of the runs, the figures of their accuracies, their labels, and notes."""
-        require_drawing("a comparison", "matplotlib", "jinja2")
+        require_drawing("a comparison", "matplotlib")
         from ..study.report.sections import comparison as overview
 
         with self._with_objects() as folders:
@@ -416,7 +416,7 @@ def write_figures(figures: Sequence[Figure], names: Sequence[str], folder: Path)
     if not figures:
         return
     if not can_draw():
-        tell("the figures' data are written, but not drawn: pip install matplotlib jinja2")
+        tell("the figures' data are written, but not drawn: pip install matplotlib")
         return
     from ..study.report import Section, write_plots
 

@@ -181,7 +181,7 @@ def draw_columns(figures: list[tuple[str, Figure]], grid: ExperimentGrid, page: 
     from ..api.figures import can_draw
 
     if not can_draw():
-        typer.echo("the figures are not drawn: pip install matplotlib jinja2", err=True)
+        typer.echo("the figures are not drawn: pip install matplotlib", err=True)
         return {}
     from ..core.files import write_atomically
     from ..study.analysis.figure import file_name

@@ -65,7 +65,7 @@ def report(
     from ..api.figures import can_draw
 
     if not can_draw():
-        raise FedpflError("a report needs matplotlib and jinja2: pip install matplotlib jinja2")
+        raise FedpflError("a report needs matplotlib: pip install matplotlib")
     if not runs and not experiment and not sweep:
         allowed = "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"
         raise ConfigError("run", "", allowed)

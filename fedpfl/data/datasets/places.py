@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import importlib
 import re
 from pathlib import Path
@@ -28,23 +26,6 @@ _PART = re.compile(
     r"(?:\.csv|\.parquet)?",
     re.IGNORECASE,
 )
-
-_downloads = contextvars.ContextVar("downloads", default=True)
-
-
-@contextlib.contextmanager
-def no_downloads() -> Iterator[None]:
-    """Let data sets that are not on this machine be a :class:`DataError` instead of a download."""
-    token = _downloads.set(False)
-    try:
-        yield
-    finally:
-        _downloads.reset(token)
-
-
-def downloads_allowed() -> bool:
-    """Tell whether a data set that is not on this machine may be downloaded."""
-    return _downloads.get()
 
 
 class ChosenParts(NamedTuple):

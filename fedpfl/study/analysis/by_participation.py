@@ -11,25 +11,21 @@ from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .repetitions import grouped, require
-
-TITLE = "Accuracy by how often a client has trained"
+from .repetitions import grouped, require, score_of
 
 
-@analysis(
-    "participation", "Accuracy in percent of clients that have trained in 0, 1, 2, 3 to 4, 5 to 8 … rounds so far"
-)
+@analysis("participation", "Accuracy of clients that have trained in 0, 1, 2, 3 to 4, 5 to 8 … rounds so far")
 def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Show how often a client has to train until its model is good, where a round asks only some of them.
 
     Each test of each client counts, by the number of rounds in which the client had trained until then.
     """
-    found = {}
+    found, score = {}, score_of(runs)
     for group in grouped(runs):
         values: dict[int, list[float]] = {}
         for run in group.runs:
             for rounds, accuracy in by_rounds(run.history(), run.config().get("test-at") == "start").items():
-                values.setdefault(rounds, []).append(100 * accuracy)
+                values.setdefault(rounds, []).append(score.factor * accuracy)
         if values:
             found[group.label] = values
     require(found, "a test of its clients", "every run tests all clients after its last round")
@@ -38,11 +34,12 @@ def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         [label, *(Spread.of(values[start]) if start in values else None for start in starts)]
         for label, values in found.items()
     ]
-    table = Table(TITLE, ["run", *map(named, starts)], rows, note="Columns: rounds in which the client has trained.")
+    title, note = f"{score.title} by how often a client has trained", "Columns: rounds in which the client has trained."
+    table = Table(title, ["run", *map(named, starts)], rows, score.digits, note=note)
     series = {
         label: (sorted(values), [fmean(values[start]) for start in sorted(values)]) for label, values in found.items()
     }
-    return Result([table], [Lines(TITLE, "rounds in which the client has trained", "accuracy in percent", series)])
+    return Result([table], [Lines(title, "rounds in which the client has trained", score.axis, series)])
 
 
 def by_rounds(history: History, before_training: bool = False) -> Mapping[int, float]:

@@ -15,7 +15,7 @@ from ...results.views import traffic as moved_in
 from ...setup.assembly import assemble, plain_model
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
-from .repetitions import array, grouped, require
+from .repetitions import array, grouped, require, score_of
 
 WIDTHS = {"float32": 4, "float16": 2}
 MB = 1e6
@@ -48,6 +48,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """
     rows: list[list[Cell]] = []
     series, sizes, bubbles = {}, {}, {}
+    score = score_of(runs)
     for group in grouped(runs):
         run = group.runs[0]
         history = run.history()
@@ -59,12 +60,12 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             100 * (t.up + t.down) / t.whole,
         ])  # fmt: skip
         moved, tests = moved_in(history), history.curve("personalised.accuracy")
-        series[group.label] = [moved[of] / MB for of in tests], [100 * accuracy for accuracy in tests.values()]
+        series[group.label] = [moved[of] / MB for of in tests], [score.factor * accuracy for accuracy in tests.values()]
         accuracy = history.best("personalised.accuracy")
         if accuracy is not None:
             # Methods whose models are sparse count their parameters themselves.
             size = history.last("details.parameters") or t.model
-            sizes[group.label], bubbles[group.label] = (size, 100 * accuracy), [(t.up + t.down) / MB]
+            sizes[group.label], bubbles[group.label] = (size, score.factor * accuracy), [(t.up + t.down) / MB]
     require(rows, "a finished round", "nothing was sent")
     columns = ["run", "values shared", "of the model's", "up, MB", "up in theory", "down, MB", "down in theory",
                "% of whole models"]  # fmt: skip
@@ -72,10 +73,14 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         "Theory: shared values × bytes × transfers, of the first run of each group. Measured traffic also has names, "
         "layouts, numbers and a method's additional arrays; sparse arrays and failed clients reduce it."
     )
-    lines = Lines("Accuracy over traffic", "MB up and down", "accuracy, %", {k: v for k, v in series.items() if v[0]})
+    lines = Lines(
+        f"{score.title} over traffic", "MB up and down", score.axis, {k: v for k, v in series.items() if v[0]}
+    )
     unit, of = ("million", 1e6) if max((size for size, _ in sizes.values()), default=0) >= 1e6 else ("thousand", 1e3)
     places = {label: ([size / of], [accuracy]) for label, (size, accuracy) in sizes.items()}
-    model = Points("Accuracy over model size", f"{unit} values", "best accuracy, %", places, bubbles, "MB up and down")
+    model = Points(
+        f"{score.title} over model size", f"{unit} values", f"best {score.axis}", places, bubbles, "MB up and down"
+    )
     return Result([Table("Communication of the whole run", columns, rows, note=note)], [lines, model])
 
 

@@ -9,7 +9,7 @@ from ...results.history import worst_tenth
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from .registry import NoOptions, Result, analysis
-from .repetitions import bars, counted, grouped, require
+from .repetitions import bars, counted, grouped, require, score_of
 
 
 def best_tenth(accuracies: Sequence[float]) -> float:
@@ -18,22 +18,27 @@ def best_tenth(accuracies: Sequence[float]) -> float:
 
 
 COLUMNS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean, %": statistics.fmean, "std over clients": statistics.pstdev, "worst 10 %": worst_tenth,
+    "mean": statistics.fmean, "std over clients": statistics.pstdev, "worst 10 %": worst_tenth,
     "best 10 %": best_tenth, "worst client": min, "median client": statistics.median,
 }  # fmt: skip
 
 
 @analysis("fairness", "Spread of the clients' accuracies and the worst 10 % (Li et al., Ditto, ICML 2021, section 4)")
 def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Summarise the clients' accuracies in each run, in percent: of the round that counts in a comparison."""
+    """Summarise the clients' accuracies in each run: of the round that counts in a comparison."""
     each, when = counted(runs)
+    score = score_of(runs)
     rows: list[list[Cell]] = []
     for group in grouped(runs):
         accuracies = [list(found.values()) for run in group.runs if (found := each(run))]
-        percent = [[100 * number(of) for of in accuracies] for number in COLUMNS.values()]
-        rows.append([group.label, *(Spread.of(values) if values else None for values in percent)])
+        numbers = [[score.factor * number(of) for of in accuracies] for number in COLUMNS.values()]
+        rows.append([group.label, *(Spread.of(values) if values else None for values in numbers)])
     rows = [row for row in rows if row[1] is not None]
     require(rows, "a test of its clients", "every run tests all clients after its last round; wait for its end")
     note = f"On test samples, {when}."
-    table = Table("Fairness: the clients' accuracies in percent", ["run", *COLUMNS], rows, note=note)
-    return Result([table], [bars("Fairness", "percent", list(COLUMNS)[:4], rows)])
+    of = "accuracies in percent" if score.factor == 100 else score.name
+    heads = ["run", score.head("mean"), *[*COLUMNS][1:]]
+    table = Table(f"Fairness: the clients' {of}", heads, rows, score.digits, note=note)
+    # A deviation has no place on the axis of the others.
+    drawn = [[row[0], row[1], *row[3:5]] for row in rows]
+    return Result([table], [bars("Fairness", score.axis, ["mean", "worst 10 %", "best 10 %"], drawn)])

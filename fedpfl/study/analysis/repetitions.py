@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import StateError
-from ...core.metrics import ACCURACY, each_of
+from ...core.metrics import ACCURACY, each_of, score_name
 from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
 from ...results.history import History
@@ -66,6 +66,50 @@ class RunGroup:
         curves = [curve for run in self.runs if (curve := run.history().curve(number))]
         rounds = sorted(set.intersection(*map(set, curves))) if curves else []
         return rounds, [statistics.fmean(curve[of] for curve in curves) for of in rounds]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How the number is written that every test measures: accuracies in percent, R² as it is."""
+
+    name: str
+
+    @property
+    def factor(self) -> float:
+        """What a recorded number is multiplied by."""
+        return 100 if self.name == ACCURACY else 1
+
+    @property
+    def digits(self) -> int:
+        """Decimal places in tables."""
+        return 2 if self.name == ACCURACY else 4
+
+    @property
+    def title(self) -> str:
+        """Its name as the first word of a title."""
+        return self.name[0].upper() + self.name[1:]
+
+    @property
+    def axis(self) -> str:
+        """Its name with the unit."""
+        return "accuracy in percent" if self.name == ACCURACY else self.name
+
+    def head(self, what: str) -> str:
+        """Head a column of it."""
+        return f"{what}, {'%' if self.name == ACCURACY else self.name}"
+
+    def of(self, recorded: float | None) -> float | None:
+        """Convert a recorded number."""
+        return None if recorded is None else self.factor * recorded
+
+    def summary(self, group: RunGroup, number: Callable[[History], float | None]) -> Spread | None:
+        """Summarise a recorded number of each run of a group."""
+        return group.spread(lambda history: self.of(number(history)))
+
+
+def score_of(runs: Sequence[RunFolder]) -> Score:
+    """Find what the tests of runs measure; where it is not the same for all, it goes by both names."""
+    return Score(" or ".join(dict.fromkeys(score_name(str(run.config().get("loss", ""))) for run in runs)))
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:

@@ -41,7 +41,7 @@ from ...bench.mqtt import topics
 from ...bench.mqtt.account import Account, require_tls
 from ...bench.mqtt.status import Board
 from ...core.errors import ConfigError, FedpflError
-from .run_data import list_runs, read_run
+from .run_data import Pages, list_runs
 
 if TYPE_CHECKING:
     from ...bench.mqtt.link import Link
@@ -55,18 +55,18 @@ REQUEST_SECONDS = 10.0
 # The run and the clients come first.
 NICENESS = 10
 # The page asks every two seconds: so long a browser that looks on may take to see how a run has ended.
-LAST_LOOK_SECONDS = 3.0
+LAST_LOOK_SECONDS = 15.0
 # On, without a second to linger.
 _RESET = struct.pack("ii", 1, 0)
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "report"
 FILES = {
     "/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript"),
-    "/uPlot.min.css": ("uPlot.min.css", "text/css"), "/uPlot.min.js": ("uPlot.iife.min.js", "text/javascript"),
 }  # fmt: skip
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "style-src-attr 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -125,7 +125,8 @@ def listen(host: str = LOOPBACK, port: int | None = None, tls: object = None) ->
 def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> None:
     """Serve a page until ``stopping`` is set; raise ``LinkError`` if the broker refuses the account.
 
-    Then it goes on for ``last_look`` seconds if a browser has asked in as many before.
+    Then it goes on for up to ``last_look`` seconds if a browser has asked in as many before, until one has seen the
+    end.
     """
     board = None if page.account is None else LiveBoard()
     app = application(page, board)
@@ -151,8 +152,11 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
             if link.lost is not None:
                 raise link.lost
         stopping.wait()
-        if time.monotonic() - app.asked < last_look:
-            time.sleep(last_look)
+        ended, app.pages.is_last = time.monotonic(), True
+        if ended - app.asked < last_look:
+            while app.pages.current < ended and time.monotonic() < ended + last_look:
+                time.sleep(0.1)
+            time.sleep(1.0)  # the answer is on its way
     finally:
         server.should_exit = True
         thread.join()
@@ -242,21 +246,22 @@ def application(page: LivePage, board: LiveBoard | None = None) -> Guard:
     def runs(request: Request) -> Response:
         return JSONResponse({"folder": str(page.runs), "runs": list_runs(page.runs), "bench": board is not None})
 
-    def run(request: Request) -> Response:
-        asked = request.query_params
-        return JSONResponse(read_run(page.runs, asked.get("name", ""), asked.get("since", "")))
+    pages = Pages(page.runs)
+
+    def shown(request: Request) -> Response:
+        return JSONResponse(pages.tell(request.query_params.getlist("run"), request.query_params.get("since", "")))
 
     def bench(request: Request) -> Response:
         return JSONResponse(board.payload() if board is not None else {"devices": [], "log": []})
 
     routes = [Route(path, file) for path in FILES]
-    routes += [Route(f"/api/{endpoint.__name__}", endpoint) for endpoint in (runs, run, bench)]
+    routes += [Route("/api/runs", runs), Route("/api/page", shown), Route("/api/bench", bench)]
     errors: dict[Any, Callable[[Request, Exception], Response]] = {
         ConfigError: _missing,
         FedpflError: _unreadable,
         OSError: _unreadable,
     }
-    return Guard(Starlette(routes=routes, exception_handlers=errors), page)
+    return Guard(Starlette(routes=routes, exception_handlers=errors), page, pages)
 
 
 def _missing(request: Request, error: Exception) -> Response:
@@ -270,8 +275,8 @@ def _unreadable(request: Request, error: Exception) -> Response:
 class Guard:
     """Refuses requests of other origins, for other hosts or without the token, and adds the headers of every answer."""
 
-    def __init__(self, app: ASGIApp, page: LivePage) -> None:
-        self._app, self._page = app, page
+    def __init__(self, app: ASGIApp, page: LivePage, pages: Pages) -> None:
+        self._app, self._page, self.pages = app, page, pages
         self.asked = -math.inf  # when it last told somebody something, by time.monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,49 +1,70 @@
-"""Writes a report as one page, or its plots as files.
+"""What the page shows of runs, as one document that its script draws: in a live page and in a report's file.
 
-The page has no script and loads nothing; its content security policy forbids both.
+Pictures are drawn here, as SVG. A report is the page with the document, the style and the script inside; its content
+security policy lets it load nothing and run no other script.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from typing import Any
 
 from ...core.errors import uncontrolled
 from ...core.files import write_atomically
 from ...results.tables import Table
 from ...version import __version__
-from ..analysis.figure import Figure, Heatmap, file_name
+from ..analysis.figure import Figure, Heatmap, Images, file_name
 from .bounded import bounded
-from .draw import Pen, Style
+from .draw import IN_PAGE, Pen, Style
 from .sections import Section
 
-# Tables with more rows are closed at first; plots wider than this, in points, get a row alone.
-LONG, WIDE = 40, 600.0
+FOLDER = Path(__file__).parent
+# Plots wider than this, in points, get a row alone.
+WIDE = 600.0
+_STYLE, _SCRIPT = '<link rel="stylesheet" href="page.css">', '<script src="page.js"></script>'
+# matplotlib's own style would count for the whole page, which has it in its style.
+_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style[ >].*?</style>|(?<=<g) id=\"[^\"]*\"", re.DOTALL)
+
+
+def document(
+    title: str, sections: Sequence[Section], names: Sequence[str], runs: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return what the page shows: headings, notes, tables and figures, all as texts.
+
+    ``names`` are the labels of the runs, which have their own colours in all plots. ``runs`` say how far runs are.
+    """
+    pen = Pen(names)
+    shown = [_section(bounded(section), pen) for section in sections]
+    # Files that are saved have the colours of paper, not those of the page.
+    colours = {of_page: colour for colour, of_page in IN_PAGE.items()}
+    made = f"Made by fedpfl {__version__} from the folders of the runs."
+    found: dict[str, Any] = _without_controls(
+        {"title": title, "runs": runs, "sections": shown, "made": made, "colours": colours}
+    )
+    return found
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], names: Sequence[str]) -> None:
-    """Write a report; ``names`` are the labels of the runs, which have their own colours in all plots."""
-    environment = Environment(
-        loader=PackageLoader("fedpfl.study.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    pen = Pen(names)
-    style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
-    # What is drawn as SVG is text of this program's own making: matplotlib escapes the names in it.
-    parts = [
-        (part, list(of)) for part, of in groupby(enumerate(map(bounded, sections), 1), lambda section: section[1].part)
-    ]
-    page = environment.get_template("page.html").render(
-        title=title, style=style, version=__version__, parts=parts, LONG=LONG, numeric=_numeric,
-        describe=_describe, svg=lambda figure: Markup(_embedded(pen.svg(figure, page=True))),
-    )  # fmt: skip
+    """Write a report, the same bytes each time."""
+    page, style, script = ((FOLDER / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    # Inside a script element nothing but its end is markup, which begins with "<".
+    data = json.dumps(document(title, sections, names), ensure_ascii=False, allow_nan=False).replace("<", r"\u003c")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src-elem '{_hash(style)}'; style-src-attr "
+        "'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    page = page.replace(_STYLE, f"{meta}<style>{style}</style>")
+    page = page.replace("<title>fedpfl</title>", f"<title>{escape(uncontrolled(title))}</title>")
+    inside = f'<script type="application/json" id="document">{data}</script>\n<script>{script}</script>'
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, uncontrolled(page).encode())
+    write_atomically(path, page.replace(_SCRIPT, inside).encode())
 
 
 def write_plots(
@@ -66,18 +87,38 @@ def write_plots(
     return paths
 
 
-def _embedded(svg: str) -> str:
-    """Return the element of an SVG file, without the names of groups, as wide as there is room in a page."""
-    svg = svg[svg.index("<svg") :]
-    head, rest = svg.split(">", 1)
+def _section(section: Section, pen: Pen) -> dict[str, Any]:
+    return {
+        "part": section.part, "title": section.title, "notes": section.notes, "warnings": section.warnings,
+        "tables": [_table(table) for table in section.tables], "figures": [_figure(of, pen) for of in section.figures],
+    }  # fmt: skip
+
+
+def _table(table: Table) -> dict[str, Any]:
+    numbers = [table.is_number(column) for column in range(len(table.columns))]
+    return {
+        "title": table.title, "columns": table.columns, "numbers": numbers, "note": table.note,
+        "rows": [table.texts(row) for row in table.rows], "name": file_name(table.title), "csv": table.csv(),
+    }  # fmt: skip
+
+
+def _figure(figure: Figure, pen: Pen) -> dict[str, Any]:
+    svg, width = _embedded(pen.svg(figure, page=True))
+    # The images of an analysis are no table; it writes them as arrays.
+    csv = "" if isinstance(figure, Images) else figure.file()[1].decode()
+    return {
+        "title": figure.title, "about": _describe(figure), "svg": svg, "width": width, "wide": width > WIDE,
+        "name": file_name(figure.title), "csv": csv,
+    }  # fmt: skip
+
+
+def _embedded(svg: str) -> tuple[str, float]:
+    """Return the element of an SVG file without size and names of groups, and its width in points."""
+    head, rest = svg[svg.index("<svg") :].split(">", 1)
     box = re.search(r'viewBox="([^"]*)"', head)
-    width = float(box.group(1).split()[2]) if box else 360.0
-    # Narrower than three quarters of its own width its words would not be readable: it scrolls in its box then.
-    room = f"max-width:{width * 1.55:.0f}px;min-width:{min(width * 0.75, 1000):.0f}px"
-    rest = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL))
-    kind = ' class="wide"' if width > WIDE else ""
-    view = f'viewBox="{box.group(1)}"' if box else ""
-    return f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {view}{kind} style="{room}" aria-hidden="true">{rest}'
+    space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    view = f' viewBox="{box.group(1)}"' if box else ""
+    return f"<svg {space}{view}>{_LEFT_OUT.sub('', rest)}", float(box.group(1).split()[2]) if box else 360.0
 
 
 def _describe(figure: Figure) -> str:
@@ -92,7 +133,14 @@ def _describe(figure: Figure) -> str:
     return ", ".join(parts)
 
 
-def _numeric(table: Table) -> list[bool]:
-    """Return which columns hold numbers, which are aligned to the right."""
-    words = {column for row in table.rows for column, cell in enumerate(row) if isinstance(cell, str)}
-    return [column not in words for column in range(len(table.columns))]
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _without_controls(value: Any) -> Any:
+    """Return a value of JSON with no control character in any text."""
+    if isinstance(value, str):
+        return uncontrolled(value)
+    if isinstance(value, dict):
+        return {_without_controls(key): _without_controls(of) for key, of in value.items()}
+    return [*map(_without_controls, value)] if isinstance(value, (list, tuple)) else value

@@ -1,34 +1,38 @@
 """What a report of runs consists of: words, tables and figures, as plain data.
 
-Which sections there are follows from what the runs have recorded. Curves, clients and the division of the data are made
-here; everything else comes from the analyses (:mod:`fedpfl.study.analysis`) that find what they need.
+Which sections there are follows from what the runs have recorded. Curves, heat maps and the division of the data are
+made here; everything else comes from the analyses (:mod:`fedpfl.study.analysis`) that find what they need.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ...bench.mqtt.events import state_of
 from ...core.errors import FedpflError, StateError
 from ...core.settings import parse
-from ...data import federated_data, partition_counts
-from ...data.datasets.places import no_downloads
+from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import EarlierRun
-from ...results.identity import require_data
+from ...results.history import History
 from ...results.line import over_whom
 from ...results.run_folder import RunFolder
+from ...results.same_clients import clients_key
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ...results.views import elapsed, traffic
 from ...setup.all_settings import tagged
-from ..analysis import ANALYSES, NotRecorded, Result
-from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
-from ..analysis.repetitions import RunGroup, grouped, name_of, named_files, other_code, other_threads
+from ..analysis.figure import Division, Figure, Heatmap, Lines
+from ..analysis.losing_clients import per_client
+from ..analysis.registry import ANALYSES, NoOptions, NotRecorded, Result
+from ..analysis.repetitions import RunGroup, Score, grouped, name_of, named_files, other_code, other_threads, score_of
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0
@@ -36,7 +40,13 @@ WIDE = 20.0
 MAX_COLUMNS = 60
 # So many groups of runs have a heat map of their clients.
 MAX_MAPS = 12
-MAX_FAILURES = 20
+MAX_FAILURES = 200
+# Of each run, the last ones are a table.
+LAST_ROUNDS = 10
+# The rest of a run takes so long as these rounds did, each.
+PACE = 10
+# Of a client, the largest classes are named.
+MAX_CLASSES = 6
 # Columns of the overview that are there where a run has recorded the number.
 OPTIONAL = ("virtual time, s", "energy, J", "ε")
 
@@ -45,7 +55,8 @@ OPTIONAL = ("virtual time, s", "energy, J", "ε")
 class Section:
     """A part of a report: a heading, paragraphs, numbers and the plain data of figures.
 
-    Sections with the same ``part`` stand under a common heading: a column of an experiment.
+    ``warnings`` stand above the paragraphs. Sections with the same ``part`` stand under a common heading: a column of
+    an experiment.
     """
 
     title: str
@@ -53,71 +64,134 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     part: str = ""
+    warnings: list[str] = field(default_factory=list)
 
 
-def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[list[Section], list[str]]:
+class Snapshot(RunFolder):
+    """A run whose files are read once, as they are now: it may go on."""
+
+    @classmethod
+    def of(cls, run: RunFolder) -> Snapshot:
+        """Return the snapshot of a run, which may be one already."""
+        return run if isinstance(run, cls) else cls(run.path, run.row, run.column, run.cache)
+
+    def config(self) -> Stored:
+        """Return the stored settings."""
+        return self._config
+
+    def task(self) -> Stored:
+        """Return what the run has to learn."""
+        return self._task
+
+    def history(self) -> History:
+        """Return the recorded rounds."""
+        return self._history
+
+    @cached_property
+    def _config(self) -> Stored:
+        return super().config()
+
+    @cached_property
+    def _task(self) -> Stored:
+        return super().task()
+
+    @cached_property
+    def _history(self) -> History:
+        return super().history()
+
+    @cached_property
+    def state(self) -> dict[str, str]:
+        """Whether it is running, finished, stopped or failed, and why."""
+        return state_of(self.path)
+
+
+def sections(
+    runs: Sequence[RunFolder], more: Sequence[Section] = (), analysed: bool = True
+) -> tuple[list[Section], list[str]]:
     """Return the sections of a report, and the labels of the runs in it, repetitions put together.
 
     The columns of an experiment are parts of the report, because different data are not drawn in the same axes.
-    ``more`` are further sections, which stand after the overview, or before the parts.
+    ``more`` are further sections, which stand after the overview, or before the parts. Unless the runs are ``analysed``
+    there is only what follows from their records within a moment.
     """
-    columns = list(dict.fromkeys(run.column for run in runs))
+    read = [*map(Snapshot.of, runs)]
+    columns = list(dict.fromkeys(run.column for run in read))
+    further = [_further()] if analysed else []
     if len(columns) < 2:
-        first, rest, labels = _sections(runs)
-        return [*first, *more, *rest, *([_further()] if rest else [])], labels
+        first, rest, labels = _sections(read, analysed)
+        return [*first, *more, *rest, *(further if rest else [])], labels
     made, names = [*more], []
     for column in columns:
-        first, rest, labels = _sections([run for run in runs if run.column == column])
+        first, rest, labels = _sections([run for run in read if run.column == column], analysed)
         made += [replace(section, part=column or "Other runs") for section in (*first, *rest)]
         names += labels
-    return [*made, _further()], list(dict.fromkeys(names))
+    return [*made, *further], list(dict.fromkeys(names))
+
+
+def progress(runs: Sequence[Snapshot]) -> list[dict[str, Any]]:
+    """Return how far runs are, and how long the rest takes at the pace of the last rounds."""
+    found = []
+    for run in runs:
+        seconds, done = [*run.history().curve("seconds").values()], run.history().last_round
+        rounds = int(run.config()["num-server-rounds"])
+        pace = statistics.fmean(seconds[-PACE:]) if seconds and run.state["state"] == "running" else None
+        left = None if pace is None else pace * (rounds - done)
+        found.append(
+            {"name": run.path.name, **run.state, "round": done, "rounds": rounds, "seconds": sum(seconds), "left": left}
+        )
+    return found
 
 
 def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str], list[str]]:
     """Return the overview of runs as a table, the figures of their accuracies, their labels, and notes."""
     for run in runs:
         run.described()
-    groups = grouped(runs)
-    section = _overview(runs, groups)
+    read = [*map(Snapshot.of, runs)]
+    groups = grouped(read)
+    section = _overview(read, groups)
     if not section.tables:
         raise StateError(f"{runs[0].path}: no round was finished")
-    own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
-    figures = [*own, *_over_bytes("Accuracy over traffic", groups), *_over_virtual_time(groups)]
-    return section.tables[0], figures, [group.label for group in groups], section.notes
+    figures = [*_personalised(groups), *_over_bytes(groups), *_over_virtual_time(groups)]
+    return section.tables[0], figures, [group.label for group in groups], [*section.warnings, *section.notes]
 
 
-def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], list[str]]:
+def _sections(runs: Sequence[Snapshot], analysed: bool) -> tuple[list[Section], list[Section], list[str]]:
     """Return the overview, the other sections and the labels of runs that are compared with each other."""
     started = [run for run in runs if "clients" in run.task()]
     groups = grouped(started) if started else []
-    made = []
+    made: list[Section] = []
     if groups:
-        made = [*_curves(groups), *_clients(groups), *_divisions(groups)]
+        first = [*_analyses(started, ["significance"])] if analysed else []
+        made = [*first, *_curves(groups), *_clients(groups), *_rounds(groups), *_divisions(groups)]
         shown = {figure.title for section in made for figure in section.figures}
-        made += [*_analyses(started, shown), _settings(groups)]
-    return [_overview(runs, groups)] if runs else [], made, [group.label for group in groups]
+        if analysed:
+            made += _analyses(started, ANALYSES.keys() - {"significance", "per-client"}, shown)
+        made.append(_settings(groups))
+    return [_overview(runs, groups, analysed)] if runs else [], made, [group.label for group in groups]
 
 
-def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    warnings = [*_other_data(groups), *_untested(runs), *other_threads(runs), *other_code(runs)]
-    section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
-    rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
+def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bool = True) -> Section:
+    warnings = [*_other_data(groups), *_untested(runs), *other_threads(runs), *other_code(runs), *_unfinished(runs)]
+    section = Section("Overview", [*_remarks(runs, analysed)], warnings=warnings)
+    score = score_of(runs)
+    rows = [_row(group, score) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
-        columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
-                   "global, last, %", "traffic, MB", "s a round", *OPTIONAL]  # fmt: skip
+        columns = ["run", "seeds", "rounds", score.head("personalised, last"), score.head("best"),
+                   score.head("worst tenth of clients"), score.head("global, last"), "traffic, MB", "s a round",
+                   *OPTIONAL]  # fmt: skip
         shown = [
             at for at, name in enumerate(columns) if name not in OPTIONAL or any(row[at] is not None for row in rows)
         ]
         columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
-        note = ("Personalised: mean over clients of the accuracy on their own test samples; global: the shared model "
-                "on all clients' test samples. Traffic: both directions, all clients and rounds. "
+        note = (f"Personalised: mean over clients of the {score.name} on their own test samples; global: the shared "
+                "model on all clients' test samples. Traffic: both directions, all clients and rounds. "
                 "With several seeds: mean ± standard deviation over them.")  # fmt: skip
-        section.tables.append(Table("Runs", columns, rows, note=note))
+        section.tables.append(Table("Runs", columns, rows, score.digits, note=note))
     failures: list[list[Cell]] = [[name_of(run), *failure] for run in runs for failure in run.history().failures()]
     if failures:
-        note = f"The first {MAX_FAILURES} of {len(failures)}." if len(failures) > MAX_FAILURES else ""
+        note = f"The last {MAX_FAILURES} of {len(failures)}." if len(failures) > MAX_FAILURES else ""
         columns = ["run", "round", "client", "reason"]
-        section.tables.append(Table("Clients that failed", columns, failures[:MAX_FAILURES], note=note))
+        section.tables.append(Table("Clients that failed", columns, failures[: -MAX_FAILURES - 1 : -1], note=note))
     return section
 
 
@@ -146,15 +220,15 @@ def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
             yield f"{name_of(run)}: the accuracies of the last round are over {of}; no test of the others counts."
 
 
-def _row(group: RunGroup) -> list[Cell]:
+def _row(group: RunGroup, score: Score) -> list[Cell]:
     rounds = sorted({run.history().last_round for run in group.runs})
     return [
         group.label, ", ".join(str(run.config()["seed"]) for run in group.runs),
         "–".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))),
-        group.percent(lambda history: history.last("personalised.accuracy")),
-        group.percent(lambda history: history.best("personalised.accuracy")),
-        group.percent(lambda history: history.last("personalised.worst-tenth")),
-        group.percent(lambda history: history.last("global.accuracy")),
+        score.summary(group, lambda history: history.last("personalised.accuracy")),
+        score.summary(group, lambda history: history.best("personalised.accuracy")),
+        score.summary(group, lambda history: history.last("personalised.worst-tenth")),
+        score.summary(group, lambda history: history.last("global.accuracy")),
         group.spread(lambda history: (history.total("bytes_up") + history.total("bytes_down")) / 1e6),
         group.spread(lambda history: statistics.median(history.curve("seconds").values()) if history.lines else None),
         group.spread(lambda history: history.total("seconds_virtual") or None),
@@ -163,71 +237,97 @@ def _row(group: RunGroup) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _state(run: RunFolder) -> Iterator[str]:
-    name, history, wanted = name_of(run), run.history(), run.config().get("num-server-rounds")
-    if not run.finished:
-        done = history.last_round
-        yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still running, or was stopped."
-    if history.lines and not history.tests():
-        yield f"{name} has no evaluated round so far, hence no accuracies."
-    for remark in [*run.task().get("remarks", []), *EarlierRun(run.path).changes()]:
-        yield f"{name}: {remark}"
+def _unfinished(runs: Sequence[Snapshot]) -> Iterator[str]:
+    for run in runs:
+        done = f"{run.history().last_round} of {run.config().get('num-server-rounds')} rounds are recorded"
+        if run.state["state"] == "failed":
+            yield f"{name_of(run)} has failed: {done}. {run.state['error']}"
+        elif run.state["state"] != "finished":
+            how = "is running" if run.state["state"] == "running" else "was stopped"
+            yield f"{name_of(run)} {how}: {done}."
+
+
+def _remarks(runs: Sequence[Snapshot], analysed: bool) -> Iterator[str]:
+    """Yield what runs noted and, if they are analysed, what has changed since, once for all of which it is true."""
+    of: dict[str, list[str]] = {}
+    for run in runs:
+        name, history = name_of(run), run.history()
+        if history.lines and not history.tests():
+            yield f"{name} has no evaluated round so far, hence no accuracies."
+        changes = EarlierRun(run.path).changes() if analysed else []
+        for remark in [*run.task().get("remarks", []), *changes]:
+            of.setdefault(remark, []).append(name)
+    for remark, names in of.items():
+        yield f"{', '.join(names)}: {remark}"
 
 
 # -- curves ----------------------------------------------------------------------------------------------------------
 
 
 def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
-    own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
-    shared = _over_rounds("Global accuracy over rounds", groups, "global.accuracy")
-    held = _over_rounds("Accuracy on validation samples", groups, "validation.accuracy")
-    traffic = [*_over_bytes("Accuracy over traffic", groups), *_over_virtual_time(groups)]
+    score = _score(groups)
+    own = [*_personalised(groups), *_over_rounds(f"{score.title} of the worst tenth of clients over rounds", groups,
+                                                 "personalised.worst-tenth")]  # fmt: skip
+    shared = _over_rounds(f"Global {score.name} over rounds", groups, "global.accuracy")
+    held = _over_rounds(f"{score.title} on validation samples", groups, "validation.accuracy")
+    traffic = [*_over_bytes(groups), *_over_virtual_time(groups)]
     loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
+    seconds = _over_rounds("Seconds of a round", groups, "seconds", "seconds", 1)
     measured: list[Figure] = []
     for name in dict.fromkeys(name for group in groups for name in _metrics(group)):
         measured += _over_rounds(f"{name} over rounds", groups, f"personalised.{name}", name, 1)
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
     if own or shared or traffic:
         words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
-        yield Section("Accuracy", [words], figures=[*own, *traffic, *shared, *held])
+        yield Section(score.title, [words], figures=[*own, *traffic, *shared, *held])
     if measured:
         words = "Mean over the clients, each on its own test samples, of what the setting metrics asked for." + seeds
         yield Section("Metrics", [words], figures=measured)
-    if loss:
+    if loss or seconds:
         words = "Mean over the clients of the loss in the last epoch they trained; methods differ in what it includes."
-        yield Section("Training", [words + seeds], figures=list(loss))
+        yield Section("Training", [words + seeds], figures=[*loss, *seconds])
+
+
+def _score(groups: Sequence[RunGroup]) -> Score:
+    return score_of([group.runs[0] for group in groups])
+
+
+def _personalised(groups: Sequence[RunGroup]) -> list[Figure]:
+    return _over_rounds(f"Personalised {_score(groups).name} over rounds", groups, "personalised.accuracy")
 
 
 def _metrics(group: RunGroup) -> list[str]:
     return [*outcome(group.runs[0])["metrics"]]
 
 
-def _over_rounds(
-    title: str, groups: Sequence[RunGroup], number: str, y: str = "accuracy in percent", factor: float = 100
-) -> list[Figure]:
-    """Draw a number, times a factor, over the rounds."""
-    return _lines(title, "round", y, {group: _mean(group, number, factor) for group in groups})
+def _over_rounds(title: str, groups: Sequence[RunGroup], number: str, y: str = "", factor: float = 0) -> list[Figure]:
+    """Draw a number, times a factor, over the rounds; without either it is the score of a test."""
+    score = _score(groups)
+    curves = {group: _mean(group, number, factor or score.factor) for group in groups}
+    return _lines(title, "round", y or score.axis, curves)
 
 
-def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
+def _over_bytes(groups: Sequence[RunGroup]) -> list[Figure]:
     """Draw the personalised accuracy over the mean traffic of the runs."""
-    curves = {group: _over(group, [traffic(run.history()) for run in group.runs], 1e6) for group in groups}
+    score = _score(groups)
+    curves = {group: _over(group, [traffic(run.history()) for run in group.runs], 1e6, score) for group in groups}
     ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
     lasts = [last for _, last in ends]
     log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
-    return _lines(title, "MB, up and down", "accuracy in percent", curves, log)
+    return _lines(f"{score.title} over traffic", "MB, up and down", score.axis, curves, log)
 
 
 def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
     """Draw the personalised accuracy over the mean virtual time of the runs that have one."""
     times = {group: [elapsed(run.history()) for run in group.runs] for group in groups}
-    curves = {group: _over(group, of, 3600) for group, of in times.items() if all(of)}
-    return _lines("Accuracy over virtual time", "hours on the devices of devices-model", "accuracy in percent", curves)
+    score = _score(groups)
+    curves = {group: _over(group, of, 3600, score) for group, of in times.items() if all(of)}
+    return _lines(f"{score.title} over virtual time", "hours on the devices of devices-model", score.axis, curves)
 
 
-def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float) -> Curve:
+def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float, score: Score) -> Curve:
     """Return the personalised accuracy over a number of the runs that grows with the rounds."""
-    rounds, means, stds = _mean(group, "personalised.accuracy", 100)
+    rounds, means, stds = _mean(group, "personalised.accuracy", score.factor)
     # A run that has not been tested yet may lack a round.
     return [statistics.fmean(total[n] / unit for total in totals if n in total) for n in rounds], means, stds
 
@@ -258,33 +358,33 @@ def _mean(group: RunGroup, number: str, factor: float) -> Curve:
 
 
 def _clients(groups: Sequence[RunGroup]) -> Iterator[Section]:
-    last = {group.label: [100 * accuracy for run in group.runs for accuracy in run.history().last_test().values()]
-            for group in groups}  # fmt: skip
-    last = {label: accuracies for label, accuracies in last.items() if accuracies}
-    if not last:
+    runs = [run for group in groups for run in group.runs]
+    try:
+        found = per_client(runs, NoOptions())
+    except NotRecorded:
         return
     words = (
-        "Each point is a client's accuracy on its own test samples at the last test, of all seeds; the line is the "
-        "median, the bar holds the middle half. Heat maps: the first seed's clients over the rounds"
+        "Each point is a client's result on its own test samples, of all seeds; the line is the median, the bar holds "
+        "the middle half. Heat maps: the first seed's clients over the rounds"
         + (f", of the first {MAX_MAPS} kinds of runs." if len(groups) > MAX_MAPS else ".")
     )
-    figures: list[Figure] = [Distributions("Accuracy of the clients", "accuracy in percent", last)]
-    figures += _over_time(groups[:MAX_MAPS])
-    yield Section("Clients", [words], figures=figures)
+    figures = [*found.figures, *_over_time(groups[:MAX_MAPS])]
+    yield Section("Clients", [words], list(found.tables), figures)
 
 
 def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
     """Return a matrix of clients and rounds for each group's first run, with one scale for all."""
     each = {group.label: group.runs[0].history().tests() for group in groups}
-    every = [100 * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
+    score = _score(groups)
+    every = [score.factor * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
     maps = []
     names = {group.label: group.runs[0].task().get("client_names") for group in groups}
     for label, of in each.items():
         rounds = sorted(of)[:: -(-len(of) // MAX_COLUMNS) or 1]
         clients = sorted({client for test in of.values() for client in test}, key=int)
         if len(rounds) > 1:
-            values = 100 * np.array([[of[n].get(client, np.nan) for n in rounds] for client in clients])
-            title = f"{label}: accuracy of each client in percent"
+            values = score.factor * np.array([[of[n].get(client, np.nan) for n in rounds] for client in clients])
+            title = f"{label}: {score.axis} of each client"
             rows, columns = _called(clients, names[label]), [*map(str, rounds)]
             maps.append(Heatmap(title, "round", "client", values, rows, columns, (min(every), max(every))))
     return maps
@@ -295,6 +395,31 @@ def _called(clients: Sequence[str], names: Sequence[str] | None) -> list[str]:
     return [names[int(client)] for client in clients] if names else [*clients]
 
 
+def _rounds(groups: Sequence[RunGroup]) -> Iterator[Section]:
+    """Tabulate the last rounds of each group's first run."""
+    tables = []
+    for group in groups:
+        run, score = group.runs[0], score_of(group.runs)
+        last, history = run.history().lines[: -LAST_ROUNDS - 1 : -1], run.history()
+        numbers = ("personalised.accuracy", "personalised.worst-tenth", "global.accuracy")
+        scores = [history.curve(number) for number in numbers]
+        rows: list[list[Cell]] = [
+            [
+                line["round"], *(score.of(curve.get(line["round"])) for curve in scores), line.get("train_loss"),
+                (line["bytes_up"] + line["bytes_down"]) / 1e6, line.get("seconds"), len(line["clients"]),
+                len(line.get("failed", ())),
+            ]
+            for line in last
+        ]  # fmt: skip
+        heads = [*(score.head(name) for name in ("personalised", "worst tenth", "global")), "training loss", "MB",
+                 "seconds", "trained", "failed"]  # fmt: skip
+        digits = [0, *[score.digits] * 3, 3, 2, 2, 0, 0]
+        if rows:
+            tables.append(Table(f"Last rounds of {name_of(run)}", ["round", *heads], rows, digits))
+    if tables:
+        yield Section("Rounds", tables=tables)
+
+
 # -- data ------------------------------------------------------------------------------------------------------------
 
 
@@ -303,42 +428,57 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
     section = Section("Data")
     seen = set()
     for run in (group.runs[0] for group in groups):
-        task = run.task()
-        if task.get("division", 0) is None:
+        task, config = run.task(), run.config()
+        key = clients_key(task, config)
+        if key in seen:
+            continue
+        seen.add(key)
+        data = parse(DataSettings, config)
+        title = f"{data.dataset}, {in_words(data)}, {task['clients']} clients, seed {config['seed']}"
+        if counts := task.get("class_counts"):
+            section.figures.append(Division(title, np.array(counts)))
+        elif task.get("division", 0) is None:
             note = f"{name_of(run)}: the clients hold their own data, whose classes never reach the server."
             section.notes.append(note)
-            continue
-        try:
-            config = run.parsed()
-            key = config.data, task["clients"], config.run.seed
-            if key in seen:
-                continue
-            seen.add(key)
-            with no_downloads():
-                data = federated_data(*key)
-            require_data(task, data, run.path.name)
-        except FedpflError as error:
-            section.notes.append(f"{name_of(run)}: its division cannot be shown on this machine: {error}")
-            continue
-        title = f"{config.data.dataset}, {in_words(config.data)}, {task['clients']} clients, seed {config.run.seed}"
-        section.figures.append(Division(title, partition_counts(data)))
-        if "class_names" in task:
-            section.notes.append(
-                f"Classes: {', '.join(f'{at} {name}' for at, name in enumerate(task['class_names']))}."
-            )
+        if "samples" in task:
+            section.tables.append(_samples(f"Samples of each client: {title}", run, counts))
     if section.figures:
         section.notes.insert(0, "Training samples by client and class; the area of a bubble is their number.")
-    if section.figures or section.notes:
+    if section.tables or section.notes:
         yield section
+
+
+def _samples(title: str, run: RunFolder, counts: Sequence[Sequence[int]] | None) -> Table:
+    """Tabulate what each client has, and in how many rounds it has trained."""
+    task = run.task()
+    # Clients that number their classes themselves have other names for them.
+    unnamed = "classes_of_clients" in task or run.config().get("permute-labels")
+    names, classes = task.get("client_names"), () if unnamed else task.get("class_names", ())
+    trained = Counter(client for line in run.history().lines for client in line["clients"])
+    rows: list[list[Cell]] = []
+    for client, (train, test) in enumerate(task["samples"]):
+        row: list[Cell] = [client, *([names[client]] if names else []), train, test, trained[client]]
+        rows.append([*row, *([_largest(counts[client], classes)] if counts else [])])
+    heads = ["client", *(["name"] if names else []), "training samples", "test samples", "rounds trained",
+             *(["classes, the largest first"] if counts else [])]  # fmt: skip
+    return Table(title, heads, rows)
+
+
+def _largest(counts: Sequence[int], names: Sequence[str]) -> str:
+    """Name the classes of a client, the largest first."""
+    there = sorted(((count, at) for at, count in enumerate(counts) if count), key=lambda of: (-of[0], of[1]))
+    shown = [f"{names[at] if at < len(names) else at}: {count}" for count, at in there[:MAX_CLASSES]]
+    more = len(there) - len(shown)
+    return ", ".join([*shown, *([f"{more} more"] if more else [])])
 
 
 # -- analyses and settings -------------------------------------------------------------------------------------------
 
 
-def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
-    """Yield what the analyses find, without figures of a title that is shown already: curves over traffic."""
+def _analyses(runs: Sequence[RunFolder], names: Collection[str], shown: Set[str] = frozenset()) -> Iterator[Section]:
+    """Yield what analyses find, without figures of a title that is shown already: curves over traffic."""
     for analysis in ANALYSES.values():
-        if analysis.computes:
+        if analysis.computes or analysis.name not in names:
             continue
         title = analysis.name.replace("-", " ").capitalize()
         try:
@@ -376,10 +516,15 @@ def _settings(groups: Sequence[RunGroup]) -> Section:
     keys = list(dict.fromkeys(key for of in values for key in of))
     texts = {key: [str(of.get(key, "–")) for of in values] for key in keys}
     differing = [[key, *of] for key, of in texts.items() if len(set(of)) > 1]
-    same = [[key, of[0]] for key, of in texts.items() if len(set(of)) == 1]
+    changed = {key for group in groups for key in group.runs[0].task().get("changed", ())}
+    same: list[list[Cell]] = [[key, of[0], "no" if key in changed else "yes"] for key, of in texts.items()
+                              if len(set(of)) == 1]  # fmt: skip
+    same.sort(key=lambda row: row[0] not in changed)
     tables = []
     if differing:
         tables.append(Table("Where the runs differ", ["setting", *(group.label for group in groups)], differing))
     if same:
-        tables.append(Table("The same in all runs" if len(groups) > 1 else "Settings", ["setting", "value"], same))
+        tables.append(
+            Table("The same in all runs" if len(groups) > 1 else "Settings", ["setting", "value", "default"], same)
+        )
     return Section("Settings", tables=tables)

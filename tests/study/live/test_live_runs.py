@@ -5,81 +5,71 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import httpx
 import pytest
-from live_parts import add_round, make_run, round_line, served
+from live_parts import add_round, make_run, served
 from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, DamagedFile
-from fedpfl.core.files import locked, write_atomically
+from fedpfl.core.files import locked
+from fedpfl.core.stored import json_line
 from fedpfl.study.live import run_data
-from fedpfl.study.live.run_data import list_runs, read_run
+from fedpfl.study.live.run_data import Pages, _Made, list_runs
 
 
-def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
-    folder = make_run(tmp_path, "one", rounds=2)
-    first = read_run(tmp_path, "one")
-    assert first["about"]["clients"] == 3
-    assert first["about"]["samples"] == [[10, 4], [20, 4], [30, 4]]
-    assert first["about"]["counts"] == [[10, 0], [19, 1], [28, 2]]
-    assert first["about"]["remarks"] == ["nothing is personal"]
-    assert first["about"]["settings"]["num-server-rounds"] == 5
-    assert first["rounds"] == [1, 2]
-    assert first["each"] == [[0.007, 0.038, 0.069], [0.014, 0.045, 0.076]]
-    assert first["personalised"] == pytest.approx([0.038, 0.045])
-    assert first["worst"] == [0.007, 0.014]
-    assert (first["global"], first["loss"], first["seconds"]) == ([0.5, 0.5], [0.5, 0.5], [0.75, 0.75])
-    assert (first["up"], first["down"]) == ([1_000_000] * 2, [2_000_000] * 2)
-    assert first["trained"] == [[0, 1, 2]] * 2
+def section(document, title):
+    return next(section for section in document["sections"] if section["title"] == title)
 
-    assert read_run(tmp_path, "one", first["since"])["rounds"] == []
-    add_round(folder, 3, failed={1: "out of memory"})
-    line = round_line(4)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(line[:50])
-    new = read_run(tmp_path, "one", first["since"])
-    assert (new["rounds"], new["failed"], new["more"]) == ([3], [(3, 1, "out of memory")], False)
-    assert new["each"] == [[0.021, None, 0.083]]
-    assert "about" not in new
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(line[50:])
-    assert read_run(tmp_path, "one", new["since"])["rounds"] == [4]
+
+def test_a_run_is_told_and_then_what_is_new(tmp_path):
+    folder, pages = make_run(tmp_path, "one", rounds=2), Pages(tmp_path)
+    with locked(folder / ".lock"):
+        first = pages.tell(["one"], "")
+        (run,) = first["document"]["runs"]
+        assert run == {"name": "one", "state": "running", "round": 2, "rounds": 5, "seconds": 1.5, "left": 2.25}
+        assert section(first["document"], "Overview")["notes"] == ["one: nothing is personal"]
+        (rounds,) = section(first["document"], "Rounds")["tables"]
+        assert rounds["rows"][0] == ["2", "4.50", "1.40", "50.00", "0.500", "3.00", "0.75", "3", "0"]
+        (samples,) = section(first["document"], "Data")["tables"]
+        assert samples["rows"][1] == ["1", "20", "4", "2", "0: 19, 1: 1"]
+        assert pages.tell(["one"], first["version"]) == {"version": first["version"]}
+        add_round(folder, 3, failed={1: "out of memory"})
+        pages.is_last = True  # else it waits before it draws again
+        new = pages.tell(["one"], first["version"])
+        assert new["document"]["runs"][0]["round"] == 3
+        assert section(new["document"], "Overview")["tables"][1]["rows"] == [["one", "3", "1", "out of memory"]]
+    assert "Fairness" not in {part["title"] for part in first["document"]["sections"]}, "analyses wait for the end"
+
+
+def test_a_page_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
+    folder, pages, made = make_run(tmp_path, "one", rounds=1), Pages(tmp_path), []
+    monkeypatch.setattr(run_data, "_made", lambda version, *_: made.append(version) or _Made(version, {}, 1e9, 2.0))
+    clock = iter([0.0, 1e9 + 7.9, 1e9 + 8.1])
+    monkeypatch.setattr(run_data, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    versions = []
+    for number in (2, 3, 4):
+        versions.append(pages.tell(["one"], "")["version"])
+        add_round(folder, number)
+    assert versions == [made[0], made[0], made[1]] and len(made) == 2
 
 
 def test_classes_have_names_where_all_clients_number_them_alike(tmp_path):
     named = {"about": {"class_names": ["cat", "dog"]}}
     make_run(tmp_path, "one", **named)
     make_run(tmp_path, "permuted", permute_labels=True, **named)
-    assert read_run(tmp_path, "one")["about"]["classes"] == ["cat", "dog"]
-    assert read_run(tmp_path, "permuted")["about"]["classes"] == []
+    for name, words in (("one", "cat: 10"), ("permuted", "0: 10")):
+        told = Pages(tmp_path).tell([name], "")["document"]
+        assert section(told, "Data")["tables"][0]["rows"][0][-1] == words
 
 
-def test_a_run_whose_last_round_is_repeated_is_told_again(tmp_path):
-    folder = make_run(tmp_path, "one", rounds=3)
-    since = read_run(tmp_path, "one")["since"]
-    # As a resumed run does; it has since recorded more than before.
-    write_atomically(folder / "metrics.jsonl", "".join(map(round_line, range(1, 3))).encode())
-    for number in (3, 4):
-        add_round(folder, number)
-    again = read_run(tmp_path, "one", since)
-    assert again["rounds"] == [1, 2, 3, 4]
-    assert "about" in again
-
-
-def test_a_long_run_is_told_in_pieces(tmp_path, monkeypatch):
-    make_run(tmp_path, "one", rounds=9)
-    whole = read_run(tmp_path, "one")
-    monkeypatch.setattr(run_data, "MAX_CHUNK", len(round_line(1)) * 2 + 100)
-    found, since, pieces, more = [], "", 0, True
-    while more:
-        piece = read_run(tmp_path, "one", since)
-        since, more, pieces = piece["since"], piece["more"], pieces + 1
-        found += piece["each"]
-    assert found == whole["each"]
-    assert pieces > 3
-    monkeypatch.setattr(run_data, "MAX_CHUNK", 10)  # a line is longer
-    assert read_run(tmp_path, "one")["rounds"] == [1]
+def test_seeds_of_one_method_are_shown_together_and_other_runs_beside_them(tmp_path):
+    for seed in (1, 2):
+        make_run(tmp_path, f"seed-{seed}", rounds=2, seed=seed)
+    make_run(tmp_path, "other", rounds=2, method="local")
+    told = Pages(tmp_path).tell(["seed-1", "seed-2", "other"], "")["document"]
+    assert [row[:2] for row in section(told, "Overview")["tables"][0]["rows"]] == [["fedavg", "1, 2"], ["local", "1"]]
 
 
 def test_states_of_runs(tmp_path):
@@ -104,28 +94,16 @@ def test_states_of_runs(tmp_path):
 
 def test_a_run_before_its_clients_are_found(tmp_path):
     folder = make_run(tmp_path, "one")
-    (folder / "task.json").unlink()
+    (folder / "task.json").write_text(json_line({"state_key": "one"}))
     (folder / "metrics.jsonl").unlink()
-    told = read_run(tmp_path, "one")
-    assert (told["rounds"], told["since"], told["about"]["clients"]) == ([], "", None)
-    add_round(folder, 1)
-    assert "about" in read_run(tmp_path, "one", told["since"])
+    told = Pages(tmp_path).tell(["one"], "")["document"]
+    assert told["runs"][0]["round"] == 0 and [part["title"] for part in told["sections"]] == ["Overview"]
 
 
-def test_a_loss_that_is_no_number_is_left_out(tmp_path):
+def test_a_loss_that_is_no_number_breaks_nothing(tmp_path):
     folder = make_run(tmp_path, "one")
     add_round(folder, 1, loss=float("nan"))
-    assert read_run(tmp_path, "one")["loss"] == [None]
-
-
-def test_clients_beyond_the_limit_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_data, "MAX_CLIENTS", 2)
-    folder = make_run(tmp_path, "one")
-    add_round(folder, 1, failed={2: "away"})
-    add_round(folder, 2)
-    told = read_run(tmp_path, "one")
-    assert (told["trained"], told["failed"], len(told["each"][1])) == ([[0, 1]] * 2, [], 2)
-    assert (told["about"]["clients"], len(told["about"]["samples"])) == (3, 2)
+    assert Pages(tmp_path).tell(["one"], "")["document"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../one", "one/", "/etc", "a\0b", "x" * 5000])
@@ -135,7 +113,7 @@ def test_other_folders_are_out_of_reach(tmp_path, name):
         make_run(folder, "one")
         (folder / "config.toml").write_bytes((folder / "one" / "config.toml").read_bytes())
     with pytest.raises(ConfigError, match="there is no such run"):
-        read_run(root, name)
+        Pages(root).tell([name], "")
 
 
 def test_damaged_runs_are_named_and_the_others_listed(tmp_path):
@@ -147,7 +125,7 @@ def test_damaged_runs_are_named_and_the_others_listed(tmp_path):
     assert str(path) in listed["damaged"]["error"]
     assert listed[whole.name]["round"] == 1
     with pytest.raises(DamagedFile):
-        read_run(tmp_path, "damaged")
+        Pages(tmp_path).tell(["damaged"], "")
 
 
 DEEP = "[" * 100_000
@@ -166,10 +144,9 @@ UNFIT = {
     "a client without a number": (
         "metrics.jsonl", '{"round": 1, "clients": [], "personalised": {"each": {"a": 1}, "accuracy": 1}}\n'
     ),
-    "samples that are a number": ("task.json", '{"state_key": "a", "samples": 7}'),
+    "samples that are a number": ("task.json", '{"state_key": "a", "clients": 1, "samples": 7}'),
     "a deep task": ("task.json", f'{{"state_key": {DEEP}'),
-    "NaN in a task": ("task.json", '{"state_key": "a", "remarks": [NaN]}'),
-    "remarks that are a text": ("task.json", '{"state_key": "a", "remarks": "x"}'),
+    "remarks that are a number": ("task.json", '{"state_key": "a", "remarks": 7}'),
 }  # fmt: skip
 FILES = ("config.toml", "metrics.jsonl", "task.json", "failed.txt", ".lock")
 
@@ -201,7 +178,7 @@ def test_a_run_that_cannot_be_told_hides_no_other(tmp_path, caplog):
         known = {"Authorization": f"Bearer {page.token}"}
         with httpx.Client(base_url=where, headers=known, timeout=HANG_SECONDS) as web:
             listed = {run["name"]: run for run in web.get("/api/runs").json()["runs"]}
-            one = {name: web.get("/api/run", params={"name": name}) for name in ["whole", *UNFIT, *kinds]}
+            one = {name: web.get("/api/page", params={"run": name}) for name in ["whole", *UNFIT, *kinds]}
     assert listed["whole"]["round"] == 1
     assert listed["r?"]["state"] == "unreadable"
     for what, (name, content) in UNFIT.items():
@@ -216,14 +193,9 @@ def test_a_run_that_cannot_be_told_hides_no_other(tmp_path, caplog):
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("since", ["9" * 5000, "-", "1-" + "9" * 5000, "٣-٣", "1-2-3", "-1--1", "\0"])
-def test_a_place_that_no_answer_gave_is_the_beginning(tmp_path, since):
-    make_run(tmp_path, "one", rounds=2)
-    assert read_run(tmp_path, "one", since)["rounds"] == [1, 2]
-
-
-def test_reading_changes_nothing_and_needs_no_torch(tmp_path):
-    make_run(tmp_path, "one", rounds=2)
+def test_reading_changes_nothing_and_a_run_that_goes_on_needs_no_torch(tmp_path):
+    folder = make_run(tmp_path, "one", rounds=2)
+    (folder / ".lock").touch()
 
     def files():
         return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in tmp_path.rglob("*")}
@@ -231,8 +203,9 @@ def test_reading_changes_nothing_and_needs_no_torch(tmp_path):
     before = files()
     code = (
         "import sys; from pathlib import Path; from fedpfl.study.live import page_server; root = Path(sys.argv[1]);"
-        "assert page_server.list_runs(root) and page_server.read_run(root, 'one')['rounds'] == [1, 2];"
+        "assert page_server.list_runs(root) and page_server.Pages(root).tell(['one'], '')['document']['sections'];"
         "assert not {'torch', 'flwr', 'paho'} & {*sys.modules}"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=120)
+    with locked(folder / ".lock"):
+        subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=120)
     assert files() == before

@@ -48,8 +48,12 @@ def test_what_the_page_asks_for(page):
         runs = web.get("/api/runs").json()
         assert [run["name"] for run in runs["runs"]] == ["one"]
         assert (runs["folder"], runs["bench"]) == (str(page.runs), False)
-        assert web.get("/api/run", params={"name": "one"}).json()["rounds"] == [1, 2]
-        missing = web.get("/api/run", params={"name": "../one"})
+        told = web.get("/api/page", params={"run": "one"}).json()
+        assert told["document"]["title"] == "one"
+        assert web.get("/api/page", params={"run": "one", "since": told["version"]}).json() == {
+            "version": told["version"]
+        }
+        missing = web.get("/api/page", params={"run": "../one"})
         assert missing.status_code == 404
         assert "there is no such run" in missing.json()["error"]
         assert web.get("/api/bench").json() == {"devices": [], "log": []}
@@ -71,7 +75,7 @@ def test_the_files_of_the_page_need_no_token_and_allow_nothing_from_elsewhere(pa
 @pytest.mark.parametrize("token", ["", "Bearer", "Bearer wrong", "Basic abc", "Bearer é"])
 def test_without_the_token_there_is_nothing(page, token):
     with client(page, Authorization=token.encode()) as web:
-        for path in ("/api/runs", "/api/run?name=one", "/api/bench", "/api/other"):
+        for path in ("/api/runs", "/api/page?run=one", "/api/bench", "/api/other"):
             answer = web.get(path)
             assert answer.status_code == 401
             assert "one" not in answer.text.replace("open", "")
@@ -156,7 +160,7 @@ def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
         served_in_background(page),
         httpx.Client(headers={"Authorization": f"Bearer {page.token}"}, timeout=HANG_SECONDS) as web,
     ):
-        assert web.get(f"http://127.0.0.1:{port}/api/run?name=one").json()["rounds"] == [1]
+        assert web.get(f"http://127.0.0.1:{port}/api/page?run=one").json()["document"]["title"] == "one"
     assert not connects(port)
 
 
@@ -169,7 +173,7 @@ def test_a_browser_that_looks_on_sees_how_the_run_has_ended(tmp_path):
     def look():
         with web, contextlib.suppress(httpx.TransportError):
             while True:
-                seen.append(web.get("/api/run?name=one").json()["state"])
+                seen.append(web.get("/api/page?run=one").json()["document"]["runs"][0]["state"])
                 time.sleep(0.05)
 
     with served_in_background(page):
@@ -199,7 +203,7 @@ def test_connections_that_take_no_answer_are_closed(tmp_path, monkeypatch):
         host, port = page.listening.getsockname()
         idle.connect((host, port))
         with contextlib.suppress(OSError):
-            idle.sendall(f"GET /uPlot.min.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() * 400)
+            idle.sendall(f"GET /page.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() * 400)
         established = 1  # of Linux's TCP_INFO
         wait_until(lambda: idle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != established)
 

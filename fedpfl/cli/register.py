@@ -29,7 +29,9 @@ def register_command(
         ),
     ] = False,
 ) -> None:
-    """Register nodes' keys with the default SuperLink of Flower's config.toml.
+    """Register nodes' keys with the default SuperLink.
+
+    It is the one of Flower's config.toml.
 
     A recorded node whose key has changed is unregistered with its old one.
 

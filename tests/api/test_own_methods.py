@@ -237,7 +237,7 @@ def test_a_run_on_python_objects_is_resumed_by_the_sentence_that_it_prints(elsew
     with pytest.raises(KeyboardInterrupt) as stopped:
         fedpfl.run(run_name="one", callbacks=[Stop()], **settings)
     sentence = str(stopped.value).partition("with the same objects: ")[2]
-    assert sentence.endswith("model=net, data=data)")
+    assert sentence.endswith("data=data, model=net)")
     run = eval(sentence, {"fedpfl": fedpfl, "net": net, "data": data})
     whole = fedpfl.run(run_name="two", **settings)
     assert run.summary["rounds"] == 2

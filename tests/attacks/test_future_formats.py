@@ -27,7 +27,7 @@ def device_model(folder):
 
 
 def bridge_frame(folder):
-    frames.decode(bytes(frames.ID_BYTES), struct.pack("!2sBBIIQ", b"fb", 2, 1, 0, 1, 0))
+    frames.decode(bytes(frames.ID_BYTES), struct.pack("!2sBQQ", b"fb", 3, 0, 0))
 
 
 def worker_frame(folder):
@@ -48,7 +48,7 @@ def division(folder):
     ("read", "words"),
     [
         (device_model, ("round-000001.json", "format '2'", f"{__version__} reads format 1", "install the fedpfl")),
-        (bridge_frame, ("version 2", "reads version 1", "install the same fedpfl")),
+        (bridge_frame, ("version 3", "reads version 2", "install the same fedpfl")),
         (worker_frame, ("99", protocol.MAGIC.decode().strip(), "install the app's version")),
         (division, ("division.npz", "version 2", "only version 1", "numpy.savez")),
     ],

@@ -583,7 +583,7 @@ def test_the_worker_refuses_and_logs_it_and_goes_on(values, allow, monkeypatch):
         assert f"the policy is {path}" in start.log()
         with pytest.raises(FedpflError, match="refuses method = 'fedavg': methods has fedper"):
             forward("query", Payload(), {**values, "method": "fedavg"}, NODE)
-        assert re.search(r"query of client 1: the policy of .* refuses method = 'fedavg'", start.log())
+        assert re.search(r"query of client 1, round -: the policy of .* refuses method = 'fedavg'", start.log())
         # What a server sends cannot take its place.
         with pytest.raises(FedpflError, match="refuses method = 'fedavg'"):
             forward("query", Payload({VARIABLE: "", "policy": ""}), {

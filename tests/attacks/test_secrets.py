@@ -74,7 +74,7 @@ def test_no_secret_of_the_environment_is_written_or_shown(tmp_path, commands):
             with httpx.Client(
                 base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_SECONDS
             ) as web:
-                told = [web.get(f"/api/{of}") for of in ("runs", "run?name=one", "bench")]
+                told = [web.get(f"/api/{of}") for of in ("runs", "page?run=one&since=", "bench")]
             assert {answer.status_code for answer in told} == {200}
             shown += [answer.content + repr(answer.headers).encode() for answer in told]
         finally:

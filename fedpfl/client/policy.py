@@ -115,8 +115,7 @@ class Policy:
         """End the work on a message when it has taken too long, or needs more memory than is allowed."""
         from .ended_after import ended_after
 
-        _limit_memory(self.most_memory_bytes)
-        with ended_after(self.most_seconds) as clock:
+        with _limited_memory(self.most_memory_bytes), ended_after(self.most_seconds) as clock:
             try:
                 yield
             except MemoryError:
@@ -311,17 +310,22 @@ def _resolved(place: str) -> Path | None:
         return None
 
 
-@lru_cache(maxsize=None)
-def _limit_memory(most: int | None) -> None:
-    """Have the process get no more memory, once and for all."""
+@contextmanager
+def _limited_memory(most: int | None) -> Iterator[None]:
+    """Have the process get no more memory meanwhile; afterwards it may belong to another run, or to a simulation."""
     if most is None:
+        yield
         return
     try:
         import resource
     except ImportError:  # Windows
         raise PolicyError(f"{_device()}: most-memory-bytes has no effect on this system") from None
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (min(n for n in (most, soft, hard) if n >= 0), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _refused(key: str, value: object, rule: str) -> PolicyError:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from fedpfl import strategies
 from fedpfl.bench.device.forward import forward
 from fedpfl.client import policy, protocol
 from fedpfl.client.answer import handle
-from fedpfl.client.policy import VARIABLE, PolicyError
+from fedpfl.client.policy import VARIABLE, PolicyError, bounded
 from fedpfl.core import code_hash, own_code, stored
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload
@@ -376,6 +377,14 @@ except Exception as error:
     paths = os.pathsep.join(sys.path)
     run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": paths})
     assert "ended the work: it needs more memory than most-memory-bytes = 8000000000" in run.stdout, run
+
+
+def test_a_process_has_its_own_limit_again_after_a_message(values, allow):
+    allow(most_memory_bytes=8_000_000_000_000)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with bounded():
+        assert resource.getrlimit(resource.RLIMIT_AS) == (8_000_000_000_000, before[1])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 # -- places ----------------------------------------------------------------------------------------------------------

@@ -240,6 +240,16 @@ class Experiment(Results):
         As of all :class:`Results`.
     figures : list of Figure
         The plain data of its figures.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> results = fedpfl.experiment(
+    ...     "feddecomp-table-1", rows=["Local"], columns=["CIFAR-10, α 0.5"], model="mlp", num_server_rounds=1,
+    ...     quiet=True,
+    ... )
+    >>> len(results.table), len(results.runs)
+    (1, 1)
     """
 
     def __init__(self, figures: Sequence[Figure], rows: Sequence[str], *results: Any, **named: Any) -> None:

@@ -503,11 +503,11 @@ def experiment(
     Examples
     --------
     >>> import fedpfl
-    >>> found = fedpfl.experiment(
-    ...     "feddecomp-table-1", rows=["FedAvg"], columns=["CIFAR-10, α 0.1"], dataset="digits", model="mlp",
-    ...     num_server_rounds=1, quiet=True,
+    >>> table = fedpfl.experiment(
+    ...     "feddecomp-table-1", rows=["FedAvg"], columns=["CIFAR-10, α 0.5"], model="mlp", num_server_rounds=1,
+    ...     quiet=True,
     ... )
-    >>> len(found.runs), found.failed
+    >>> len(table.runs), table.failed
     (1, {})
     """
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)

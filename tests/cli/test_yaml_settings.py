@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedpfl.cli import yaml_settings
-from fedpfl.cli.common import overrides, require_used
+from fedpfl.cli.common import overrides
 from fedpfl.core.errors import ConfigError
+from fedpfl.setup.all_settings import require_used
 
 YAML = """
 # a comment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -334,8 +335,9 @@ def test_a_head_that_nobody_named_is_told(given, told, caplog):
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(stored, tmp_path, caplog):
+def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(stored, tmp_path, caplog, monkeypatch):
     """And a stranger, which has another secret, takes no number."""
+    monkeypatch.delitem(sys.modules, "ray", raising=False)  # of another test's: a simulation's nodes have no secrets
     folder = {"state_dir": str(tmp_path)} if stored else {}
     grid = MovingGrid(strategies.client_app(model=Net, data=own_data, **folder))
     made = between(strategies.FedPer, {2: lambda: [moved(grid, old, old + 700) for old in (100, 101, 102)]})(model=Net)

@@ -57,13 +57,16 @@ def test_a_supernode_has_a_worker_and_a_fork_server_which_end_with_it(command, t
     assert not folder.exists() and not of_folder(told["FLWR_HOME"])
 
 
-def test_they_end_when_the_command_is_killed(command, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_they_end_when_the_command_is_killed_or_interrupted(command, tmp_path, number):
+    """As a terminal does it: with all processes of its group."""
     words = [sys.executable, "-c", "from fedpfl.cli import main; main()", "node", "--", *command(300)]
-    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                               start_new_session=True)  # fmt: skip
     wait_until((tmp_path / "told.json").exists, lambda: process.poll() is None)
     home = json.loads((tmp_path / "told.json").read_text())["FLWR_HOME"]
     assert len(of_folder(home)) == 3
-    process.send_signal(signal.SIGKILL)
+    os.killpg(process.pid, number)
     process.wait()
     wait_until(lambda: not of_folder(home) and not Path(home).parent.exists())
 

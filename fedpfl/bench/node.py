@@ -69,9 +69,7 @@ def run(command: Sequence[str], policy: Path | None = None, preload: Sequence[st
     environment = environment_of(os.environ, worker, forkserver, run_guard.home(folder))
     if policy is not None:
         environment[POLICY] = str(policy.expanduser().absolute())
-    # In a group of its own, too: Ctrl-C in a terminal must not end it before it has ended the others.
-    watcher = [sys.executable, "-I", run_guard.__file__, str(folder)]
-    guard = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True)
+    guard = run_guard.watch(folder)
     try:
         parts = {"worker": worker_command(), "fork server": forkserver_command(forkserver, preload)}
         running = {name: _started(part, environment) for name, part in parts.items()}

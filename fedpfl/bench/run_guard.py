@@ -28,6 +28,15 @@ def home(folder: Path) -> Path:
     return folder / "home"
 
 
+def watch(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process that ends what belongs to ``folder`` once its standard input is closed.
+
+    It is in a group of its own: Ctrl-C in a terminal must not end it before it has ended the others.
+    """
+    command = [sys.executable, "-I", __file__, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
 def end_all(folder: Path, spared: set[int]) -> None:
     """Kill all process groups in which a process belongs to ``folder``, then remove the folder.
 

@@ -18,7 +18,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
@@ -103,9 +102,7 @@ class SuperLink:
             getLogger("flwr").log(WARNING, "fedpfl: %s", words)
         # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
         # ends.
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", run_guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
-        )
+        self._guard = run_guard.watch(self.folder)
         try:
             self._home.mkdir()
             self._work.mkdir()

@@ -70,17 +70,23 @@ def shorten_pauses() -> None:
             defaults.update(PAUSES)
 
 
+def _that_sleeps(name: str) -> Any:
+    """Return a module of Flower's that sleeps by ``time``; None where Flower has other names."""
+    try:
+        module = import_module(name)
+    except ImportError:
+        return None
+    return module if getattr(module, "time", None) is time else None
+
+
 def stretch_task_polls() -> None:
     """Let this process's SuperExec wait the longer for a task, the longer there was none.
 
     Do nothing where Flower has other names.
     """
-    try:
-        module: Any = import_module(SUPEREXEC_MODULE)
-    except ImportError:
-        return
+    module = _that_sleeps(SUPEREXEC_MODULE)
     started = getattr(module, TASK_STARTED, None)
-    if started is None or getattr(module, "time", None) is not time:
+    if module is None or started is None:
         return
     last = time.monotonic()
 
@@ -101,11 +107,8 @@ def shorten_message_polls() -> None:
 
     Do nothing where Flower has other names.
     """
-    try:
-        module: Any = import_module(SUPERNODE_MODULE)
-    except ImportError:
-        return
-    if getattr(module, "time", None) is not time:
+    module = _that_sleeps(SUPERNODE_MODULE)
+    if module is None:
         return
     woke = last = time.monotonic()
     before = 0.0

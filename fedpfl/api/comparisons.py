@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import custom, own_code
 from ..core.errors import ConfigError, FedpflError
@@ -79,6 +79,9 @@ class Results:
 
     def _repr_markdown_(self) -> str:
         return repr(self)
+
+
+ResultsT = TypeVar("ResultsT", bound=Results)
 
 
 class Comparison(Results):
@@ -266,6 +269,13 @@ class Experiment(Results):
         if not 0 <= number < len(self.figures):
             raise ConfigError("number", number, f"must be below {len(self.figures)}, the number of figures")
         return Plot(self.figures[number], self._rows, title, style)
+
+
+def with_runs(result: ResultsT, what: str) -> ResultsT:
+    """Return the results of a grid; raise :class:`RunsFailed` with the reason of the first run if none finished."""
+    if not result.runs:
+        raise RunsFailed("no run of the {} finished; {}: {}".format(what, *next(iter(result.failed.items()))), result)
+    return result
 
 
 class _InProcessRun:

@@ -430,7 +430,7 @@ def sweep(
     from ..setup.all_settings import require_used
     from ..study.saved import SavedGrid, made_name, write_tables
     from ..study.sweep import SweepGrid
-    from .comparisons import Runs, RunsFailed, Sweep, key_of, number_of_clients, of_project, tell
+    from .comparisons import Runs, Sweep, key_of, number_of_clients, of_project, tell, with_runs
 
     with ExitStack() as stack:
         runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
@@ -448,9 +448,7 @@ def sweep(
         write_tables(tables, folder.path)
         points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
         result = Sweep(points, tables, runs.made(planned), failed, folder.path)
-    if not result.runs:
-        raise RunsFailed("no run of the sweep finished; {}: {}".format(*next(iter(failed.items()))), result)
-    return result
+    return with_runs(result, "sweep")
 
 
 @_one_without_name
@@ -516,7 +514,7 @@ def experiment(
     from ..study.experiment import ExperimentGrid, read
     from ..study.paper_tables import tables_and_figures
     from ..study.saved import write_tables
-    from .comparisons import Experiment, Runs, RunsFailed, write_figures
+    from .comparisons import Experiment, Runs, with_runs, write_figures
 
     with ExitStack() as stack:
         runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
@@ -530,9 +528,7 @@ def experiment(
             write_tables(tables, folder)
             write_figures(figures, planned.at.rows, folder)
         result = Experiment(figures, planned.at.rows, tables, runs.made(planned), failed, folder)
-    if not result.runs:
-        raise RunsFailed("no run of the experiment finished; {}: {}".format(*next(iter(failed.items()))), result)
-    return result
+    return with_runs(result, "experiment")
 
 
 def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

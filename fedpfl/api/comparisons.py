@@ -371,7 +371,7 @@ class Runs:
                 if (state := states[name := run.name]) is not State.FINISHED}  # fmt: skip
 
     def _start(self, here: bool) -> Start | None:
-        """Return what starts a run on this machine; None for a process with the workers of its share."""
+        """Return the function that starts a run on this machine; None for the default, a process of its own."""
 
         def start(run: PlannedRun, store: Store, share: Resources) -> Job:
             share = share if self._workers is None else share._replace(workers=self._workers)

@@ -484,7 +484,7 @@ def experiment(
     jobs, workers, output_dir, executor, federation, discard_models, callbacks, quiet
         As in :func:`sweep`.
     **settings
-        Settings that win over those of the file.
+        Settings that override the file.
 
     Returns
     -------

@@ -4,8 +4,8 @@ Flower starts the command ``flwr-clientapp`` for every message; importing its mo
 several times that on a small board. This process imports them once and forks for every message. It puts a small command
 of the same name into ``bin`` next to its socket, to stand first in the ``PATH`` of the SuperNode. The small command
 hands its arguments, its environment and its outputs over the socket, which is its own user's, or becomes Flower's
-command if there is no server. Of Flower, only the command itself is used. Two other commands in ``bin`` are those of
-:mod:`fedpfl.bench.flower_command`.
+command if there is no server. Of Flower, only the command itself is used. ``bin`` also has the two commands
+of :mod:`fedpfl.bench.flower_command`.
 """
 
 from __future__ import annotations

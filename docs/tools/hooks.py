@@ -57,6 +57,20 @@ MERGED = {
     **dict.fromkeys(("contributing/bench-tests", "contributing/code", "contributing/speed"), "contributing/index"),
 }
 INDEX = ("methods", "results", "contributing")
+# How much a page counts in the search, by its name or folder: most searches are for something to do,
+# not for a number, and the words of settings and interfaces are everywhere.
+BOOST = {
+    "how-to/troubleshooting.md": 4,
+    "how-to/faq.md": 3,
+    "methods/index.md": 3,
+    "how-to": 2,
+    "learn": 2,
+    "tutorial": 2,
+    "devices": 2,
+    "reference/api.md": 0.2,
+    "results": 0.5,
+    "contributing": 0.5,
+}
 # The place on the page is kept; what has no script goes to its beginning.
 _REDIRECT = """\
 <!doctype html>
@@ -125,7 +139,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Set equations, and turn links that lead out of ``docs`` to their pages here or to plain names."""
-    source = ROOT / ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    name = page.file.src_uri
+    page.meta.setdefault("search", {"boost": BOOST.get(name, BOOST.get(posixpath.dirname(name), 1))})
+    source = ROOT / ELSEWHERE.get(name, f"docs/{name}")
     markdown = markdown.replace(PLACEHOLDER, version.REPOSITORY or PLACEHOLDER)
     markdown = _MATH.sub(lambda found: equation(found.group(1)), markdown)
     markdown = _DIAGRAM.sub(lambda found: diagram(found.group(1)), markdown)

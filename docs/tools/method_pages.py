@@ -42,6 +42,8 @@ OVERVIEW = """\
 
 {made}
 
+## Choose a method
+
 | your situation | try first |
 |---|---|
 | label skew: clients have other classes or class shares | [FedPer](fedper.md), [FedRep](fedrep.md), [FedPAC](fedpac.md) |
@@ -146,6 +148,9 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
     lines = [f"# {title}", "", MADE, "", f"**{idea[:1].upper()}{idea[1:]}**", "", "; ".join(links)]
     if texts:
         lines += ["", f"**Problem.** {texts['problem']}"]
+    if "idea" in texts:
+        lines += ["", f"**Idea.** {texts['idea']}", "", "| shared | stays on the client |", "|---|---|"]
+        lines += [f"| {texts['shared']} | {texts['stays']} |"]
     algorithm, notes = algorithm_of(method)
     lines += ["", "## Algorithm", "", "[Symbols](index.md#symbols):", "", "```text", algorithm, "```"]
     lines += ["", notes, "", cost_line(name)]

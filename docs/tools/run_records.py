@@ -629,6 +629,25 @@ def verdicts(records: Path, words: Sequence[str]) -> str:
     return markdown(["", "claims", *VERDICTS], [row for of in rows.values() for row in of])
 
 
+@table
+def support(records: Path, words: Sequence[str]) -> str:
+    """Return which method trained with what, as ``docs/tools/support_matrix.py`` tried it."""
+    tried = one("figures/support", records)["values"]
+    rows = [
+        [f"[{name}](../methods/{name}.md)", *("" if reason else "●" for reason in tried[name].values())]
+        for name in sorted(tried)
+    ]
+    return markdown(["method", *next(iter(tried.values()))], rows)
+
+
+@table
+def support_reasons(records: Path, words: Sequence[str]) -> str:
+    """Return with which words each combination was refused."""
+    tried = one("figures/support", records)["values"]
+    rows = [[name, what, reason] for name in sorted(tried) for what, reason in tried[name].items() if reason]
+    return markdown(["method", "with", "refused"], rows)
+
+
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown; all columns but the first are aligned to the right."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]

@@ -59,21 +59,6 @@ def test_each_block_of_commands_has_an_output_or_a_reason():
             assert all(re.match(r"\n\n<!-- (no )?output", words) for words in after), after
 
 
-# All but a worked example, a list of attacks, and what fedpfl does not have.
-TASKS = [
-    page
-    for page in (*GUIDES, *leaves(MENU["Devices"]))
-    if re.match("docs/(how-to|devices)/(?!twelve|sec)", page) and (ROOT / page).is_file()
-]
-
-
-def test_a_guide_begins_with_what_happens_by_default_and_soon_shows_code():
-    for page in TASKS:
-        lines = text_of(page).splitlines()
-        assert "default" in "\n".join(lines[:22]).lower(), page
-        assert any(line.lstrip().startswith("```") for line in lines[:30]), page
-
-
 @pytest.mark.docs
 @pytest.mark.parametrize("session", outputs.SESSIONS)
 def test_a_fresh_run_prints_what_the_pages_show(session):

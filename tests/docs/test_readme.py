@@ -34,10 +34,6 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 135
-
-
 def test_the_landing_page_says_of_the_picture_what_the_readme_says():
     first = r"(In federated learning, .*?own\s+model\.)"
     picture = r"!\[(.*?)\]\(.*?methods\.png\)\n\n(.*?)\n\n"

@@ -330,6 +330,17 @@ def test_the_search_works_from_a_file(browser, site):
         "non-IID": "learn/",
         "Byzantine": "learn/glossary",
         "Docker": "how-to/install",
+        "troubleshooting": "how-to/troubleshooting",
+        "choose a method": "methods/index",
+        "my own data": "how-to/data",
+        "missing values": "how-to/troubleshooting",
+        "out of memory": "how-to/troubleshooting",
+        "port in use": "how-to/troubleshooting",
+        "windows": "how-to/faq",
+        "why do my numbers differ": "how-to/faq",
+        "learning rate": "how-to/faq",
+        "regression": "how-to/faq",
+        "pfllib": "how-to/from-pfllib",
     }.items(),
 )
 def test_the_field_s_words_find_the_right_page_first(browser, site, words, page):

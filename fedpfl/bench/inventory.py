@@ -56,6 +56,7 @@ _OPTIONS: _Must = (_are_options, "must be a list of texts")
 REQUIRED = ("fedpfl_address", "fedpfl_network", "fedpfl_bundle")
 OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_keys": _TEXT, "fedpfl_command": _TEXT, "fedpfl_collected": _TEXT,
+    "fedpfl_first_settings": _TEXT,
     "fedpfl_superlink_port": _PORT, "fedpfl_broker_port": _PORT,
     "fedpfl_superlink_state": _one_of("database", "memory"),
     "fedpfl_watchers": (_are_names, "must be a list of names of letters, digits, '.', '_' and '-'"),

@@ -120,6 +120,7 @@ MISTAKES = [
     (("vars", "fedpfl_network"), None, "laptop: fedpfl_network is missing"),
     (("vars", "fedpfl_keys"), "", "laptop: fedpfl_keys: must be a text, not ''"),
     (("vars", "fedpfl_command"), ["fedpfl"], "fedpfl_command: must be a text, not ['fedpfl']"),
+    (("vars", "fedpfl_first_settings"), [], "fedpfl_first_settings: must be a text, not []"),
     (("vars", "fedpfl_collected"), 7, "fedpfl_collected: must be a text, not 7"),
     (("vars", "fedpfl_superlink_state"), "disk", "fedpfl_superlink_state: must be database or memory, not 'disk'"),
     (("vars", "fedpfl_superlink_port"), 80000, "fedpfl_superlink_port: must be a port, 1 to 65535, not 80000"),

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_there_is_a_playbook_for_each_task():
         "boards.yml",
         "boards_off.yml",
         "collect.yml",
+        "first-contact.yml",
+        "first-run.yml",
         "rotate-keys.yml",
         "site.yml",
         "teardown.yml",
@@ -143,6 +146,41 @@ def test_a_python_that_is_too_old_for_the_server_is_named(tmp_path):
     command = ["ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml"]
     done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
     assert (done.returncode, f"{python} is Python 3.10; set fedpfl_server_python to" in done.stdout) == (2, True)
+
+
+def test_a_service_that_is_older_than_what_it_reads_is_named_until_it_is_restarted(tmp_path):
+    """As after a play that broke off between a new key and the restart: its repeat copies nothing."""
+    (tmp_path / "systemctl").write_text(
+        "#!/bin/sh\nprintf 'ActiveEnterTimestampMonotonic='; cat \"$HOME/$3\" 2> /dev/null || echo 0\n"
+    )
+    (tmp_path / "systemctl").chmod(0o755)
+    task = {"ansible.builtin.include_role": {"name": "common", "tasks_from": "in_force"}}
+    play = [{
+        "hosts": "laptop", "gather_facts": False, "connection": "local", "tasks": [task],
+        "vars": {
+            "ansible_python_interpreter": sys.executable, "common_services": ["broker", "never", "worker"],
+            "common_reads": [f"{tmp_path}/no-such-file", f"{tmp_path}/key-*"], "common_restart": "Restart them",
+        },
+        "handlers": [{
+            "name": "Restart them", "ansible.builtin.debug": {"msg": "restarts {{ common_old.stdout_lines }}"},
+        }],
+    }]  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    settings = {**ENVIRONMENT, "PATH": f"{tmp_path}:{PATH}", "HOME": str(tmp_path), "TZ": "Asia/Jerusalem"}
+
+    def restarted():
+        command = ["ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml"]
+        done = subprocess.run(command, cwd=FOLDER, env=settings, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return re.findall(r"restarts \[(.*)\]", done.stdout)
+
+    started = time.monotonic()
+    (tmp_path / "key-1").touch()
+    for service, later in (("broker", -0.2), ("worker", 0.2)):
+        (tmp_path / service).write_text(str(round((started + later) * 1e6)))
+    assert restarted() == ["'broker'"]
+    (tmp_path / "broker").write_text(str(round((started + 0.2) * 1e6)))
+    assert restarted() == []
 
 
 def tasks():

@@ -144,8 +144,9 @@ class Bench:
         install = ["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", f"/srv/bundle/{fedpfl.name}"]
         laptop.do(f"{CONTROL}/python", *install)
         laptop.do(f"{CONTROL}/fedpfl", "partition", "-c", "num-clients=6 seed=3", "--export", "/srv/partitions")
-        laptop.do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{machines.HOME}/.ssh/id_ed25519")
-        public = laptop.path(f"{machines.HOME}/.ssh/id_ed25519.pub").read_text()
+        card = f"{machines.HOME}/.ssh/id_card"
+        laptop.do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "of the card", "-f", card)
+        public = laptop.path(f"{card}.pub").read_text().strip()
         for board in self.boards.values():
             board.do("install", "-d", "-m", "0700", "-o", "nano", "/home/nano/.ssh")
             board.do("sh", "-c", f"echo '{public}' > /home/nano/.ssh/authorized_keys")
@@ -205,6 +206,11 @@ class Bench:
         lines = [machine.run("journalctl", "-u", "fedpfl-*", "-n", "60", "--no-pager").stdout for machine in self.all]
         return "\n".join(lines)
 
+    def nodes(self) -> dict[str, str]:
+        """Return the id of each node that is registered, by its name."""
+        record = json.loads(self.laptop.path("/var/lib/fedpfl/nodes.json").read_text())
+        return {name: values["node"] for name, values in record.items()}
+
     def online(self) -> set[str]:
         """Return the ids of the nodes that are online."""
         return {node["node-id"] for node in self.flwr("supernode", "list")["nodes"] if node["status"] == "online"}
@@ -254,9 +260,18 @@ def bench(tmp_path_factory):
         print({name: round(seconds, 1) for name, seconds in bench.seconds.items()})
 
 
+def test_a_fresh_board_gets_the_laptop_s_key(bench):
+    """With another key in the place of the password, which --ask-pass would ask for."""
+    first = ["--private-key", f"{machines.HOME}/.ssh/id_card"]
+    assert changed(bench.play("first-contact", *first)) == {"laptop": 1, **dict.fromkeys(BOARDS, 1)}
+    for board in bench.boards.values():
+        board.do("sh", "-c", "sed -i '/of the card/d' /home/nano/.ssh/authorized_keys")
+    assert changed(bench.play("first-contact")) == UNCHANGED
+
+
 def test_an_inventory_that_is_wrong_is_told(bench):
-    output = bench.play("site", "-e", '{"fedpfl_all_clients": [0, 2]}', fails=True)
-    assert "0, 1, 2 … without a gap, and not [0, 2]" in output
+    output = bench.play("site", "-e", '{"fedpfl_all_clients": [0, 2, 2]}', fails=True)
+    assert "each number once, and not [0, 2, 2]" in output
 
 
 def test_the_playbook_brings_everything_up(bench):
@@ -292,6 +307,47 @@ def test_secrets_are_where_they_belong_and_nowhere_else(bench):
 
 def test_a_second_run_changes_nothing(bench):
     assert_unchanged(bench.play("site"))
+
+
+def test_a_board_that_is_off_is_named_and_an_absent_one_is_not_waited_for(bench):
+    off, here = bench.boards["nano-2"], {f"node-{number}" for number in BOARDS["nano-1"][1]}
+    nodes, lost = bench.nodes(), "/etc/fedpfl/supernode-0.env"
+    off.do("systemctl", "stop", "ssh")
+    bench.boards["nano-1"].do("rm", lost)
+    output = bench.play("site", fails=True)
+    assert "these did not answer: nano-2." in output
+    bench.boards["nano-1"].do("test", "-f", lost)  # what is to be done on the others is done
+    bench.laptop.path("/srv/absent.yml").write_text("absent: {hosts: {nano-2: }}\n")
+    bench.play("site", "-i", "/srv/absent.yml")
+    assert set(bench.nodes()) == here
+    off.do("systemctl", "start", "ssh")
+    bench.play("site")
+    now = bench.nodes()
+    # Flower takes no key a second time, so clients that were away have new ones; nothing else was touched.
+    assert {name for name in now if now[name] == nodes[name]} == here
+    assert len(now) == len(bench.online()) == CLIENTS
+
+
+def test_what_a_broken_play_left_is_in_force_after_its_repeat(bench):
+    """The play breaks off behind the policy, before the services are restarted."""
+    board = bench.boards["nano-1"]
+    worker = ["systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "fedpfl-worker"]
+    before = board.do(*worker)
+    board.do("rm", "/etc/fedpfl/policy.toml")
+    bench.play("site", "-e", '{"fedpfl_supernode_port": "{{ 1 / 0 }}"}', fails=True)
+    board.do("test", "-f", "/etc/fedpfl/policy.toml")
+    assert board.do(*worker) == before
+    bench.play("site")
+    assert board.do(*worker) != before
+
+
+def test_one_command_carries_out_a_first_round(bench):
+    settings = dict(re.findall(r"(\S+)=(\S+)", SETTINGS))
+    text = "".join(f"{key} = {value}\n" for key, value in settings.items() if key != "run-name")
+    bench.laptop.path("/srv/first.toml").write_text(f"{text}num-server-rounds = 5\n")
+    output = bench.play("first-run", "-e", "fedpfl_first_settings=/srv/first.toml")
+    assert re.search(r"personalised accuracy, last round \| \d", output)
+    assert changed(output) == {"laptop": 1}
 
 
 def test_secrets_may_be_in_a_vault(bench):

@@ -16,7 +16,8 @@ __all__ = ["GROUPS", "app", "main"]
 COMMANDS = {
     "analyse": ("analyse",), "clean": ("clean",), "doctor": ("doctor",), "experiment": ("experiment",),
     "keys": ("keys", "broker"), "listing": ("methods", "datasets", "models", "config"), "new": ("new",),
-    "node": ("node",), "partition": ("partition",), "register": ("register",), "report": ("report",), "run": ("run",),
+    "node": ("node",), "partition": ("partition",), "register": ("register",), "report": ("report",),
+    "resume": ("resume",), "run": ("run",),
     "stored_runs": ("show", "export", "personalise", "new-clients"), "sweep": ("sweep", "compare"), "up": ("up",),
     "watch": ("watch",),
 }  # fmt: skip

@@ -54,7 +54,7 @@ GROUPS = {
     "Run": ("run", "compare", "sweep", "experiment"),
     "Results": ("show", "report", "analyse", "export", "personalise", "clean"),
     "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
-    "Devices": ("up", "node", "watch", "doctor", "keys", "register", "broker"),
+    "Devices": ("up", "node", "watch", "doctor", "keys", "register", "broker", "resume"),
 }
 
 

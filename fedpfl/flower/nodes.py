@@ -255,7 +255,7 @@ class Nodes:
         for name, identities, run in earlier:
             if identities.get(client) not in (None, _identity(answer, name).get(client)):
                 what = f"another node has had this number in {run}, with another secret in its state-dir"
-                return f"client = {client}: {what}"
+                return f"client = {client}: {what}; of a device that was replaced: `fedpfl resume --replaced {client}`"
         return ""
 
     def _require_enough(self, answers: Answers, expected: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ class EarlierRun(RunFolder):
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
+        if same["method"] != stored["method"]:
+            how = "`fedpfl run --resume`, and on a testbed `fedpfl resume`, take all of its settings"
+            raise ConfigError("method", same["method"], f"the run to resume used {stored['method']!r}; {how}")
         for key in sorted(stored.keys() - same.keys()):
             raise ConfigError(key, stored[key], f"{folder.path / 'config.toml'} has it, and there is no such setting")
         joined = more_clients and same["num-clients"] > stored["num-clients"]
@@ -103,6 +107,25 @@ class EarlierRun(RunFolder):
         merged = {**identities, **task.get("identities", {})}
         if merged != task.get("identities", {}):
             self._write_task({**task, "identities": merged})
+
+    def let_in(self, clients: Sequence[int]) -> None:
+        """Let other nodes have the numbers of clients, whose personal arrays are lost with their earlier nodes.
+
+        They start from the shared arrays, as a client does that joins. Raise :class:`ConfigError` for a number that no
+        client has.
+        """
+        task = self.described()
+        for client in clients:
+            if not 0 <= client < task["clients"]:
+                raise ConfigError("client", client, f"the clients of {self.path.name} are 0 … {task['clients'] - 1}")
+        for _, path in self._checkpoints():
+            with suppress(DamagedFile):  # from which no run is resumed
+                state = read_arrays(path)
+                counted = state["personal_round"].copy()
+                counted[[*clients]] = 0
+                write_arrays(path, {**state, "personal_round": counted})
+        lost = {str(client) for client in clients}
+        self.note(identities={client: node for client, node in task["identities"].items() if client not in lost})
 
     def require_models(self, models: Mapping[int, str]) -> None:
         """Raise :class:`ConfigError` if a device of a resumed run has another model of its own than before."""

@@ -152,6 +152,13 @@ def places(values: Mapping[str, Any], keys: Collection[str] | None = None) -> di
     return {key: place for key, place in given.items() if key not in code or not custom.is_reference(place)}
 
 
+def at_home(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings for other machines: what is below this user's home is below that of each device's user."""
+    home = f"{Path.home()}/"
+    named = {key: place for key, place in places(values).items() if place.startswith(home)}
+    return {**values, **{key: f"~/{place.removeprefix(home)}" for key, place in named.items()}}
+
+
 def functions() -> frozenset[str]:
     """Return the keys of the settings that may name functions of the user's, several separated by commas."""
     return tagged("code") - custom.GROUPS.keys()

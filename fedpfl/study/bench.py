@@ -19,7 +19,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
-from ..setup.all_settings import code_in, places
+from ..setup.all_settings import at_home, code_in
 from ..setup.config import RunSettings
 from .execution import Job, Resources
 from .store import PlannedRun, Store
@@ -100,13 +100,10 @@ class SuperLinkExecutor:
 
     def _submit(self, run: PlannedRun, store: Store) -> str:
         store.prepare(run)
-        folder, app, home = store.folder(run), store.cell(run) / "app", f"{Path.home()}/"
-        # What is below this user's home is below that of each device's user.
-        named = places(run.settings).items()
-        at_home = {key: f"~/{place.removeprefix(home)}" for key, place in named if place.startswith(home)}
+        folder, app = store.folder(run), store.cell(run) / "app"
         own = {"output-dir": str(folder.path.parent), "run-name": run.name, "resume": folder.resumable}
         settings = store.cell(run) / "bench.toml"
-        write_atomically(settings, to_toml({**run.settings, **at_home, **own}).encode())
+        write_atomically(settings, to_toml({**at_home(run.settings), **own}).encode())
         shutil.rmtree(app, ignore_errors=True)
         copy_app(self._app, app)
         return str(self._ask("run", str(app), "--run-config", str(settings))["run-id"])

@@ -201,7 +201,7 @@ def test_the_shell_completes_commands(monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "fedpfl re")
     monkeypatch.setenv("COMP_CWORD", "1")
     done = fedpfl()
-    assert done.stdout.split() == ["register", "report"]
+    assert done.stdout.split() == ["register", "report", "resume"]
 
 
 @pytest.mark.parametrize(

@@ -12,28 +12,28 @@ class _TimeIsOver(BaseException):
     """Is raised in a thread from outside: not even ``except Exception`` of a user's code goes on then."""
 
 
-class Clock:
+class Deadline:
     """Whether the time of a piece of work is over."""
 
     is_over = False
 
 
 @contextlib.contextmanager
-def ended_after(seconds: float) -> Iterator[Clock]:
+def ended_after(seconds: float) -> Iterator[Deadline]:
     """End the block at the next step of Python's once it has taken so long; ``is_over`` then is true after it."""
-    clock, thread, lock, finished = Clock(), threading.get_ident(), threading.Lock(), False
+    deadline, thread, lock, finished = Deadline(), threading.get_ident(), threading.Lock(), False
 
     def end() -> None:
         with lock:
             if not finished:
-                clock.is_over = True
+                deadline.is_over = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TimeIsOver))
 
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
     timer.daemon = True
     timer.start()
     try:
-        yield clock
+        yield deadline
         with lock:
             finished = True
     except _TimeIsOver:

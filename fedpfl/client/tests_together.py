@@ -22,7 +22,7 @@ from ..training.phase import Forward
 from .engine import is_plain
 from .part import LazyRound
 from .scores import metrics_of
-from .together import Answer, Answered, ClientsAtOnce, Task
+from .together import Answer, ClientAnswer, ClientsAtOnce, Task
 
 logger = getLogger("fedpfl.client")
 
@@ -40,7 +40,7 @@ class TestsTogether:
         # Why clients were tested one after the other.
         self.alone: set[str] = set()
 
-    def test(self, tasks: Iterable[Task]) -> Iterator[list[Answered]]:
+    def test(self, tasks: Iterable[Task]) -> Iterator[list[ClientAnswer]]:
         """Test clients, each with its message; yield the answers of each batch, in order."""
         left = deque(tasks)
         while left:
@@ -60,7 +60,7 @@ class TestsTogether:
                         answers[client] = error
                 for clients in batches.values():
                     self._run(clients, answers)
-            yield [Answered(client, answers[client]) for client, _ in taken]
+            yield [ClientAnswer(client, answers[client]) for client, _ in taken]
 
     def _begin(self, client: int, message: Payload) -> _Tested:
         """Load a client and have its method prepare its test; raise ``CannotStack`` if it must be tested alone."""

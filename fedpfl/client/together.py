@@ -38,7 +38,7 @@ Answer = Union[Payload, BaseException]
 Task = Tuple[int, Callable[[], Payload]]
 
 
-class Answered(NamedTuple):
+class ClientAnswer(NamedTuple):
     """A client's reply, or the error that it raised, and its shared vector where that stayed."""
 
     client: int
@@ -110,7 +110,7 @@ class Together:
         self._turns = TurnsByModel()
         self.alone: set[tuple[str, int, str]] = set()
 
-    def train(self, tasks: Iterable[Task], stay: bool = False) -> Iterator[list[Answered]]:
+    def train(self, tasks: Iterable[Task], stay: bool = False) -> Iterator[list[ClientAnswer]]:
         """Train clients, each with its message; yield the answers of each batch, in order.
 
         With ``stay`` shared vectors are left where they were computed, for which the engine must send what it has
@@ -147,7 +147,7 @@ class Together:
                             self._run(clients, answers, rows if stay else None)
                     except FedpflError as error:  # they ran as one: nobody knows whose it is
                         answers.update((client.number, error) for client in clients)
-            yield [Answered(client, answers[client], rows.pop(client, None)) for client in taken]
+            yield [ClientAnswer(client, answers[client], rows.pop(client, None)) for client in taken]
 
     def _begin(self, client: int, message: Payload) -> _Client:
         """Load a client, have its method make its phases, and take its model out of the engine's."""

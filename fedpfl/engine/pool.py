@@ -26,7 +26,7 @@ from .headers import ArrayHeader, prefix
 from .one_process import Failed
 from .slots import Slot, Slots
 from .transport import TRAIN
-from .worker import Answered, ArrayCache, Asked, Head, Printed, Ready, receive_array, send_arrays, serve
+from .worker import AnswerHeader, ArrayCache, Asked, Head, Printed, Ready, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -149,7 +149,7 @@ class WorkerPool:
             number: int = ready.data
             worker = self._workers[number]
             try:
-                found: Answered | Printed | Ready = worker.replies.recv()
+                found: AnswerHeader | Printed | Ready = worker.replies.recv()
                 if isinstance(found, Printed):
                     self._printed(found.client, found.text)
                     continue
@@ -183,7 +183,7 @@ class WorkerPool:
         self._workers = []
         self._ends.close()
 
-    def _arrays(self, worker: _Worker, found: Answered) -> dict[str, np.ndarray]:
+    def _arrays(self, worker: _Worker, found: AnswerHeader) -> dict[str, np.ndarray]:
         slot = worker.asked[0][1]
         if found.in_slot and slot is not None:
             return worker.slots.arrays(slot, found.arrays)

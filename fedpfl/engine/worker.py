@@ -69,7 +69,7 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerHeader:
     """The header of an answer: for each client a reply, in order.
 
     Their arrays are in the slot that the request lent, or come behind.
@@ -197,7 +197,7 @@ def serve(
         answers, sent = _run(runs, asked, arrays, writer)
         answers = [replace(answer, error=None) if isinstance(answer, Failed) else answer for answer in answers]
         with output.lock:
-            replies.send(Answered(answers, headers(sent), writer.holds_all))
+            replies.send(AnswerHeader(answers, headers(sent), writer.holds_all))
             if not writer.holds_all:
                 send_arrays(replies, list(sent.values()))
         del sent  # a copy of the model, which would stay in memory while the next client trains

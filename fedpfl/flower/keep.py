@@ -134,7 +134,7 @@ class _PersonalAnswer:
     ) -> None:
         self._message, self._context, self._told = message, context, told
         self._patterns = [str(name) for name in cast(list[Any], told.get(KEEP, []))]
-        self._node = Node(context, state_dir, str(told["state-key"]))
+        self._node = NodeStore(context, state_dir, str(told["state-key"]))
         if (owner := guard()) is not None:
             owner.check({"method": method_of(told), "num-clients": 0}, "", ("method",))
             if owner.counts_answers and message.metadata.message_type == MessageType.TRAIN:
@@ -238,7 +238,7 @@ def fits(pattern: str, name: str) -> bool:
 # -- where a node keeps them -------------------------------------------------------------------------------------------
 
 
-class Node:
+class NodeStore:
     """The arrays that a node keeps for one strategy, and its identity there, which is not its node id: that changes."""
 
     def __init__(self, context: Context, state_dir: str | Path | None, key: str) -> None:

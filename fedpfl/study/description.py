@@ -125,7 +125,7 @@ class _PaperValues(_Part, extra="allow"):
     missing: str = ""
 
 
-class Experiment(_Part):
+class ExperimentFile(_Part):
     """A table or figure of a paper; :func:`load` reads it."""
 
     title: str
@@ -210,7 +210,7 @@ class Experiment(_Part):
             raise ConfigError("scale", name, "must be one of " + ", ".join(SCALES))
         return self.scales[name]
 
-    def only(self, scale: str, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
+    def only(self, scale: str, rows: Sequence[str], columns: Sequence[str]) -> ExperimentFile:
         """Return the experiment with some of a scale's rows and columns alone; none given: all."""
         at, chosen = self.scale(scale), dict[str, list[str]]()
         for key, names, known in (("row", rows, at.rows), ("column", columns, at.columns)):
@@ -267,9 +267,9 @@ class Experiment(_Part):
         return [dict(zip(values, one, strict=True)) for one in product(*values.values())] if values else []
 
 
-def load(path: Path) -> Experiment:
+def load(path: Path) -> ExperimentFile:
     """Read the file of an experiment and check its form; the settings are checked when they are planned."""
-    found = _validated(Experiment, path.absolute(), path.name, "experiment")
+    found = _validated(ExperimentFile, path.absolute(), path.name, "experiment")
     _check_names(found, path.name)
     _check_paper_values(found, f"{path.name}: paper-values")
     scales = {name: _scale(found, name, scale, path) for name, scale in found.scales.items()}
@@ -285,7 +285,7 @@ def load(path: Path) -> Experiment:
     return found.model_copy(update={"scales": filled})
 
 
-def _scale(found: Experiment, name: str, scale: Scale, path: Path) -> Scale:
+def _scale(found: ExperimentFile, name: str, scale: Scale, path: Path) -> Scale:
     """Check a scale, and return it with what it shares with those of other files."""
     if name not in SCALES[:-1]:
         raise ConfigError("scale", name, f"{path.name}: must be one of " + ", ".join(SCALES[:-1]))
@@ -306,7 +306,7 @@ def _scale(found: Experiment, name: str, scale: Scale, path: Path) -> Scale:
     return scale
 
 
-def _check_names(found: Experiment, file: str) -> None:
+def _check_names(found: ExperimentFile, file: str) -> None:
     """Check that everything exists that the file names."""
     rows, columns = found.rows, found.columns
     if both := sorted(rows.keys() & columns.keys()):
@@ -339,7 +339,7 @@ def _check_names(found: Experiment, file: str) -> None:
         _check_known(f"{file}: ranking.over", [found.ranking.over], found.metrics)
 
 
-def _check_paper_values(found: Experiment, where: str) -> None:
+def _check_paper_values(found: ExperimentFile, where: str) -> None:
     published = found.paper_values
     _check_known(where, published, found.metrics)
     for metric, lines in published.items():

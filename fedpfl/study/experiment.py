@@ -11,7 +11,7 @@ from ..launch import shipped
 from ..results.tables import Spread
 from . import run_numbers
 from .analysis import ANALYSES
-from .description import Experiment, load
+from .description import ExperimentFile, load
 from .grid import Grid
 from .store import PlannedRun, State, Store
 
@@ -25,7 +25,7 @@ def files() -> dict[str, Path]:
     raise ConfigError("experiments", shipped.EXPERIMENTS, "there are no experiment files here; run in fedpfl's folder")
 
 
-def read(name: str) -> Experiment:
+def read(name: str) -> ExperimentFile:
     """Read an experiment by its name or the path of its file."""
     if name.endswith(".toml"):
         return load(Path(name).expanduser())
@@ -43,7 +43,7 @@ class ExperimentGrid(Grid):
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: ExperimentFile,
         scale: str,
         store: Store,
         seeds: int | None = None,

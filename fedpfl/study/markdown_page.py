@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..results.tables import Table
 from ..version import __version__
 from .analysis.figure import file_name
-from .description import Experiment
+from .description import ExperimentFile
 from .experiment import ExperimentGrid
 from .paper_tables import RankedColumn
 from .store import State
@@ -96,7 +96,7 @@ def folded(summary: str, items: Sequence[str]) -> str:
     return "\n".join([head, "", *(f"- {item}" for item in items), "", "</details>"])
 
 
-def anchor(experiment: Experiment, row: str, column: str) -> str:
+def anchor(experiment: ExperimentFile, row: str, column: str) -> str:
     """Return the name under which a page has a cell's command."""
     # Rows go by number: names may differ in letters alone that links cannot have.
     return f"{file_name(column)}-{list(experiment.rows).index(row) + 1}"

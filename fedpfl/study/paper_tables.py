@@ -18,7 +18,7 @@ from . import run_numbers
 from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
-from .description import BY_COLUMN, Experiment, Ranking
+from .description import BY_COLUMN, ExperimentFile, Ranking
 from .experiment import ExperimentGrid
 from .grid import chosen_in_words, in_words
 from .store import State
@@ -56,7 +56,7 @@ def _table(grid: ExperimentGrid, metric: str) -> Table:
     return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(grid, metric))
 
 
-def _heading(experiment: Experiment, found: run_numbers.Metric) -> tuple[str, int]:
+def _heading(experiment: ExperimentFile, found: run_numbers.Metric) -> tuple[str, int]:
     """Return what the numbers of a table are, and their decimal places."""
     if experiment.relative_to:
         return f"{found.heading}, relative to {experiment.relative_to}", 4

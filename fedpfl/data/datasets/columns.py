@@ -323,7 +323,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: not a readable CSV file: {words_of(error)}") from error
 
 
-class Rows(NamedTuple):
+class TableRows(NamedTuple):
     """Some rows of a table, whose columns are known by their places."""
 
     labels: Sequence[int]  # what errors call them
@@ -336,7 +336,7 @@ class Source(NamedTuple):
 
     names: list[str]
     row: str
-    rows: Callable[[Sequence[int]], Iterable[Rows]]  # with the columns that are needed
+    rows: Callable[[Sequence[int]], Iterable[TableRows]]  # with the columns that are needed
     others: Mapping[str, Any]  # columns whose type is none of numbers, and their types
 
 
@@ -353,7 +353,7 @@ def _csv_source(path: Path, settings: DataSettings) -> Source:
     if all(is_number(name) for name in names):
         raise DataError(f"{path}, line 1: must hold the names of the columns, but holds numbers")
 
-    def rows(_: Sequence[int]) -> Iterator[Rows]:
+    def rows(_: Sequence[int]) -> Iterator[TableRows]:
         while some := [*islice(lines, max(1, CELLS // len(names)))]:
             for line, cells in some:
                 if len(cells) != len(names):
@@ -371,7 +371,7 @@ def _csv_source(path: Path, settings: DataSettings) -> Source:
             def cells_of(place: int, some: Any = some) -> list[str]:
                 return [cells[place].strip() for _, cells in some]
 
-            yield Rows([line for line, _ in some], numbers, cells_of)
+            yield TableRows([line for line, _ in some], numbers, cells_of)
 
     return Source(names, "line", rows, {})
 
@@ -465,7 +465,7 @@ def _parquet_source(path: Path) -> Source:
     kinds = {field.name: field.type for field in file.schema_arrow}
     names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # what pandas adds
 
-    def rows(places: Sequence[int]) -> Iterator[Rows]:
+    def rows(places: Sequence[int]) -> Iterator[TableRows]:
         yield from arrow_rows(path, names, file.iter_batches(BATCH, columns=[names[place] for place in places]))
 
     types = need("pyarrow.types", "pyarrow", str(path))
@@ -474,7 +474,7 @@ def _parquet_source(path: Path) -> Source:
     return Source(names, "row", rows, others)
 
 
-def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iterator[Rows]:
+def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iterator[TableRows]:
     """Yield the rows of Apache Arrow's batches; ``DataError`` if they cannot be read."""
     begin, batches = 1, iter(batches)
     while True:
@@ -496,7 +496,7 @@ def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iter
                 values: list[Any] = arrays[names[index]].to_pylist()
             return values
 
-        yield Rows(range(begin, begin + batch.num_rows), numbers, cells)
+        yield TableRows(range(begin, begin + batch.num_rows), numbers, cells)
         begin += batch.num_rows
 
 
@@ -560,8 +560,8 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
         each = [frame.iloc[:, index].to_numpy(np.float64, na_value=np.nan) for index in places]
         return np.stack(each, axis=1) if each else np.empty((len(frame), 0))
 
-    def rows(_: Sequence[int]) -> list[Rows]:
-        return [Rows(range(1, len(frame) + 1), numbers, cells)]
+    def rows(_: Sequence[int]) -> list[TableRows]:
+        return [TableRows(range(1, len(frame) + 1), numbers, cells)]
 
     return finished(typed(where, Source(names, "row", rows, others), roles, settings), settings)
 

@@ -127,7 +127,7 @@ def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX
     w, h = (size, size) if size else _look(paths[0], why)[0]
     if len(paths) * w * h * RGB <= held:
         return decode(((str(path), path) for path in paths), len(paths), why, size)
-    from .lazy import Rows
+    from .lazy import LazyArray
 
     grey = True
     for path in paths:
@@ -140,7 +140,7 @@ def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX
             one = pixels_of(image, str(paths[place]), why, size)
         return one if grey else coloured(one[None])[0]
 
-    return Rows([(len(paths), read)], np.empty((h, w, 1 if grey else RGB), np.uint8))
+    return LazyArray([(len(paths), read)], np.empty((h, w, 1 if grey else RGB), np.uint8))
 
 
 def coloured(x: Any) -> Any:

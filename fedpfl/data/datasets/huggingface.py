@@ -22,8 +22,8 @@ from .columns import (
     MAX_VALUES,
     FileSamples,
     Roles,
-    Rows,
     Source,
+    TableRows,
     arrow_rows,
     cell_text,
     finished,
@@ -179,7 +179,7 @@ def _source(path: Path, table: Any, module: Any) -> Source:
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
     names = list(table.column_names)
 
-    def rows(places: Sequence[int]) -> Iterator[Rows]:
+    def rows(places: Sequence[int]) -> Iterator[TableRows]:
         chosen = table.select_columns([names[place] for place in places]).with_format("arrow")
         parts = (chosen[start : start + BATCH] for start in range(0, len(table), BATCH))
         yield from arrow_rows(path, names, (batch for part in parts for batch in part.combine_chunks().to_batches()))

@@ -88,7 +88,7 @@ class Lazy:
         return self.samples[place]
 
 
-class Rows:
+class LazyArray:
     """Samples that are read by their places, where a data set has an array of them: uint8 images, or float32.
 
     ``pieces`` are pairs: how many samples there are, and what reads one as an array like ``like``.
@@ -106,9 +106,9 @@ class Rows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, part: slice) -> Rows:
+    def __getitem__(self, part: slice) -> LazyArray:
         there = range(*part.indices(len(self)))
-        return Rows([(len(there), lambda index: self.read(there[index]))], self._like)
+        return LazyArray([(len(there), lambda index: self.read(there[index]))], self._like)
 
     def read(self, place: int) -> np.ndarray:
         """Read one sample."""
@@ -116,7 +116,7 @@ class Rows:
         one: np.ndarray = self._pieces[piece][1](int(place - self._starts[piece]))
         return one
 
-    def rows(self, further: Rows | None, places: np.ndarray) -> np.ndarray:
+    def rows(self, further: LazyArray | None, places: np.ndarray) -> np.ndarray:
         """Read the samples at these places, where those of ``further`` are thought of as the following ones."""
         samples = np.empty((len(places), *self.shape[1:]), self.dtype)
         for row, place in enumerate(places.tolist()):
@@ -126,10 +126,10 @@ class Rows:
     def __array_function__(self, function: Any, kinds: Any, arguments: Any, named: Any) -> Any:
         """Lay samples end to end, or grey images on several channels, as NumPy does with arrays; nothing else."""
         if function is np.concatenate:
-            return Rows([(len(one), getattr(one, "read", one.__getitem__)) for one in arguments[0]], self._like)
+            return LazyArray([(len(one), getattr(one, "read", one.__getitem__)) for one in arguments[0]], self._like)
         if function is np.repeat and named == {"axis": self.ndim - 1}:
             like = np.repeat(self._like, arguments[1], axis=-1)
-            return Rows([(len(self), lambda place: np.repeat(self.read(place), arguments[1], axis=-1))], like)
+            return LazyArray([(len(self), lambda place: np.repeat(self.read(place), arguments[1], axis=-1))], like)
         raise DataError("samples that are read when they are needed (Lazy) cannot be laid next to others in memory")
 
 

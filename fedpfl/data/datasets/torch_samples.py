@@ -16,7 +16,7 @@ from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..packing import are_several, array, packed, with_inputs
 from ..settings import DataSettings
 from .folder import MAX_BYTES, pixels_of
-from .lazy import Lazy, Rows, has_places, torch_data
+from .lazy import Lazy, LazyArray, has_places, torch_data
 from .npz import labels_of, samples_of
 
 # Samples, or a sampler's draws, of what may have no end.
@@ -121,7 +121,7 @@ class _Reading:
             labels = np.stack([checked(place)[1] for place in range(count)])
         else:
             labels = array(source.labels, f"{self._where}: labels")
-        rows = Rows([(count, lambda place: checked(place)[0])], checked(0)[0])
+        rows = LazyArray([(count, lambda place: checked(place)[0])], checked(0)[0])
         return rows, labels_of(labels, count, f"{self._where}: y", names=True, targets=settings.targets)
 
     def _read_places(self, data: Any, places: Sequence[Any]) -> None:

@@ -64,7 +64,7 @@ def micro(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-class Clock:
+class VirtualClock:
     """The virtual time of a run.
 
     ``training`` returns how a client trains.

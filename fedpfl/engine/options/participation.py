@@ -19,7 +19,7 @@ from ..agreement import agree_with
 from ..attendance import Attendance
 from ..transport import Members, Wait
 from .available import available
-from .clock import Clock
+from .clock import VirtualClock
 
 logger = getLogger("flwr")
 
@@ -27,7 +27,7 @@ logger = getLogger("flwr")
 class Participation(Attendance):
     """Also asks more clients than are waited for, lets absent ones join, or asks those that are available."""
 
-    clock: Clock | None = None  # of virtual time
+    clock: VirtualClock | None = None  # of virtual time
 
     def __init__(self, config: Config, folder: RunFolder, transport: Members) -> None:
         super().__init__(config.run, transport.least)

@@ -17,15 +17,15 @@ from ...rules import Rule
 from ...setup.config import Config
 from ...setup.options.virtual_time import VirtualTimeSettings
 from ..transport import EVALUATE, TRAIN, Members, Wait
-from .clock import SECOND, Clock, first_in_time
+from .clock import SECOND, VirtualClock, first_in_time
 from .devices import KEY, read_bench
 from .participation import Participation
 
 
 class TimedParticipation(Participation):
-    """Asks a :class:`Clock`, which is made when the first round begins."""
+    """Asks a :class:`VirtualClock`, which is made when the first round begins."""
 
-    clock: Clock
+    clock: VirtualClock
 
     def __init__(self, config: Config, folder: RunFolder, transport: Members) -> None:
         if transport.real:
@@ -47,7 +47,7 @@ class TimedParticipation(Participation):
             if settings_of is None
             else lambda client: settings_of(config, client).training
         )
-        self.clock = Clock(bench, training, size, size if rule.takes_shared else 0)
+        self.clock = VirtualClock(bench, training, size, size if rule.takes_shared else 0)
 
     def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Begin the round of the clock as well, and note who is offline."""

@@ -10,7 +10,7 @@ from ...results.same_clients import OTHER_CLIENTS, clients_key
 from ...results.tables import Cell, Spread, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
-from .repetitions import RunGroup, Score, counted, grouped, require, score_of
+from .repetitions import RunGroup, ScoreFormat, counted, grouped, require, score_of
 
 # The clients' scores of a run, in the round that counts.
 Scores = Callable[[RunFolder], dict[str, float]]
@@ -69,7 +69,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 
 def _table(
-    columns: Mapping[str, Mapping[str, Cell]], names: Sequence[str], others: bool, when: str, score: Score
+    columns: Mapping[str, Mapping[str, Cell]], names: Sequence[str], others: bool, when: str, score: ScoreFormat
 ) -> Table:
     """Return the accuracies of the runs that have the same clients; ``others``: there are runs with other ones."""
     clients = sorted({client for each in columns.values() for client in each}, key=int)

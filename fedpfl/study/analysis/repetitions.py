@@ -69,7 +69,7 @@ class RunGroup:
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreFormat:
     """How the number is written that every test measures: accuracies in percent, R² as it is."""
 
     name: str
@@ -107,9 +107,9 @@ class Score:
         return group.spread(lambda history: self.of(number(history)))
 
 
-def score_of(runs: Sequence[RunFolder]) -> Score:
+def score_of(runs: Sequence[RunFolder]) -> ScoreFormat:
     """Find what the tests of runs measure; where it is not the same for all, it goes by both names."""
-    return Score(" or ".join(dict.fromkeys(score_name(str(run.config().get("loss", ""))) for run in runs)))
+    return ScoreFormat(" or ".join(dict.fromkeys(score_name(str(run.config().get("loss", ""))) for run in runs)))
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:

@@ -32,7 +32,16 @@ from ...setup.all_settings import tagged
 from ..analysis.figure import Division, Figure, Heatmap, Lines
 from ..analysis.losing_clients import per_client
 from ..analysis.registry import ANALYSES, NoOptions, NotRecorded, Result
-from ..analysis.repetitions import RunGroup, Score, grouped, name_of, named_files, other_code, other_threads, score_of
+from ..analysis.repetitions import (
+    RunGroup,
+    ScoreFormat,
+    grouped,
+    name_of,
+    named_files,
+    other_code,
+    other_threads,
+    score_of,
+)
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0
@@ -220,7 +229,7 @@ def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
             yield f"{name_of(run)}: the accuracies of the last round are over {of}; no test of the others counts."
 
 
-def _row(group: RunGroup, score: Score) -> list[Cell]:
+def _row(group: RunGroup, score: ScoreFormat) -> list[Cell]:
     rounds = sorted({run.history().last_round for run in group.runs})
     return [
         group.label, ", ".join(str(run.config()["seed"]) for run in group.runs),
@@ -288,7 +297,7 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
         yield Section("Training", [words + seeds], figures=[*loss, *seconds])
 
 
-def _score(groups: Sequence[RunGroup]) -> Score:
+def _score(groups: Sequence[RunGroup]) -> ScoreFormat:
     return score_of([group.runs[0] for group in groups])
 
 
@@ -325,7 +334,7 @@ def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
     return _lines(f"{score.title} over virtual time", "hours on the devices of devices-model", score.axis, curves)
 
 
-def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float, score: Score) -> Curve:
+def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float, score: ScoreFormat) -> Curve:
     """Return the personalised accuracy over a number of the runs that grows with the rounds."""
     rounds, means, stds = _mean(group, "personalised.accuracy", score.factor)
     # A run that has not been tested yet may lack a round.

@@ -12,7 +12,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets import client_files
 from fedpfl.data.datasets.folder import read_image_folder
-from fedpfl.data.datasets.lazy import LazyInputs, Rows
+from fedpfl.data.datasets.lazy import LazyArray, LazyInputs
 from fedpfl.data.datasets.python_objects import CustomLoader
 
 
@@ -169,7 +169,7 @@ def test_a_folder_of_many_images_is_read_when_it_is_needed(tmp_path, modes, size
     held, later = read_image_folder(root, size), read_image_folder(root, size, held=0)
     for part in ("x_train", "x_test"):
         wanted, found = getattr(held, part), getattr(later, part)
-        assert isinstance(found, Rows) and found.shape == wanted.shape and found.dtype == wanted.dtype
+        assert isinstance(found, LazyArray) and found.shape == wanted.shape and found.dtype == wanted.dtype
         assert np.array_equal(found.rows(None, np.arange(len(found))), wanted)
     assert np.array_equal(held.y_train, later.y_train) and held.input_shape == later.input_shape
 

@@ -14,7 +14,7 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine import options, rounds
-from fedpfl.engine.options.clock import SECOND, Clock, exchange, first_in_time
+from fedpfl.engine.options.clock import SECOND, VirtualClock, exchange, first_in_time
 from fedpfl.engine.options.devices import Device, DevicesModel, back_online, read_bench
 from fedpfl.engine.options.virtual_time import TimedParticipation
 from fedpfl.engine.simulation_transport import SimulationTransport
@@ -76,7 +76,7 @@ def loop(devices=BOARDS, starts_at=0.0, server_seconds=0.0, **settings):
     config = Config.parse(given)
     rule = Mean(Federation(CLIENTS, LAYOUT), np.zeros(250, np.float32))
     attendance = TimedParticipation(config, RunFolder(Path("runs") / "bench"), Arithmetic())
-    attendance.clock = Clock(
+    attendance.clock = VirtualClock(
         DevicesModel(devices, starts_at, server_seconds), lambda client: config.training, BYTES, BYTES
     )
     return options.loop(config)(rule, config.run, "key", attendance=attendance)

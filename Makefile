@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-strategies test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,15 +69,18 @@ lint: install ## ruff and mypy; of the programs outside the package only names a
 	for folder in benchmarks docs/tools docs/gallery $$(dirname experiments/*/*.py | sort -u); do \
 		(cd $$folder && $(abspath $(BIN))/mypy $(PROGRAM_CHECKS) *.py) || exit 1; done
 
+# The account of Flower Hub under which the app is published.
+PUBLISHER ?= fedpfl
 # SIGNING_KEY=~/.ssh/id_ed25519 signs the checksums; jetson/verify.sh checks them.
-dist: install ## wheel, source package and Flower's bundle in dist/, with lists of their packages (SBOM) and checksums
+dist: install ## wheel, source package, Flower's bundle and Flower Hub's folder in dist/, with lists of packages and checksums
 	mkdir -p dist
-	rm -f dist/fedpfl* dist/SHA256SUMS*
+	rm -rf dist/fedpfl* dist/hub dist/SHA256SUMS*
 	$(BIN)/hatchling build --directory dist
 	cd dist && $(abspath $(BIN))/flwr build --app ..
+	$(BIN)/python docs/tools/hub.py dist/fedpfl*.fab dist/hub/fedpfl --publisher $(PUBLISHER)
 	$(call sbom,deploy/requirements-server.txt,server)
 	$(call sbom,jetson/requirements-nano.txt,device)
-	cd dist && sha256sum fedpfl* > SHA256SUMS
+	cd dist && find fedpfl* hub -type f | sort | xargs sha256sum > SHA256SUMS
 	@$(if $(SIGNING_KEY),ssh-keygen -q -Y sign -f $(SIGNING_KEY) -n fedpfl dist/SHA256SUMS, \
 		echo 'dist/SHA256SUMS is not signed; make dist SIGNING_KEY=~/.ssh/id_ed25519 signs it')
 
@@ -163,17 +166,31 @@ FLOWER_TESTS := tests/test_flower_private.py tests/test_layering.py tests/flower
 	tests/engine/test_recorded_runs.py tests/launch
 LATEST := build/flower-latest
 
-# The newest flwr alone in a virtual environment of its own, which finds everything else in the other one.
-test-flower-latest: install packages ## those tests that meet Flower, with the newest flwr of the registry
-	rm -rf $(LATEST)
-	$(BIN)/python -m venv --without-pip $(LATEST)
-	$(BIN)/python -m pip --python $(LATEST)/bin/python install --quiet --no-deps flwr
+# Flower alone, or what $(2) names, in a virtual environment $(1) of its own, which finds everything else in the other one.
+define environment_with
+	rm -rf $(1)
+	$(BIN)/python -m venv --without-pip $(1)
+	$(BIN)/python -m pip --python $(1)/bin/python install --quiet --no-deps $(2)
 	folder="import sysconfig; print(sysconfig.get_path('purelib'))"; \
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$folder")')" \
-		> "$$($(LATEST)/bin/python -c "$$folder")/everything-else.pth"
-	$(LATEST)/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
+		> "$$($(1)/bin/python -c "$$folder")/everything-else.pth"
+	$(1)/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
+endef
+
+test-flower-latest: install packages ## those tests that meet Flower, with the newest flwr of the registry
+	$(call environment_with,$(LATEST),flwr)
 	PATH="$$PATH:$(abspath $(BIN))" OMP_NUM_THREADS=1 $(LATEST)/bin/python -m pytest -n 2 --dist loadgroup \
 		-m 'not faults' $(FLOWER_TESTS)
+
+# The library and the strategies take each Flower from this one on.
+FLOWER ?= 1.22.0
+OLDER := build/flower-$(FLOWER)
+STRATEGY_TESTS := $(patsubst %,tests/flower/test_%.py,plain_app keep fit fedpfl_clients flowers_loop other_systems \
+	nodes_without_numbers acts_or_refused)
+
+test-strategies: install ## the strategies and the nodes' half of them with an older flwr: FLOWER=1.22.0
+	$(call environment_with,$(OLDER),flwr==$(FLOWER))
+	OMP_NUM_THREADS=1 $(OLDER)/bin/python -m pytest -n 2 --dist loadgroup $(STRATEGY_TESTS)
 
 test-docs: install packages ## the commands of the README and of pages print what is shown there; twenty minutes
 	$(BIN)/python -m pytest -m docs
@@ -204,4 +221,4 @@ test-playbook: install packages ## deploy/ansible applied to a laptop and two bo
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
 
 clean: ## remove the virtual environments
-	rm -rf $(VENV) $(LATEST)
+	rm -rf $(VENV) build/flower-*

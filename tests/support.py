@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -13,7 +14,6 @@ import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
 from torch import nn
 
@@ -42,8 +42,11 @@ from fedpfl.rules import Rule
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import predict, run_phase
 
-# Flower sets these when it starts a process; a message cannot be made without.
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+# Flower sets these when it starts a process; a message cannot be made without. Older versions have no such thing.
+with contextlib.suppress(ModuleNotFoundError):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 # Nodes in this process are all there from the beginning.
 nodes.SETTLED_SECONDS = nodes.GRACE_SECONDS = 0.0

@@ -39,6 +39,8 @@ ELSEWHERE = {
         "flwr.supercore.primitives.asymmetric.private_key_to_bytes",
         "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
     },
+    # What `flwr app publish` checks before it sends anything.
+    "docs/tools/hub.py": {"flwr.cli.app_cmd.publish"},
     "tests/launch/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},
     "tests/flower_parts.py": {"RAY_worker_niceness"},
     "tests/support.py": {"flwr.supercore.task_identity.TaskIdentity"},
@@ -138,7 +140,7 @@ def test_the_package_has_private_names_in_one_file_only():
 
 
 def test_what_is_imported_outside_the_package_is_listed():
-    paths = [path for path in python_files("benchmarks", "tests") if path != Path(__file__)]
+    paths = [path for path in python_files("benchmarks", "docs/tools", "tests") if path != Path(__file__)]
     found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text(), objects=False))}
     assert found == ELSEWHERE
 
@@ -275,3 +277,10 @@ def test_what_is_tried_with_the_newest_flower_is_there():
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     (paths,) = re.findall(r"^FLOWER_TESTS := (.*)$", makefile, re.MULTILINE)
     assert [path for path in paths.split() if not (ROOT / path).exists()] == []
+
+
+def test_a_bench_names_the_versions_that_it_was_tested_with():
+    assert flower_private.untested("1.41.0") == flower_private.untested("1.42.7") == ""
+    for other in ("1.40.9", "1.43.0", "2.0"):
+        assert f"Flower {other}: " in flower_private.untested(other)
+        assert flower_private.untested(other).endswith("were tested with Flower from 1.41 to below 1.43")

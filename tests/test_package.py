@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,11 +115,29 @@ def release(tmp_path_factory):
 
 def test_a_release_is_signed_and_whole(release):
     done = carry_out(ROOT / "jetson" / "verify.sh", release, release.parents[1] / "signers")
-    assert done == "ok: 5 files, signed by releases\n"
+    hub = [path for path in (release / "hub").rglob("*") if path.is_file()]
+    assert done == f"ok: {5 + len(hub)} files, signed by releases\n"
     kinds = sorted(path.suffix for path in release.iterdir())
-    assert kinds == ["", ".fab", ".gz", ".json", ".json", ".sig", ".whl"]
+    assert kinds == ["", "", ".fab", ".gz", ".json", ".json", ".sig", ".whl"]
     notes = (release.parent / "build" / "notes.md").read_text(encoding="utf-8")
     assert notes.startswith(f"## {fedpfl.__version__}") and notes.count("\n## ") == 0
+
+
+def test_flower_hub_s_folder_has_a_page_of_its_own_and_an_app_that_flower_loads(release):
+    folder = release / "hub" / "fedpfl"
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert "flwr new @fedpfl/fedpfl\n" in page and "@REPOSITORY@" not in page
+    # No link into a repository that is not there.
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert [link for link in links if not link.startswith("https://")] == []
+    whole, hub = (tomllib.loads((place / "pyproject.toml").read_text(encoding="utf-8")) for place in (ROOT, folder))
+    assert hub["tool"]["flwr"] == whole["tool"]["flwr"] and hub["project"]["readme"] == "README.md"
+    assert hub["project"]["dependencies"] == whole["project"]["dependencies"]
+    for name, content in (("client", "fedpfl.flower.client_app"), ("server", "fedpfl.flower.server_app")):
+        assert content in (folder / f"{name}_app.py").read_text(encoding="utf-8")
+    carry_out(
+        sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder / "dist", cwd=folder
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from ..client.protocol import require_own_peer
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
-from ..flower_private import shorten_pauses
+from ..flower_private import shorten_pauses, untested
 from .device.worker import end_at_signals, listening
 from .flower_command import SUPEREXEC, SUPERNODE
 
@@ -89,10 +89,12 @@ def load(preload: Sequence[str] = ()) -> Callable[[], Any]:
         # The first optimiser of a process imports torch's compiler, which takes longer than torch.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     shorten_pauses()
-    found = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
-    if not found:
+    entries = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
+    if not entries:
         raise FedpflError(f"the command {COMMAND} is not installed; install flwr")
-    command: Callable[[], Any] = next(iter(found)).load()
+    if warning := untested(importlib.metadata.version("flwr")):
+        logger.warning("%s", warning)
+    command: Callable[[], Any] = next(iter(entries)).load()
     return command
 
 

@@ -15,6 +15,7 @@ from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import CONCURRENCY, TASK_POLL_INTERVAL
 from . import run_guard
+from .device.forward import worker_command
 from .flower_command import SUPERNODE, supernode_command
 from .forkserver import command_folder
 from .superlink import script
@@ -46,15 +47,19 @@ def environment_of(environment: Mapping[str, str], worker: Path, forkserver: Pat
     }
 
 
-def worker_command() -> list[str]:
-    """Return the command of a worker; its environment names the socket."""
-    return [sys.executable, "-P", "-m", "fedpfl.bench.device.worker"]
-
-
 def forkserver_command(path: Path, preload: Sequence[str] = ()) -> list[str]:
     """Return the command of a fork server that listens at a socket."""
-    modules = [word for module in preload for word in ("--preload", module)]
+    modules = [option for module in preload for option in ("--preload", module)]
     return [sys.executable, "-P", "-m", "fedpfl.bench.forkserver", "--socket", str(path), *modules]
+
+
+def program_of(name: str) -> list[str]:
+    """Return how the program of this name, or at this path, is started: a SuperNode with shorter waits.
+
+    It is the SuperNode of this environment, as the fork server's Flower is.
+    """
+    program = script(name)
+    return supernode_command() if Path(program).name == SUPERNODE else [program]
 
 
 def run(command: Sequence[str], policy: Path | None = None, preload: Sequence[str] = ()) -> int:
@@ -74,8 +79,7 @@ def run(command: Sequence[str], policy: Path | None = None, preload: Sequence[st
         parts = {"worker": worker_command(), "fork server": forkserver_command(forkserver, preload)}
         running = {name: _started(part, environment) for name, part in parts.items()}
         times = dict.fromkeys(parts, time.monotonic())
-        program = supernode_command() if command[0] == SUPERNODE else [script(command[0])]
-        node = _started([*program, *command[1:]], environment)
+        node = _started([*program_of(command[0]), *command[1:]], environment)
         try:
             while node.poll() is None:
                 for name, process in running.items():

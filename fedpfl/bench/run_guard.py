@@ -34,7 +34,9 @@ def watch(folder: Path) -> subprocess.Popen[bytes]:
     It is in a group of its own: Ctrl-C in a terminal must not end it before it has ended the others.
     """
     command = [sys.executable, "-I", __file__, str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    # It belongs to no other folder either: what watches over this program must not end it first.
+    environment = {name: value for name, value in os.environ.items() if name != "FLWR_HOME"}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def end_all(folder: Path, spared: set[int]) -> None:

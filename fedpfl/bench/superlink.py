@@ -31,8 +31,8 @@ from typing import Any, Self
 
 from ..core.errors import FedpflError
 from ..core.stored import to_toml
-from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
-from ..version import FLOWER_OF_TESTBEDS, __version__
+from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED, untested
+from ..version import __version__
 from . import run_guard
 
 SUPERLINK = "Flower's SuperLink"
@@ -64,15 +64,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
 
 
-def untested(version: str) -> str:
-    """Say that what stands here was not compared with this version of Flower; nothing if it was."""
-    first, beyond = FLOWER_OF_TESTBEDS
-    if first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < beyond:
-        return ""
-    tested = f"from {first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
-    return f"Flower {version}: `fedpfl up` and the bridge were tested with Flower {tested}"
-
-
 class SuperLink:
     """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
 
@@ -98,8 +89,8 @@ class SuperLink:
 
     def __enter__(self) -> Self:
         """Begin to start it; :meth:`submit` waits until it answers."""
-        if words := untested(metadata.version("flwr")):
-            getLogger("flwr").log(WARNING, "fedpfl: %s", words)
+        if warning := untested(metadata.version("flwr")):
+            getLogger("flwr").log(WARNING, "fedpfl: %s", warning)
         # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
         # ends.
         self._guard = run_guard.watch(self.folder)

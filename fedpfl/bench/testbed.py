@@ -24,10 +24,11 @@ from ..core.errors import FedpflError
 from ..flower_private import SHORT_PAUSES
 from . import credentials, run_guard
 from .boards import BoardLimits, join_command, make_groups
+from .device.forward import worker_command
 from .flower_command import supernode_command
 from .inventory import Bench
 from .mqtt.account import Account, read_password
-from .node import AT_ONCE, environment_of, forkserver_command, worker_command
+from .node import AT_ONCE, environment_of, forkserver_command
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, shorten, text
 
 # The bench of the paper has three clients on each of its devices.

@@ -8,7 +8,8 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ import typer
 
 from ..bench.mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from ..core.errors import ConfigError, FedpflError
+from ..flower_private import untested
 from .program import Program
 
 if TYPE_CHECKING:
@@ -269,6 +271,9 @@ def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:
     from ..bench.mqtt.events import Events, LogEvents
     from ..bench.mqtt.link import RENEW_SECONDS
 
+    with suppress(PackageNotFoundError):  # it needs no Flower itself
+        if warning := untested(version("flwr")):
+            logger.warning("%s", warning)
     link.start()
     if stopping.is_set():
         return None

@@ -52,6 +52,13 @@ def complete_runs(beginning: str) -> list[str]:
     return sorted(path.parent.name for path in output_dir().glob(f"{glob.escape(beginning)}*/config.toml"))
 
 
+def complete_methods(beginning: str) -> list[str]:
+    """Return the names of methods with this prefix, for the shell's completion."""
+    from ..methods import names
+
+    return [name for name in names() if name.startswith(beginning)]
+
+
 RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Name of a run in output-dir, or its folder.", autocompletion=complete_runs),

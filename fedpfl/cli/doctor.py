@@ -98,7 +98,7 @@ def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Fi
 
 
 def _flower() -> Finding:
-    from ..bench.superlink import untested
+    from ..flower_private import untested
 
     try:
         version = importlib.metadata.version("flwr")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .common import complete_methods
 from .program import app
 
 
@@ -21,6 +22,12 @@ def new_command(
         bool,
         typer.Option("--flower", help="Make an app in Flower's shape: its own training loop, a strategy of fedpfl."),
     ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="Make a project in the form of Flower's baselines.", autocompletion=complete_methods
+        ),
+    ] = None,
 ) -> None:
     """Make a Flower app of your own, or the files of a testbed.
 
@@ -30,24 +37,29 @@ def new_command(
     """
     from ..core import own_code
     from ..core.errors import ConfigError
-    from ..launch.project import APP, OWN_FLOWER_APP, TESTBED, make
-    from ..methods import discover
+    from ..launch.project import APP, BASELINE, OWN_FLOWER_APP, TESTBED, make
+    from ..methods import SETTINGS, discover, find
     from ..setup import reference
 
-    if testbed and flower:
-        raise ConfigError("--flower", True, "cannot be combined with --testbed")
-    kind = TESTBED if testbed else OWN_FLOWER_APP if flower else APP
-    written = make(name.expanduser(), kind)
-    folder = written[0].parent
+    kinds = [*[TESTBED] * testbed, *[OWN_FLOWER_APP] * flower, *[BASELINE] * (baseline is not None)]
+    if len(kinds) > 1:
+        raise ConfigError("new", " ".join(f"--{kind}" for kind in kinds), "only one of them makes a project")
+    kind = kinds[0] if kinds else APP
+    place = name.expanduser().absolute()
+    method = None if baseline is None else find(baseline)
+    if method is not None and method.name not in SETTINGS:
+        raise ConfigError("--baseline", baseline, "must be a method of fedpfl's: baselines are made of its strategies")
+    written = make(place, kind, method)
     trial = {
         TESTBED: "fedpfl up --inventory inventory.yml -c settings.toml",
         OWN_FLOWER_APP: "flwr run . --stream",
+        BASELINE: "flwr run . --stream",
     }.get(kind, "fedpfl run")
     if kind == APP:
         # And the settings of the example's method.
-        own_code.set_folder(folder)
+        own_code.set_folder(place)
         discover()
-        reference.update(folder)
+        reference.update(place)
     for path in written:
-        typer.echo(f"wrote {path}")
-    typer.echo(f"try it: cd {folder} && {trial}", err=True)
+        typer.echo(f"wrote {name.expanduser() / path.relative_to(place)}")
+    typer.echo(f"try it: cd {name.expanduser()} && {trial}", err=True)

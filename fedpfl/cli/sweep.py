@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import RunConfig, load_app, overrides, require_allowed, used
+from .common import RunConfig, complete_methods, load_app, overrides, require_allowed, used
 from .grid_options import GridOptions, with_grid_options
 from .program import app
 
@@ -64,13 +64,6 @@ def sweep_command(
     methods = points.get("method") or drawn.get("method", "").split(":")[1:] or [given]
     settings = used(run_config, sorted({find(str(name)).name for name in methods}))
     options.show(sweep, points, random=drawn, samples=samples, seeds=seeds, select=select, name=name, **settings)
-
-
-def complete_methods(beginning: str) -> list[str]:
-    """Return the names of methods with this prefix, for the shell's completion."""
-    from ..methods import names
-
-    return [name for name in names() if name.startswith(beginning)]
 
 
 @app.command("compare")

@@ -6,8 +6,13 @@ import contextlib
 import datetime
 import json
 import os
+import re
+import shlex
+import shutil
 import ssl
 import stat
+import subprocess
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -82,6 +87,21 @@ def test_an_authority_is_renewed_without_a_new_one(tmp_path, monkeypatch):
     made = credentials.prepare(tmp_path / "keys", 0)
     for authority in (made.authority, tmp_path / "old.pem"):  # a device has either file
         assert greet(made, authority, "localhost") == "TLSv1.3"
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_a_key_that_a_device_makes_itself_is_as_good(tmp_path):
+    """By the command of docs/devices/deployment.md, with nothing of fedpfl on the device."""
+    page = (Path(__file__).parents[2] / "docs" / "devices" / "deployment.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ssh-keygen .*? -f node-000", page, re.MULTILINE)
+    subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    made = credentials.prepare(tmp_path / "keys", 1).node_keys[0]
+    device, server = (load_ssh_private_key(path.read_bytes(), None) for path in (tmp_path / "node-000", made))
+    assert device.curve.name == server.curve.name == "secp384r1"
+    public = load_ssh_public_key((tmp_path / "node-000.pub").read_bytes())
+    assert public.public_numbers() == device.public_key().public_numbers()
+    assert device.private_numbers() != server.private_numbers()
+    assert (tmp_path / "node-000").stat().st_mode & 0o777 == 0o600
 
 
 def doctored(monkeypatch, folder):

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from fedpfl.bench import node
+from fedpfl.bench import node, run_guard
+from fedpfl.bench.flower_command import supernode_command
 from fedpfl.bench.run_guard import _groups
+from fedpfl.bench.superlink import script
 from fedpfl.client.policy import VARIABLE as POLICY
 from fedpfl.client.protocol import SOCKET_VARIABLE
 from fedpfl.core.errors import FedpflError
@@ -68,6 +70,27 @@ def test_they_end_when_the_command_is_killed_or_interrupted(command, tmp_path, n
     assert len(of_folder(home)) == 3
     os.killpg(process.pid, number)
     process.wait()
+    wait_until(lambda: not of_folder(home) and not Path(home).parent.exists())
+
+
+def test_a_supernode_looks_for_messages_sooner_whether_its_name_or_its_path_is_given():
+    expected = supernode_command()
+    assert node.program_of("flower-supernode") == node.program_of(script("flower-supernode")) == expected
+    assert node.program_of(sys.executable) == [sys.executable]
+
+
+def test_all_ends_where_what_watches_over_the_command_ends_everything_at_once(command, tmp_path):
+    """As in `fedpfl up --command`, which ends by group what has its FLWR_HOME."""
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FLWR_HOME": str(run_guard.home(folder))}
+    words = [sys.executable, "-c", "from fedpfl.cli import main; main()", "node", "--", *command(300)]
+    process = subprocess.Popen(words, env=environment, start_new_session=True)
+    wait_until((tmp_path / "told.json").exists, lambda: process.poll() is None)
+    home = json.loads((tmp_path / "told.json").read_text())["FLWR_HOME"]
+    assert len(of_folder(home)) == 3
+    run_guard.end_all(folder, set())
+    assert process.wait() == -signal.SIGKILL
     wait_until(lambda: not of_folder(home) and not Path(home).parent.exists())
 
 

@@ -21,15 +21,15 @@ pytestmark = pytest.mark.xdist_group("flower")
 WHOLE = {
     "client_app.py": """\
 from fedpfl.strategies import client_app
-from task import Net, load_data
+from own_heads.task import Net, load_sim_data
 
-app = client_app(model=Net, data=lambda c: tuple(load_data(c.node_config["partition-id"], 2)))
+app = client_app(model=Net, data=lambda c: load_sim_data(c.node_config["partition-id"], 2))
 """,
     "server_app.py": """\
 from fedpfl.strategies import Scaffold
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
-from task import Net
+from own_heads.task import Net
 
 app = ServerApp()
 
@@ -92,7 +92,7 @@ def test_an_app_in_flowers_shape_keeps_a_head_on_each_node(tmp_path):
         assert "shared arrays: fc1.weight, fc1.bias\n" in said
         # And the same data by an app of the project's, with a method that sends more than the shared arrays.
         for name, text in WHOLE.items():
-            (app / name).write_text(text)
+            (app / "own_heads" / name).write_text(text)
         said = bench.output(app)
         assert "shared arrays: fc1.weight, fc1.bias, fc2.weight, fc2.bias\n" in said
         assert said.count("'personalised-accuracy'") >= 2

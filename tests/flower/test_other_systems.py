@@ -8,7 +8,7 @@ from pathlib import Path
 
 HIDDEN = """
 import os, sys
-for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "ray"):
     sys.modules[name] = None
 for name in ("fork", "sched_getaffinity", "sched_setaffinity", "memfd_create", "getuid", "geteuid", "chown", "fchmod",
              "mkfifo", "O_NOFOLLOW", "O_CLOEXEC"):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+from flower_apps import AppGrid
+from flwr.app import ArrayRecord, ConfigRecord
 from mqtt_parts import MOSQUITTO
 from support import engine, run_federation
 from typer.testing import CliRunner
 
+from fedpfl import strategies
 from fedpfl.bench.inventory import read_inventory
 from fedpfl.bench.superlink import copy_app
 from fedpfl.cli import app as cli
@@ -155,3 +161,69 @@ def test_parts_without_an_app_reach_no_device(tmp_path):
         own_code.require_installed(code_in({"model": "mlp", "dataset": "json:loads"}))
     finally:
         own_code.set_folder(None)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Return a function that makes an app by a command, and imports a module of its package."""
+    made = {}
+
+    def make_and_import(words, name):
+        result = CliRunner().invoke(cli, ["new", *words, str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        made[name.replace("-", "_")] = tmp_path / name
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+        return lambda module: importlib.import_module(f"{name.replace('-', '_')}.{module}")
+
+    yield make_and_import
+    for module in [module for module in sys.modules if module.partition(".")[0] in made]:
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize("method", ["feddecomp", "fedfac", "fedreg", "factorized-fl"])
+def test_a_project_in_the_form_of_flower_s_baselines_runs(package, tmp_path, method):
+    name = f"{method.replace('-', '')}baseline"
+    module = package(["--baseline", method], name)
+    # What Flower's test of a baseline's structure asks for.
+    modules = {path.stem for path in (tmp_path / name / name).glob("*.py")}
+    assert modules == {"__init__", "client_app", "dataset", "model", "server_app", "strategy", "utils"}
+    front, _, text = (tmp_path / name / "README.md").read_text().removeprefix("---\n").partition("\n---\n")
+    assert {"title", "url", "labels", "dataset"} == yaml.safe_load(front).keys() and text.startswith("\n# ")
+    app = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert [*app["components"].values()] == [f"{name}.server_app:app", f"{name}.client_app:app"]
+    config = {**app["config"], "local-epochs": 1}
+    grid = AppGrid(module("client_app").app, num_nodes=4)
+    result = module("strategy").make_strategy(config).start(grid, ArrayRecord(), num_rounds=2)
+    module("utils").save_metrics(result, str(tmp_path / "metrics.json"))
+    scores = json.loads((tmp_path / "metrics.json").read_text())["evaluate"]
+    assert scores["2"]["personalised-accuracy"] > 0.3
+
+
+def test_a_baseline_of_what_flower_s_repository_cannot_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, reason in (
+        (["--baseline", "fedfac", "fed-fac"], "must have no dash"),
+        (["--baseline", "fedfact", "mine"], "did you mean fedfac"),
+        (["--baseline", "fedfac", "--flower", "mine"], "only one of them"),
+        (["--flower", "json"], "is the name of another package"),
+    ):
+        result = CliRunner().invoke(cli, ["new", *words])
+        assert result.exit_code == 2 and reason in result.output, words
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_app_in_flower_s_shape_trains_on_made_data_and_on_a_node_s_own_file(package, tmp_path):
+    module = package(["--flower"], "own-heads")
+    apps = [AppGrid(module("client_app").app) for _ in range(2)]
+    for number, context in enumerate(apps[1].contexts):
+        # As flower-supernode --node-config 'data-path="…"', without a number.
+        x, y = module("task").load_sim_data(number, 3)[0].dataset.tensors
+        np.savez(tmp_path / f"{number}.npz", x=x.numpy(), y=y.numpy())
+        context.node_config = {"data-path": str(tmp_path / f"{number}.npz")}
+        context.run_config = apps[0].contexts[number].run_config = {"local-epochs": 2}
+    for grid in apps:
+        strategy = strategies.FedPer(head="fc2")
+        arrays = ArrayRecord(module("task").Net().state_dict())
+        result = strategy.start(grid, arrays, num_rounds=3, train_config=ConfigRecord({"lr": 0.1}))
+        assert set(result.arrays) == {"fc1.weight", "fc1.bias"}
+        assert result.evaluate_metrics_clientapp[3]["accuracy"] > 0.6

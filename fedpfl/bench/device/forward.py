@@ -39,6 +39,11 @@ class WorkerError(RuntimeError):
     """The worker failed in a way that it does not explain in one line; its log has the traceback."""
 
 
+def worker_command(*options: str) -> list[str]:
+    """Return the command of a worker; without options its environment names the socket."""
+    return [sys.executable, "-P", "-m", "fedpfl.bench.device.worker", *options]
+
+
 def forward(
     kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]
 ) -> Payload | None:
@@ -96,7 +101,7 @@ def _start_worker(folder: Path, parent: int) -> Path:
     # The code of this app, which may not be the installed one.
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-m", "fedpfl.bench.device.worker", "--socket", str(path), "--until", str(parent)]
+    command = worker_command("--socket", str(path), "--until", str(parent))
     with (folder / "worker.log").open("ab") as log:
         worker = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -68,11 +68,11 @@ def join_command(groups: list[Path]) -> list[str]:
 
 def _places(mounts: Path) -> dict[str, Path]:
     """Return where groups of each controller are made; ``unified`` for the newer kind, which has them all."""
-    found: dict[str, Path] = {}
+    places: dict[str, Path] = {}
     for line in mounts.read_text(encoding="utf-8").splitlines() if mounts.is_file() else ():
         _, place, kind, options, *_ = line.split()
         if kind == "cgroup":
-            found.update(dict.fromkeys(options.split(","), Path(place)))
+            places.update(dict.fromkeys(options.split(","), Path(place)))
         elif kind == "cgroup2":
-            found["unified"] = Path(place)
-    return found
+            places["unified"] = Path(place)
+    return places

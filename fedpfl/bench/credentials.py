@@ -128,14 +128,14 @@ def _certificate(path: Path) -> x509.Certificate:
 class Flaw(NamedTuple):
     """What is wrong with a certificate."""
 
-    words: str
+    reason: str
     useless: bool  # now already
 
 
 def flaws(folder: Path) -> dict[Path, Flaw]:
-    """Return what is wrong with the certificates in a folder: those that end soon, have ended, or begin later."""
-    found = {path: _flaw(path, MIN_DAYS) for path in sorted(folder.glob("*.pem"))}
-    return {path: flaw for path, flaw in found.items() if flaw is not None}
+    """Return the flaws of certificates in a folder: those that end soon, have ended, or begin later."""
+    flaws_by_file = {path: _flaw(path, MIN_DAYS) for path in sorted(folder.glob("*.pem"))}
+    return {path: flaw for path, flaw in flaws_by_file.items() if flaw is not None}
 
 
 def _flaw(path: Path, days: int) -> Flaw | None:

@@ -180,14 +180,14 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
             if not more:
                 raise FedpflError("it is not complete")
             content += more
-        words = content.split(b"\0")
-        if len(words) < 2 or not words[1].isdigit() or len(words) < 2 + int(words[1]):
+        fields = content.split(b"\0")
+        if len(fields) < 2 or not fields[1].isdigit() or len(fields) < 2 + int(fields[1]):
             raise FedpflError("it is not a list of a folder, arguments and an environment")
     except (FedpflError, OSError):
         for file in files:
             os.close(file)
         raise
-    return words, files
+    return fields, files
 
 
 def _run_command(
@@ -202,11 +202,11 @@ def _run_command(
         for place, file in enumerate(files, 1):
             os.dup2(file, place)
             os.close(file)
-        folder, count, words = request[0], int(request[1]), request[2:]
-        sys.argv = [COMMAND, *map(os.fsdecode, words[:count])]
+        folder, count, strings = request[0], int(request[1]), request[2:]
+        sys.argv = [COMMAND, *map(os.fsdecode, strings[:count])]
         os.environ.clear()
         os.environb.update(set_by_modules)
-        os.environb.update(dict(word.split(b"=", 1) for word in words[count:] if word.find(b"=") > 0))
+        os.environb.update(dict(word.split(b"=", 1) for word in strings[count:] if word.find(b"=") > 0))
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()

@@ -102,8 +102,8 @@ class Bench:
 
     def own(self, client: int) -> str:
         """Return the settings of one client, as they stand in a SuperNode's ``--node-config``."""
-        given = {"data": self.data.get(client), "model": self.models.get(client)}
-        return "".join(f" {key}='{value}'" for key, value in given.items() if value)
+        settings = {"data": self.data.get(client), "model": self.models.get(client)}
+        return "".join(f" {key}='{value}'" for key, value in settings.items() if value)
 
 
 @dataclass
@@ -181,12 +181,12 @@ def _check_nodes(path: Path, root: Any) -> None:
         left += [one for child in node.value for one in (child if isinstance(child, tuple) else [child])]
 
 
-def _mapping(found: object, what: str, path: Path) -> dict[Any, Any]:
-    if found is None:
+def _mapping(value: object, what: str, path: Path) -> dict[Any, Any]:
+    if value is None:
         return {}
-    if not isinstance(found, dict):
-        raise InventoryError(f"{path}: {what} must be a mapping, not {found!r:.60}")
-    return found
+    if not isinstance(value, dict):
+        raise InventoryError(f"{path}: {what} must be a mapping, not {value!r:.60}")
+    return value
 
 
 def _add(groups: _Groups, name: str, group: object, inherited: Mapping[str, Any], path: Path) -> list[str]:
@@ -196,9 +196,9 @@ def _add(groups: _Groups, name: str, group: object, inherited: Mapping[str, Any]
         raise InventoryError(f"{path}: {min(map(str, unknown))!r} in the group {name}: only hosts, children and vars")
     variables = {**inherited, **_mapping(parts.get("vars"), f"vars of {name}", path)}
     hosts: list[str] = []
-    for host, own in _mapping(parts.get("hosts"), f"hosts of {name}", path).items():
-        known = groups.hosts.setdefault(str(host), {})
-        known.update({**variables, **known, **_mapping(own, f"the host {host}", path)})
+    for host, host_variables in _mapping(parts.get("hosts"), f"hosts of {name}", path).items():
+        merged = groups.hosts.setdefault(str(host), {})
+        merged.update({**variables, **merged, **_mapping(host_variables, f"the host {host}", path)})
         hosts.append(str(host))
     for child, part in _mapping(parts.get("children"), f"children of {name}", path).items():
         hosts += _add(groups, str(child), part, variables, path)
@@ -207,17 +207,17 @@ def _add(groups: _Groups, name: str, group: object, inherited: Mapping[str, Any]
 
 
 def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> None:
-    known = (*REQUIRED, *OPTIONAL, CLIENTS)
+    allowed = (*REQUIRED, *OPTIONAL, CLIENTS)
     for name, value in variables.items():
         if not str(name).startswith("fedpfl_"):
             continue
-        if name not in known:
-            raise InventoryError(f"{path}: {host}: there is no {name}{did_you_mean(name, known)}")
+        if name not in allowed:
+            raise InventoryError(f"{path}: {host}: there is no {name}{did_you_mean(name, allowed)}")
         if any("{{" in text for text in _texts(value)):
             raise InventoryError(f"{path}: {host}: {name} is a template; a rehearsal needs its value")
-        fits, words = OPTIONAL.get(str(name), _ANYTHING)
+        fits, expected = OPTIONAL.get(str(name), _ANYTHING)
         if not fits(value):
-            raise InventoryError(f"{path}: {host}: {name}: {words}, not {value!r:.60}")
+            raise InventoryError(f"{path}: {host}: {name}: {expected}, not {value!r:.60}")
     for name in REQUIRED:
         if not variables.get(name) or not isinstance(variables[name], str):
             raise InventoryError(f"{path}: {host}: {name} is missing")
@@ -263,10 +263,14 @@ def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str
 
 
 def _clients(path: Path, host: str, variables: Mapping[str, Any]) -> tuple[int, ...]:
-    found = variables.get(CLIENTS)
-    if not isinstance(found, list) or not found or not all(type(number) is int and number >= 0 for number in found):
-        raise InventoryError(f"{path}: {host}: {CLIENTS} must be a list of clients' numbers, not {found!r:.60}")
-    return tuple(found)
+    numbers = variables.get(CLIENTS)
+    if (
+        not isinstance(numbers, list)
+        or not numbers
+        or not all(type(number) is int and number >= 0 for number in numbers)
+    ):
+        raise InventoryError(f"{path}: {host}: {CLIENTS} must be a list of clients' numbers, not {numbers!r:.60}")
+    return tuple(numbers)
 
 
 def _check_numbers(path: Path, clients: Mapping[str, tuple[int, ...]]) -> None:
@@ -282,14 +286,14 @@ def _data(
     path: Path, host: str, numbers: tuple[int, ...], clients: Collection[int], variables: Mapping[str, Any]
 ) -> Iterator[tuple[int, Path]]:
     """Yield the clients of a host that have data of their own, and where."""
-    own: dict[int, Path] = {}
+    paths: dict[int, Path] = {}
     for key, place in variables.get("fedpfl_client_data", {}).items():
         if not str(key).isdecimal() or int(key) not in clients:
             raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key}")
-        own[int(key)] = Path(str(place)).expanduser()
+        paths[int(key)] = Path(str(place)).expanduser()
     partitions = variables.get("fedpfl_partitions")
     for number in numbers:
-        place = own.get(number)
+        place = paths.get(number)
         if place is None and partitions:
             place = Path(str(partitions)).expanduser() / f"client-{number}.npz"
         if place is None:

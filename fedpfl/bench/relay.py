@@ -33,11 +33,11 @@ class Network:
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Return what ``20mbit 15ms`` says; without a delay it is 0."""
-        found = _NETWORK.fullmatch(text.strip())
-        if found is None or not float(found[1]):
+        """Return the rate and delay of a text such as ``20mbit 15ms``; without a delay it is 0."""
+        match = _NETWORK.fullmatch(text.strip())
+        if match is None or not float(match[1]):
             raise ConfigError("network", text, 'must be a rate and a delay, as in "20mbit 15ms"')
-        return cls(float(found[1]) * _UNITS[found[2]], float(found[3] or 0) / 1000)
+        return cls(float(match[1]) * _UNITS[match[2]], float(match[3] or 0) / 1000)
 
 
 class Direction:
@@ -101,15 +101,15 @@ def main() -> None:
     for name in ("listen", "to"):
         parser.add_argument(f"--{name}", metavar="HOST:PORT", required=True)
     parser.add_argument("--network", required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     def address(text: str) -> tuple[str, int]:
         host, _, port = text.rpartition(":")
         return host, int(port)
 
     async def run() -> None:
-        await serve(address(given.listen), address(given.to), Network.parse(given.network))
-        print(f"ready {given.listen} {given.to}", flush=True)
+        await serve(address(options.listen), address(options.to), Network.parse(options.network))
+        print(f"ready {options.listen} {options.to}", flush=True)
         await asyncio.Event().wait()
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

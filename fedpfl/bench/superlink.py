@@ -131,7 +131,7 @@ class SuperLink:
         return str(run["status"]), str(run["status-details"])
 
     def log(self, run_id: str | None) -> str:
-        """Return what all parts, and with a run's id its ServerApp and clients, have logged, each under its name."""
+        """Return the logs of all parts, and with a run's id of its ServerApp and clients, each under its name."""
         parts = [text(self._log)]
         if run_id is not None and self.ended() is None:
             try:
@@ -242,15 +242,15 @@ def run_flwr(
 
 
 def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return what a command of ``flwr`` with ``--format json`` answered."""
+    """Return the answer of a command of ``flwr`` with ``--format json``."""
     try:
-        found = dict(json.loads(done.stdout))
+        values = dict(json.loads(done.stdout))
     except ValueError:
-        found = {}
-    if not found.get("success"):
-        reason = found.get("error-message") or done.stderr or done.stdout
+        values = {}
+    if not values.get("success"):
+        reason = values.get("error-message") or done.stderr or done.stdout
         raise FedpflError(f"`flwr {command}` failed: {' '.join(_COLOUR.sub('', str(reason)).split())[:500]}")
-    return found
+    return values
 
 
 def copy_app(app: Path | None, to: Path) -> None:
@@ -275,8 +275,8 @@ def copy_app(app: Path | None, to: Path) -> None:
 
 def reason_in(log: str) -> str | None:
     """Return the reason for the run's failure that the ServerApp, or Flower itself, logged."""
-    found = _REASON.findall(_COLOUR.sub("", log))
-    return found[-1].strip() if found else None
+    reasons = _REASON.findall(_COLOUR.sub("", log))
+    return reasons[-1].strip() if reasons else None
 
 
 def _is_app_file(path: Path) -> bool:
@@ -287,8 +287,8 @@ def _is_app_file(path: Path) -> bool:
 
 def _environment(folder: Path) -> dict[str, str]:
     here = {"127.0.0.1", "localhost"}
-    given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
-    no_proxy = ",".join(sorted({*filter(None, given.split(",")), *here}))
+    excluded = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
+    no_proxy = ",".join(sorted({*filter(None, excluded.split(",")), *here}))
     return {
         **os.environ,
         # The SuperLink starts its helpers by name.
@@ -304,10 +304,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def script(name: str) -> str:
     """Return the path of one of Flower's commands; that of this Python's environment comes first."""
-    found = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
-    if found is None:
+    path = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+    if path is None:
         raise FedpflError(f"the command {name} is not installed; install flwr[simulation] in fedpfl's environment")
-    return found
+    return path
 
 
 def free_port() -> int:
@@ -330,7 +330,7 @@ def _ignoring_signals() -> Iterator[None]:
 
 
 def text(path: Path) -> str:
-    """Return what a log holds; nothing if it is not there."""
+    """Return a log's text; nothing if it is not there."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 

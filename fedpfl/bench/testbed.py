@@ -84,7 +84,7 @@ class Testbed(SuperLink):
             devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)
             place = [client * devices // clients for client in range(clients)]
             numbers = (tuple(c for c in range(clients) if place[c] == device) for device in range(devices))
-            bench = Bench({f"device-{device}": of for device, of in enumerate(numbers)})
+            bench = Bench({f"device-{device}": clients_there for device, clients_there in enumerate(numbers)})
         names = list(bench.devices)
         self._numbers = {name: number for number, name in enumerate(names)}
         self._keys = credentials.prepare(self._folder_of_keys, clients)
@@ -209,12 +209,12 @@ class Testbed(SuperLink):
 
     def _start_relay(self, network: str, device: str, port: int) -> int:
         """Start a relay that simulates the network before a port of the server; return the device's port."""
-        own, name = free_port(), f"network {_label(device)}"
-        addresses = ["--listen", f"127.0.0.1:{own}", "--to", f"127.0.0.1:{port}"]
+        relay_port, name = free_port(), f"network {_label(device)}"
+        addresses = ["--listen", f"127.0.0.1:{relay_port}", "--to", f"127.0.0.1:{port}"]
         command = [sys.executable, "-P", "-m", "fedpfl.bench.relay", *addresses, "--network", network]
         self._spawn(name, command, self._environment)
         self._wait_for(name, partial(self._is_ready, name))
-        return own
+        return relay_port
 
     def _make_groups(self, board: BoardLimits, number: int) -> list[Path]:
         groups = make_groups(board, f"{self.folder.name}-{number}")
@@ -226,14 +226,16 @@ class Testbed(SuperLink):
     def _limited(self, device: str, command: Sequence[str]) -> list[str]:
         return [*join_command(self._limits.get(device, [])), *command]
 
-    def _start_node(self, client: int, clients: int, superlink: str, device: str, worker: bool, own: str) -> None:
+    def _start_node(
+        self, client: int, clients: int, superlink: str, device: str, worker: bool, node_config: str
+    ) -> None:
         place = device if worker else None
         command = [
             *supernode_command(), "--superlink", superlink,
             "--root-certificates", str(self._keys.authority),
             "--auth-supernode-private-key", str(self._keys.node_keys[client]),
             "--host", "127.0.0.1", "--port", str(free_port()),
-            "--node-config", f"partition-id={client} num-partitions={clients}{own}",
+            "--node-config", f"partition-id={client} num-partitions={clients}{node_config}",
         ]  # fmt: skip
         home = Path(f"{self._environment['FLWR_HOME']}-node-{client}")
         environment = environment_of(
@@ -287,7 +289,7 @@ def _is_listened_on(port: int) -> bool:
 
 def _mosquitto() -> str:
     # Debian puts it where only root looks.
-    found = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
-    if found is None:
+    path = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
+    if path is None:
         raise FedpflError("mosquitto is not installed; apt-get install mosquitto, or use --transport http")
-    return found
+    return path

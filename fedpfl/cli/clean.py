@@ -61,14 +61,14 @@ def clean(
 
     Example: fedpfl clean OLD-1 --state --remove
     """
-    found = [*_taken(output_dir(), _state_dir(), state_only)]
+    spaces = [*_taken(output_dir(), _state_dir(), state_only)]
     wanted = {str(Path(run).expanduser().absolute()) if os.sep in run else run for run in runs or ()}
-    if unknown := wanted - {one.run for one in found}:
+    if unknown := wanted - {one.run for one in spaces}:
         raise ConfigError("run", sorted(unknown)[0], f"there is no such run in {output_dir()}")
-    named = [one for one in found if one.run in wanted or (orphans and not one.run)]
+    named = [one for one in spaces if one.run in wanted or (orphans and not one.run)]
     if remove and not named:
         raise ConfigError("remove", "true", "needs names of runs, or --orphans: nothing is removed unasked")
-    shown = named or found
+    shown = named or spaces
     free = [one for one in shown if not one.why_kept]
     size = sum(_size(path) for one in free for path in one.paths)
     if as_json:
@@ -114,11 +114,11 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     uses = Counter(key for theirs in keys.values() for key in {*theirs})
     others = elsewhere | {key for key, runs in uses.items() if runs > 1}
     for folder in here:
-        own = keys[folder.path][:1]
-        state = [path for key in own if key not in others and (path := run_state(states, key)).is_dir()]
+        own_key = keys[folder.path][:1]
+        state = [path for key in own_key if key not in others and (path := run_state(states, key)).is_dir()]
         parts = (folder.path / "checkpoint",) if state_only else (folder.path,)
-        kept = _in_use(folder) if own else "its task.json cannot be read"
-        if not kept and not state and own and own[0] in others:
+        kept = _in_use(folder) if own_key else "its task.json cannot be read"
+        if not kept and not state and own_key and own_key[0] in others:
             kept = "another run continues from its clients' arrays"
         yield Space(
             folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
@@ -126,11 +126,11 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
         )  # fmt: skip
     for left in removed:
         yield Space(left.name[1 : -len(_LEFT)], False, _size(left), 0, (left,))
-    if any(not own for own in keys.values()):  # whose arrays they are is not known
+    if any(not own_key for own_key in keys.values()):  # whose arrays they are is not known
         return
-    known = {key for theirs in keys.values() for key in theirs} | elsewhere
+    used = {key for theirs in keys.values() for key in theirs} | elsewhere
     for path in sorted(states.iterdir()) if states.is_dir() else ():
-        if path.name in known or not any(any(path.glob(part)) for part in _PARTS_OF_STATE):
+        if path.name in used or not any(any(path.glob(part)) for part in _PARTS_OF_STATE):
             continue
         # A device's, with a secret, goes by its name alone: whether its run on another machine goes on is not known.
         run = str(path.absolute()) if any(path.glob("client-*/secret")) else ""

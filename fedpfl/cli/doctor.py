@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import shutil
 import socket
@@ -13,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError
 from ..version import FLOWER
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 from .program import app
@@ -40,16 +39,12 @@ class Finding(NamedTuple):
 
     check: str
     state: str
-    words: str
+    message: str
 
 
 @app.command("doctor")
 def doctor(
     as_json: AsJson = False,
-    keys: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FOLDER", help="Look also at these certificates (*.pem), of `fedpfl keys`; repeatable."),
-    ] = None,
     run_config: RunConfig = None,
 ) -> None:
     """Check this machine for problems that would stop a run.
@@ -71,28 +66,23 @@ def doctor(
         "data-dir": settings.data.data_dir,
     }
     findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()}, settings.training)]
-    places = [path for path in KEYS if path.expanduser().is_dir()] if keys is None else keys
-    findings += [_certificates(path.expanduser()) for path in places]
+    findings += [_certificates(path) for path in map(Path.expanduser, KEYS) if path.is_dir()]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
         colours = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
         for finding in findings:
             stdout().print(f"{finding.state:8}", style=colours[finding.state], end=f" {finding.check}: ")
-            typer.echo(finding.words)
+            typer.echo(finding.message)
     if any(finding.state == PROBLEM for finding in findings):
         raise typer.Exit(1)
 
 
 def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:
     """Run every check."""
-    yield Finding("python", OK, f"Python {sys.version.split()[0]}")
     yield _flower()
-    yield _imports("torch", "training", PROBLEM)
-    yield _imports("ray", "plain `flwr run .`", WARNING)
-    yield _commands()
+    yield _torch()
     yield from (_folder(key, path) for key, path in folders.items())
-    yield _proxy()
     yield _local_superlink()
     yield _precision(training)
 
@@ -107,27 +97,16 @@ def _flower() -> Finding:
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if number < tuple(map(int, FLOWER.rpartition("=")[2].split("."))):
         return Finding("flower", PROBLEM, f"Flower {version}; pip install '{FLOWER}'")
-    if words := untested(version):
-        return Finding("flower", WARNING, words)
+    if warning := untested(version):
+        return Finding("flower", WARNING, warning)
     return Finding("flower", OK, f"Flower {version}")
 
 
-def _imports(name: str, why: str, otherwise: str) -> Finding:
+def _torch() -> Finding:
     try:
-        return Finding(name, OK, f"{name} {import_module(name).__version__}")
+        return Finding("torch", OK, f"torch {import_module('torch').__version__}, Python {sys.version.split()[0]}")
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs
-        return Finding(name, otherwise, f"cannot be imported ({error}); {why} needs it")
-
-
-def _commands() -> Finding:
-    from ..bench.superlink import script
-
-    try:
-        for name in ("flwr", "flower-superlink", "flower-superexec"):
-            script(name)
-    except FedpflError as error:
-        return Finding("commands", PROBLEM, str(error))
-    return Finding("commands", OK, "Flower's commands are there; uv is not needed")
+        return Finding("torch", PROBLEM, f"cannot be imported ({error}); training needs it")
 
 
 def _folder(key: str, path: Path) -> Finding:
@@ -148,27 +127,16 @@ def _certificates(folder: Path) -> Finding:
     from ..bench.credentials import MIN_DAYS, flaws
 
     check = "certificates"
-    if not folder.is_dir():
-        return Finding(check, PROBLEM, f"{folder} is not a folder")
     try:
-        found = flaws(folder)
+        flawed = flaws(folder)
     except (ConfigError, OSError) as error:
         return Finding(check, WARNING, f"{folder} cannot be read ({error})")
-    if not found:
+    if not flawed:
         return Finding(check, OK, f"those in {folder} are valid now and in {MIN_DAYS} days")
-    words = ", ".join(f"{path.name} {flaw.words}" for path, flaw in found.items())
+    told = ", ".join(f"{path.name} {flaw.reason}" for path, flaw in flawed.items())
     renew = "renew with `fedpfl keys` in the folder that has ca.key, and copy what it writes to where it is used"
-    useless = any(flaw.useless for flaw in found.values())
-    return Finding(check, PROBLEM if useless else WARNING, f"{folder}: {words}; {renew}")
-
-
-def _proxy() -> Finding:
-    names = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy") if os.environ.get(name)]
-    bypass = (os.environ.get("NO_PROXY", "") + "," + os.environ.get("no_proxy", "")).split(",")
-    if names and not {"127.0.0.1", "*"} & {name.strip() for name in bypass}:
-        words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl up` handles this, plain `flwr run` would fail"
-        return Finding("proxy", WARNING, f"{words}; export NO_PROXY=127.0.0.1,localhost")
-    return Finding("proxy", OK, "no proxy is in the way")
+    useless = any(flaw.useless for flaw in flawed.values())
+    return Finding(check, PROBLEM if useless else WARNING, f"{folder}: {told}; {renew}")
 
 
 def _local_superlink() -> Finding:
@@ -180,17 +148,17 @@ def _local_superlink() -> Finding:
     executable = Path(sys.executable)
     for entry in Path("/proc").glob("[0-9]*/cmdline"):  # only Linux has it
         try:
-            python, *words = entry.read_bytes().decode(errors="replace").split("\0")
+            python, *arguments = entry.read_bytes().decode(errors="replace").split("\0")
             folder = (entry.parent / "cwd").readlink()
         except OSError:  # it has ended, or is another user's
             continue
-        if "superlink" in "".join(words[:1]) and str(LOCAL_SUPERLINK_PORT) in " ".join(words):
+        if "superlink" in "".join(arguments[:1]) and str(LOCAL_SUPERLINK_PORT) in " ".join(arguments):
             other = "" if Path(python) in (executable, executable.resolve()) else f" with {python}"
-            found = f"the shared SuperLink (pid {entry.parent.name})"
+            superlink = f"the shared SuperLink (pid {entry.parent.name})"
             if not other and folder == Path.cwd():
-                return Finding(check, OK, f"{found} was started from here")
+                return Finding(check, OK, f"{superlink} was started from here")
             stop = f"stop it with: kill {entry.parent.name}"
-            return Finding(check, WARNING, f"{found} runs apps in {folder}{other}; {MATTERS}; {stop}")
+            return Finding(check, WARNING, f"{superlink} runs apps in {folder}{other}; {MATTERS}; {stop}")
     return Finding(check, WARNING, f"something listens on Flower's local port {LOCAL_SUPERLINK_PORT}; {MATTERS}")
 
 
@@ -208,7 +176,7 @@ def _precision(training: TrainingSettings) -> Finding:
     threads = training.threads or 1  # of a client among others, one on every core
     speed = compare_precisions(replace(training, threads=threads))
     where = "on the GPU" if training.device == "cuda" else f"with {threads} thread{'s' if threads > 1 else ''}"
-    words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
-    words += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
-    words += f'precision = "bf16" is {"" if speed.ratio < PAYS else "not "}worth it here'
-    return Finding(check, OK, words)
+    result = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
+    result += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
+    result += f'precision = "bf16" is {"" if speed.ratio < PAYS else "not "}worth it here'
+    return Finding(check, OK, result)

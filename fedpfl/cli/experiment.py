@@ -40,15 +40,15 @@ def list_command() -> None:
 
     from ..study.experiment import files, read
 
-    found = Lines("experiment", "what")
+    table = Lines("experiment", "what")
     for path in files().values():
         try:
             experiment = read(str(path))
         except ConfigError as error:  # the others are there all the same
             typer.echo(f"note: left out: {error}", err=True)
         else:
-            found.add_row(experiment.name, experiment.title)
-    stdout().print(found)
+            table.add_row(experiment.name, experiment.title)
+    stdout().print(table)
 
 
 @group.command("run")
@@ -98,14 +98,14 @@ def status_command(
     from ..study.experiment import files
     from ..study.store import State
 
-    found = Lines("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
+    table = Lines("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
     for one in [name] if name else [str(path) for path in files().values()]:
         grid = plan(one, scale, seeds, output_dir, run_config)
         states = list(grid.states().values())
         states += [State.MISSING] * grid.undecided
         counts = [str(states.count(state)) for state in State]
-        found.add_row(grid.experiment.name, *counts, str(len(states)))
-    stdout().print(found)
+        table.add_row(grid.experiment.name, *counts, str(len(states)))
+    stdout().print(table)
 
 
 @group.command("table")
@@ -153,7 +153,7 @@ def page_command(
     grid = plan(name, scale, seeds, output_dir, run_config)
     grid.choose(final=True)
     ranked = rankings(grid)
-    pictures = draw_columns([(of.column, of.figure) for of in ranked if of.figure], grid, output)
+    pictures = draw_columns([(ranking.column, ranking.figure) for ranking in ranked if ranking.figure], grid, output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         shown: list[Table | RankedColumn] = [*ranked, *tables_and_figures(grid)[0][len(ranked) :]]

@@ -103,9 +103,9 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequen
             shown.show_step("waiting for the clients")
         # The folder of a new run begins with a task that lacks everything that the clients say.
         task_is_new = not clients_seen and Version.of(task) not in (ABSENT, old_task)
-        if task_is_new and "remarks" in (known := plan.folder.task()):
+        if task_is_new and "remarks" in (parts := plan.folder.task()):
             clients_seen = True
-            for remark in known["remarks"]:
+            for remark in parts["remarks"]:
                 typer.echo(f"note: {remark}", err=True)
             shown.show_step("first round")
         for line in rounds.new():

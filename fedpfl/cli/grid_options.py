@@ -72,14 +72,12 @@ def finished_of(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     from ..study.saved import saved_runs
 
     load_app()  # runs may be of a method or model of this folder
-    found = saved_runs(store(output_dir), sweep)
-    done = [folder for folder in found if folder.finished]
+    runs = saved_runs(store(output_dir), sweep)
+    done = [folder for folder in runs if folder.finished]
     if not done:
         raise ConfigError("sweep", sweep, "none of its runs has finished")
-    if len(done) < len(found):
-        typer.echo(
-            f"note: {len(done)} of {len(found)} runs of {sweep} have finished; the others are left out", err=True
-        )
+    if len(done) < len(runs):
+        typer.echo(f"note: {len(done)} of {len(runs)} runs of {sweep} have finished; the others are left out", err=True)
     return done
 
 
@@ -105,10 +103,10 @@ class GridOptions:
         from ..study.saved import SWEEPS
 
         require_one_of("format", self.form or FORMATS[0], FORMATS)
-        given = {of.name: getattr(self, of.name) for of in fields(self) if of.name != "form"}
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}
         try:
             with ending_signals():
-                result = function(*arguments, **named, **given)
+                result = function(*arguments, **named, **options)
         except RunsFailed as error:
             result = error.result
         except KeyboardInterrupt as interruption:

@@ -38,7 +38,8 @@ def new_command(
     from ..core import own_code
     from ..core.errors import ConfigError
     from ..launch.project import APP, BASELINE, OWN_FLOWER_APP, TESTBED, make
-    from ..methods import SETTINGS, discover, find
+    from ..methods import discover, find
+    from ..methods.settings import SETTINGS
     from ..setup import reference
 
     kinds = [*[TESTBED] * testbed, *[OWN_FLOWER_APP] * flower, *[BASELINE] * (baseline is not None)]

@@ -37,26 +37,26 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     from rich.table import Table as Lines
 
     rows, shown, left_out = [table.texts(row) for row in table.rows], [*range(len(table.columns))], list[str]()
-    cells = [[name, *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
-    whole = [at == 0 or table.is_number(at) for at in shown]
+    cells = [[name, *(row[column] for row in rows)] for column, name in enumerate(table.columns)]
+    whole = [column == 0 or table.is_number(column) for column in shown]
     least = [
-        max(map(len, [*name.split(), *(texts if whole[at] else " ".join(texts).split())]), default=0)
-        for at, (name, *texts) in enumerate(cells)
+        max(map(len, [*name.split(), *(texts if whole[column] else " ".join(texts).split())]), default=0)
+        for column, (name, *texts) in enumerate(cells)
     ]
     for name in table.optional:
-        if sum(least[at] + 3 for at in shown) >= width and name in table.columns:
+        if sum(least[column] + 3 for column in shown) >= width and name in table.columns:
             shown.remove(table.columns.index(name))
             left_out.append(name)
-    fits = sum(max(map(len, cells[at])) + 3 for at in shown) < width
+    fits = sum(max(map(len, cells[column])) + 3 for column in shown) < width
     note = f"{table.note} Not shown here: {', '.join(left_out)} ({all_of_it}).".strip() if left_out else table.note
     lines = Lines(
         title=table.title, title_justify="left", caption=note or None, caption_justify="left", box=SIMPLE_HEAD
     )
-    for at in shown:
+    for column in shown:
         lines.add_column(
-            table.columns[at], justify="right" if table.is_number(at) else "left", overflow="fold",
-            width=least[at] if whole[at] and not fits else None,
+            table.columns[column], justify="right" if table.is_number(column) else "left", overflow="fold",
+            width=least[column] if whole[column] and not fits else None,
         )  # fmt: skip
     for row in rows:
-        lines.add_row(*(row[at] for at in shown))
+        lines.add_row(*(row[column] for column in shown))
     return lines

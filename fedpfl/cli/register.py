@@ -74,10 +74,10 @@ def _explained(error: FedpflError, key: Path) -> FedpflError:
     """Say what helps where Flower has had a key before: it takes none twice, also after it was unregistered."""
     if KEY_IN_USE not in str(error):
         return error
-    words = (
+    advice = (
         "is registered already, or was unregistered: put back the file of --record that had this node, or make a new"
     )
-    return FedpflError(f"key = {key}: {words} key (remove {key} and {key.with_suffix('')}, then fedpfl keys)")
+    return FedpflError(f"key = {key}: {advice} key (remove {key} and {key.with_suffix('')}, then fedpfl keys)")
 
 
 def _read(path: Path) -> str:

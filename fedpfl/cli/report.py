@@ -86,18 +86,18 @@ def report(
     if experiment:
         measured = plan(experiment, scale, seeds, output_dir, run_config)
         folders.update({folder.path: folder for folder in measured.finished()})
-        states, known = list(measured.states().values()), measured.experiment
+        states, grid_experiment = list(measured.states().values()), measured.experiment
         done = f"{states.count(State.FINISHED)} of {len(states)} runs are finished"
-        notes = [f"{known.title}. {known.paper}.", f"Scale {scale}; {done}."]
+        notes = [f"{grid_experiment.title}. {grid_experiment.paper}.", f"Scale {scale}; {done}."]
         more.append(Section("Against the paper", notes, *tables_and_figures(measured)))
-        title = title or known.title
-    found, labels = sections(list(folders.values()), more)
+        title = title or grid_experiment.title
+    parts, labels = sections(list(folders.values()), more)
     page = output or Path(PAGE)
     try:
-        write_page(page, title or _title(labels, folders.values()), found, labels)
+        write_page(page, title or _title(labels, folders.values()), parts, labels)
         typer.echo(f"wrote {page.absolute()}", err=True)
         if plots is not None:
-            written = write_plots(plots, form, found, labels, styles, titles)
+            written = write_plots(plots, form, parts, labels, styles, titles)
             typer.echo(f"wrote {len(written)} plots into {plots.absolute()}", err=True)
     except OSError as error:
         raise ConfigError("output", str(error.filename or page), f"cannot be written ({error.strerror})") from error
@@ -115,6 +115,6 @@ def _title(labels: Sequence[str], runs: Iterable[RunFolder]) -> str:
     from ..data.settings import in_words
 
     settings = [parse(DataSettings, run.config()) for run in runs]
-    data = sorted({f"{of.dataset} ({in_words(of)})" for of in settings})
+    data = sorted({f"{one.dataset} ({in_words(one)})" for one in settings})
     methods = dict.fromkeys(label.partition(",")[0] for label in labels)
     return f"{', '.join(methods) or 'Runs'} on {', '.join(data)}"

@@ -216,27 +216,27 @@ def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = Fals
     personalise(run, mode, as_json=as_json)
 
 
-def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file: Path) -> None:
+def _write_settings(folder: RunFolder, mode: str, settings: Mapping[str, Any], file: Path) -> None:
     """Write a run's settings as they were given, because `~` is another folder on a device."""
     from ..core.files import write_atomically
     from ..core.stored import to_toml
     from ..setup.config import Config
 
     name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}
-    values = {**folder.config(), **given, **name, "resume": True, "personalise": mode}
+    values = {**folder.config(), **settings, **name, "resume": True, "personalise": mode}
     write_atomically(file, to_toml(Config.parse(values).flat()).encode())
     typer.echo(f"flwr run . FEDERATION --run-config {file}")
 
 
 def personalised(folder: RunFolder) -> dict[str, Any]:
-    """Return what ``fedpfl personalise --json`` prints of its last time."""
+    """Return the outcome of the last ``fedpfl personalise``, as its ``--json`` prints it."""
     from ..results.earlier_run import EarlierRun
 
     line = EarlierRun(folder.path).personalised()
     new = line.get("new", {})
-    found: dict[str, Any] = {"mode": line["mode"], **{key: new.get(key) for key in ("accuracy", "weighted")}}
+    printed: dict[str, Any] = {"mode": line["mode"], **{key: new.get(key) for key in ("accuracy", "weighted")}}
     missed = line.get("missed", {}).get("each", {})
-    return {**found, "each": new.get("each", {}), "missed": missed, "failed": line["failed"]}
+    return {**printed, "each": new.get("each", {}), "missed": missed, "failed": line["failed"]}
 
 
 def tell_personalised(folder: RunFolder, result: Mapping[str, Any], as_json: bool = False) -> None:
@@ -266,13 +266,13 @@ def _list_runs(root: Path) -> None:
     from ..results.tables import Cell, Table
     from .printing import print_drawn
 
-    found = sorted(path.parent for path in root.glob("*/config.toml"))
-    if not found:
+    folders = sorted(path.parent for path in root.glob("*/config.toml"))
+    if not folders:
         typer.echo(f"no runs in {root}")
         return
     heads = ["run", "method", "data", "rounds", "personalised", "global", "state"]
     rows: list[list[Cell]] = []
-    for path in found:
+    for path in folders:
         try:
             values, (done, personalised, shared) = RunFolder(path).config(), latest(path / "metrics.jsonl")
         except StateError as error:  # the others are shown
@@ -317,11 +317,12 @@ def _show_run(folder: RunFolder) -> None:
         "round", "personalised", "± clients", "global", "train loss", "s", *virtual, "MB up", "MB down", title="rounds"
     )
     step = -(-len(lines) // ROUNDS_SHOWN)
-    for line in [line for at, line in enumerate(lines) if at % step == 0 or at == len(lines) - 1]:
-        own, shared = line.get("personalised") or {}, line.get("global") or {}
+    for line in [line for number, line in enumerate(lines) if number % step == 0 or number == len(lines) - 1]:
+        personalised, shared = line.get("personalised") or {}, line.get("global") or {}
         loss = line.get("train_loss")
         rounds.add_row(
-            str(line["round"]), score(own.get("accuracy")), score(own.get("std")), score(shared.get("accuracy")),
+            str(line["round"]), score(personalised.get("accuracy")), score(personalised.get("std")),
+            score(shared.get("accuracy")),
             "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}",
             *([f"{virtual_seconds[line['round']]:,.1f}"] if virtual else []), f"{line['bytes_up'] / 1e6:.2f}",
             f"{line['bytes_down'] / 1e6:.2f}",

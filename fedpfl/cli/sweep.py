@@ -60,8 +60,8 @@ def sweep_command(
 
     load_app()
     points, drawn = listed(grid or ()), dict(split(text, "random") for text in random or ())
-    given = {"method": "fedavg", **project_settings(Path()), **overrides(run_config)}["method"]
-    methods = points.get("method") or drawn.get("method", "").split(":")[1:] or [given]
+    default = {"method": "fedavg", **project_settings(Path()), **overrides(run_config)}["method"]
+    methods = points.get("method") or drawn.get("method", "").split(":")[1:] or [default]
     settings = used(run_config, sorted({find(str(name)).name for name in methods}))
     options.show(sweep, points, random=drawn, samples=samples, seeds=seeds, select=select, name=name, **settings)
 

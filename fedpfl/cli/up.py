@@ -128,8 +128,10 @@ def up_command(
     way = transport or (TransportName.MQTT if bench else TransportName.HTTP)
     if command is not None:
         others = {"run-config": run_config, "resume": resume, "continue": continue_from, "json": as_json, "web": web}
-        if given := [option for option, value in others.items() if value]:
-            raise ConfigError(given[0], others[given[0]], "is for a single run; with --command put it into the command")
+        if refused := [option for option, value in others.items() if value]:
+            raise ConfigError(
+                refused[0], others[refused[0]], "is for a single run; with --command put it into the command"
+            )
     bed = Testbed(keys.expanduser(), way is TransportName.MQTT, state is StateName.DATABASE)
 
     def start(clients: int, code: Path | None, runs: Path) -> None:

@@ -62,8 +62,8 @@ def watch_command(
     if web and as_json:
         raise ConfigError("json", "true", "prints events; leave it out with --web")
     of_web = {"runs": runs, "host": host, "port": port, "tls-cert": tls_cert, "tls-key": tls_key}
-    if not web and (given := next((key for key, value in of_web.items() if value is not None), None)):
-        raise ConfigError(given, str(of_web[given]), "is an option of --web")
+    if not web and (refused := next((key for key, value in of_web.items() if value is not None), None)):
+        raise ConfigError(refused, str(of_web[refused]), "is an option of --web")
     if broker is not None or not web:
         try:
             from ..bench.mqtt import topics
@@ -80,9 +80,9 @@ def watch_command(
     arrived: queue.Queue[Message] = queue.Queue(MAX_QUEUED)
 
     keep = partial(_keep, arrived)
-    at = account(broker or DEFAULT_BROKER, username, password_file, ca)
+    broker_account = account(broker or DEFAULT_BROKER, username, password_file, ca)
     stopping = threading.Event()
-    link = Link(at, topics.WATCHED, keep, watcher=True, stopping=stopping)
+    link = Link(broker_account, topics.WATCHED, keep, watcher=True, stopping=stopping)
     until = None if seconds is None else time.monotonic() + seconds
     try:
         link.start(timeout=seconds)

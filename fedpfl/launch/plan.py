@@ -92,10 +92,10 @@ def prepare(
         know_method(defaults)  # the app's settings have those of its method, also where another one is run
     except FedpflError as error:
         if "method" not in given and resume is None and continued is None:
-            words = f"the default of pyproject.toml: {str(error).partition(': ')[2]}"
-            raise ConfigError("method", defaults["method"], words) from error
-        known = all_settings()
-        defaults = {key: value for key, value in defaults.items() if key in known and key != "method"}
+            reason = f"the default of pyproject.toml: {str(error).partition(': ')[2]}"
+            raise ConfigError("method", defaults["method"], reason) from error
+        settings = all_settings()
+        defaults = {key: value for key, value in defaults.items() if key in settings and key != "method"}
     values = {**defaults, **given}
     if resume is None and continued is None:
         check_keys(values)
@@ -141,14 +141,16 @@ def prepare(
 
 
 def project_settings(folder: Path, *without: str) -> dict[str, Value]:
-    """Return what the Flower app in a folder, if there is one, sets for the runs of a grid: what is not at its default.
+    """Return the settings, not at their defaults, that a Flower app in a folder makes for the runs of a grid.
 
     Each run of a grid has its own seed, name and places; ``without`` are further settings that do not count.
     """
-    app, known = app_settings(folder) or {}, all_settings()
+    app, settings = app_settings(folder) or {}, all_settings()
     ours = {"seed", "run-name", "resume", "continue-from", "output-dir", "state-dir", *without}
     return {
-        key: value for key, value in app.items() if key in known and value != known[key].default and key not in ours
+        key: value
+        for key, value in app.items()
+        if key in settings and value != settings[key].default and key not in ours
     }
 
 

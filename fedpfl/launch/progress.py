@@ -33,20 +33,20 @@ class Display(Listener):
     def __exit__(self, *_: object) -> None:
         """Clean up the screen."""
 
-    def show_step(self, words: str) -> None:
+    def show_step(self, step: str) -> None:
         """Show what the run is doing before its first round and after its last."""
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Show a finished round, given its line of ``metrics.jsonl``."""
 
-    def line(self, words: str) -> None:
+    def line(self, text: str) -> None:
         """Show a line of text, such as a warning, also where no progress is shown."""
-        print(words, file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
     def printed(self, client: int, text: str) -> None:
         """Show each line that a client has printed, with the client's number before it."""
-        for words in text.splitlines():
-            self.line(f"client {client}: {words}")
+        for line in text.splitlines():
+            self.line(f"client {client}: {line}")
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Show the remarks."""
@@ -67,10 +67,10 @@ class LineDisplay(Display):
     def __init__(self, total: int, quiet: bool = False) -> None:
         self._total, self._quiet, self._started = total, quiet, time.monotonic()
 
-    def show_step(self, words: str) -> None:
+    def show_step(self, step: str) -> None:
         """Print a stage."""
         if not self._quiet:
-            print(f"[{time.monotonic() - self._started:6.1f} s] {words}", file=sys.stderr, flush=True)
+            print(f"[{time.monotonic() - self._started:6.1f} s] {step}", file=sys.stderr, flush=True)
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Print a round."""
@@ -107,13 +107,13 @@ class BarDisplay(_Drawn, Display):
         self._total = total
         self._task = self._progress.add_task("", total=None, result="")
 
-    def show_step(self, words: str) -> None:
+    def show_step(self, step: str) -> None:
         """Put the stage before the bar."""
-        self._progress.update(self._task, description=words)
+        self._progress.update(self._task, description=step)
 
-    def line(self, words: str) -> None:
+    def line(self, text: str) -> None:
         """Print a line above the bar, as it is."""
-        self._progress.console.print(words, markup=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Move the bar."""
@@ -177,9 +177,9 @@ class GridLines:
         minutes = (time.monotonic() - self._since) / self._passed * left / 60
         return f", about {minutes:.0f} min left" if minutes < 120 else f", about {minutes / 60:.1f} h left"
 
-    def _say(self, words: str) -> None:
+    def _say(self, text: str) -> None:
         if not self._quiet:
-            print(f"[{time.monotonic() - self._since:7.1f} s] {words}", file=sys.stderr, flush=True)
+            print(f"[{time.monotonic() - self._since:7.1f} s] {text}", file=sys.stderr, flush=True)
 
 
 class GridBar(_Drawn, GridLines):
@@ -210,8 +210,8 @@ class GridBar(_Drawn, GridLines):
         super().round(run, line)
         self._progress.update(self._task, description=run.name, advance=1, rest=self.remaining())
 
-    def _say(self, words: str) -> None:
-        self._progress.console.print(words, highlight=False, markup=False)
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False)
 
 
 def grid_display(quiet: bool) -> GridLines:

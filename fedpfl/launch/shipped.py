@@ -29,19 +29,19 @@ def folder(name: str, package: Path = _PACKAGE) -> Path | None:
 
 def settings_file(path: Path) -> Path:
     """Return the file of settings that a path means: fedpfl's own ``configs/NAME`` if no such file is here."""
-    own = folder(CONFIGS)
-    if own is None or path.exists() or path.parent != Path(CONFIGS) or not (own / path.name).is_file():
+    shipped = folder(CONFIGS)
+    if shipped is None or path.exists() or path.parent != Path(CONFIGS) or not (shipped / path.name).is_file():
         return path
-    return own / path.name
+    return shipped / path.name
 
 
 def experiments(place: Path) -> dict[str, Path]:
     """Return the files of experiments in a folder and in its folders by name, without what several share as scales."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted((*place.glob("*.toml"), *place.glob("*/*.toml"))):
-        if path.parent.name != SCALES and found.setdefault(path.stem, path) is not path:
-            raise ConfigError("experiment", path.stem, f"is the name of {found[path.stem]} and of {path}")
-    return found
+        if path.parent.name != SCALES and files.setdefault(path.stem, path) is not path:
+            raise ConfigError("experiment", path.stem, f"is the name of {files[path.stem]} and of {path}")
+    return files
 
 
 def app_settings(app: Path) -> dict[str, Any] | None:

@@ -107,7 +107,8 @@ def test_a_key_that_a_device_makes_itself_is_as_good(tmp_path):
 def doctored(monkeypatch, folder):
     """Return what `fedpfl doctor` finds of certificates, and nothing else of this machine."""
     monkeypatch.setattr(doctor, "examine", lambda *_: [])
-    done = CliRunner().invoke(app, ["doctor", "--json", "--keys", str(folder)])
+    monkeypatch.setattr(doctor, "KEYS", [folder])
+    done = CliRunner().invoke(app, ["doctor", "--json"])
     (found,) = json.loads(done.stdout)
     assert found["check"] == "certificates"
     return found
@@ -122,7 +123,7 @@ def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatc
     monkeypatch.setattr(credentials, "VALID_DAYS", days)
     credentials.prepare(tmp_path / "keys", 0)
     found = doctored(monkeypatch, tmp_path / "keys")
-    assert found["state"] == state and words in found["words"]
+    assert found["state"] == state and words in found["message"]
 
 
 def test_what_was_made_while_the_clock_was_ahead_is_named_and_made_anew(tmp_path, monkeypatch):
@@ -137,7 +138,7 @@ def test_what_was_made_while_the_clock_was_ahead_is_named_and_made_anew(tmp_path
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         greet(made, made.authority, "localhost")
     found = doctored(monkeypatch, made.folder)
-    assert found["state"] == "problem" and "is not valid before" in found["words"]
+    assert found["state"] == "problem" and "is not valid before" in found["message"]
     key = made.node_keys[0].read_bytes()
     credentials.prepare(tmp_path / "keys", 1)
     assert greet(made, made.authority, "localhost") == "TLSv1.3" and made.node_keys[0].read_bytes() == key

@@ -84,8 +84,8 @@ class ModelServer(ThreadingHTTPServer):
     def _latest(self) -> LoadedModel:
         try:
             file = newest(self.folder)
-            found = file.stat()
-            seen = file, found.st_ino, found.st_mtime_ns, found.st_size
+            status = file.stat()
+            seen = file, status.st_ino, status.st_mtime_ns, status.st_size
             if seen != self._seen:
                 self._model, self.problem = load_model(file), ""
                 self._seen = seen
@@ -198,23 +198,23 @@ class _PredictionHandler(BaseHTTPRequestHandler):
                 x, most = self._inputs(body, model.about), most_samples(model.about)
                 if x.ndim and len(x) > most:
                     return 413, {"error": f"a request may have at most {most} samples"}
-                found = answers(model, x)
+                predictions = answers(model, x)
         except DataError as error:
             return 400, {"error": str(error)}
         except FedpflError as error:
             return 503, {"error": str(error)}
-        return 200, {"run": model.about["run"], "round": model.about["round"], "predictions": found}
+        return 200, {"run": model.about["run"], "round": model.about["round"], "predictions": predictions}
 
     def _inputs(self, body: bytes, about: Mapping[str, Any]) -> np.ndarray:
         if self._kind().startswith("image/"):
             return read_image(io.BytesIO(body), "the image", about)
         kind = _TYPES[about["scaling"]]
         try:
-            given = json.loads(body)
-            given = given["inputs"] if isinstance(given, dict) else given
+            sent = json.loads(body)
+            sent = sent["inputs"] if isinstance(sent, dict) else sent
             if (inputs := inputs_in(about)) is not None:
-                return fitting(given, inputs)
-            x = np.asarray(given)
+                return fitting(sent, inputs)
+            x = np.asarray(sent)
         except KeyError:
             raise DataError('the body has no key "inputs"') from None
         except (ValueError, RecursionError) as error:
@@ -265,13 +265,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--model", metavar="FOLDER", required=True, help="the folder `model` of a client's state")
     parser.add_argument("--port", type=int, default=PORT, help=f"{PORT} by default; 0: any free one")
     parser.add_argument("--most-bytes", type=int, default=MAX_BYTES, help=f"of a request; {MAX_BYTES} by default")
-    given = parser.parse_args(arguments)
-    if not 0 <= given.port < 2**16 or not 0 < given.most_bytes <= 2**31:
+    options = parser.parse_args(arguments)
+    if not 0 <= options.port < 2**16 or not 0 < options.most_bytes <= 2**31:
         parser.error("--port must be 0 … 65535, and --most-bytes 1 … 2147483648")
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     end_at_signals()
     try:
-        server = ModelServer(Path(given.model).expanduser(), given.port, given.most_bytes)
+        server = ModelServer(Path(options.model).expanduser(), options.port, options.most_bytes)
     except FedpflError as error:
         sys.exit(f"error: {error}")
     try:

@@ -33,22 +33,24 @@ Answer = Dict[str, Any]
 def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
     """Return a model's answers to samples: class and probabilities, labels and probabilities, a mask, or values."""
     names, loss = model.about["class-names"], model.about["loss"]
-    found: list[Answer] = []
+    predictions: list[Answer] = []
     for row in model.predict(x).astype(np.float64):
         if not np.isfinite(row).all():
-            raise DataError(f"sample {len(found)}: the model's answer is not finite; are the values as in training?")
+            raise DataError(
+                f"sample {len(predictions)}: the model's answer is not finite; are the values as in training?"
+            )
         if loss == SEGMENTATION:
-            found.append({"mask": row.argmax(0).tolist()})
+            predictions.append({"mask": row.argmax(0).tolist()})
             continue
         numbers = dict(zip(names, row.tolist()))
         if loss == CROSS_ENTROPY:
-            at = int(row.argmax())
-            found.append({"class": names[at], "number": at, "probabilities": numbers})
+            best = int(row.argmax())
+            predictions.append({"class": names[best], "number": best, "probabilities": numbers})
         elif loss == MULTI_LABEL:
-            found.append({"labels": [name for name, p in numbers.items() if p > 0.5], "probabilities": numbers})
+            predictions.append({"labels": [name for name, p in numbers.items() if p > 0.5], "probabilities": numbers})
         else:
-            found.append({"values": row.tolist()})
-    return found
+            predictions.append({"values": row.tolist()})
+    return predictions
 
 
 def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = (), tokenizer: str = "") -> np.ndarray:
@@ -114,7 +116,7 @@ def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], to
         texts = arrays[_key_of_samples(path, arrays)]
     elif path.suffix.lower() == ".csv":
         names, *rows = [cells for _, cells in lines_of(path)] or [[]]
-        used = [at for at, name in enumerate(names) if name not in ignored]
+        used = [number for number, name in enumerate(names) if name not in ignored]
         if len(used) != 1 or any(len(cells) != len(names) for cells in rows):
             raise DataError(f"{path}: must have one column of texts; --ignore-columns leaves out others")
         texts = np.array([cells[used[0]] for cells in rows])
@@ -129,25 +131,25 @@ def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], to
 def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) -> np.ndarray:
     if about["vocabulary"]:
         raise DataError(f"{path}: the model takes texts: name the --tokenizer, or give numbers, x in an .npz file")
-    shape, known, gaps = about["input-shape"], about["feature-names"], FILL in about
-    made = _category_columns(known)
+    shape, feature_names, gaps = about["input-shape"], about["feature-names"], FILL in about
+    made = _category_columns(feature_names)
     settings = DataSettings(impute="mean" if gaps else "refuse", category_columns=",".join(made.values()))
     source = source_of(path, settings)
     for name in ignored:
         if name not in source.names:
             raise DataError(f"{path}: has no column {name!r}")
-    place = {name: at for at, name in enumerate(source.names) if name not in ignored}
+    place = {name: number for number, name in enumerate(source.names) if name not in ignored}
     if missing := [name for name in made if name not in place]:
         raise DataError(f"{path}: has no column {missing[0]!r}")
-    features = [at for name, at in place.items() if name not in made]
+    features = [number for name, number in place.items() if name not in made]
     roles, x = Roles(features, {SIGN + name: place[name] for name in made}), None
     try:
         table = finished(typed(path, source, roles, settings), settings)
     except DataError as error:  # without the settings of a run that may help
         raise DataError(str(error).partition(";")[0]) from error
     # A model of series has names of channels, and a table the values of each at each time.
-    if known and len(shape) == 1:
-        x = table.x[:, places(table.features, known, path, "the model")]
+    if feature_names and len(shape) == 1:
+        x = table.x[:, places(table.features, feature_names, path, "the model")]
     elif len(table.features) != prod(shape):
         raise DataError(f"{path}: has {len(table.features)} columns of features; the model takes {prod(shape)}")
     return samples_of(table.x if x is None else x, str(path), gaps=gaps).reshape(len(table.x), *shape)
@@ -160,14 +162,14 @@ def _category_columns(features: Sequence[str]) -> dict[str, str]:
     """
     parts: dict[tuple[str, str], list[str]] = {}
     for feature in features:
-        if found := re.fullmatch(f"(.*?)([{SIGN}{TIMES}])(.*)", feature):
-            parts.setdefault((found[1], found[2]), []).append(found[3])
+        if match := re.fullmatch(f"(.*?)([{SIGN}{TIMES}])(.*)", feature):
+            parts.setdefault((match[1], match[2]), []).append(match[3])
     made = {}
-    for (column, sign), words in parts.items():
-        if sign == SIGN and words[-1:] == [OTHER]:
-            made[column] = f"{column}{sign}{'|'.join(words[:-1])}"
+    for (column, sign), categories in parts.items():
+        if sign == SIGN and categories[-1:] == [OTHER]:
+            made[column] = f"{column}{sign}{'|'.join(categories[:-1])}"
         elif sign == TIMES:
-            names, _, form = zip(*(word.partition(":") for word in words))
+            names, _, form = zip(*(word.partition(":") for word in categories))
             made[column] = f"{column}{sign}{'|'.join(filter(None, (*names, form[0])))}"
     return made
 
@@ -188,17 +190,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--tokenizer", metavar="NAME", default="", help="that of the run, for texts: the lines of a file, or a column"
     )
-    given = parser.parse_args(arguments)
-    ignored = [name for name in given.ignore_columns.split(",") if name]
+    options = parser.parse_args(arguments)
+    ignored = [name for name in options.ignore_columns.split(",") if name]
     try:
-        model = load_model(given.model)
-        for file in given.files:
-            x = read_samples(Path(file), model.about, ignored, given.tokenizer)
+        model = load_model(options.model)
+        for file in options.files:
+            x = read_samples(Path(file), model.about, ignored, options.tokenizer)
             try:
-                found = answers(model, x)
+                predictions = answers(model, x)
             except DataError as error:
                 raise DataError(f"{file}: {error}") from error
-            for number, answer in enumerate(found):
+            for number, answer in enumerate(predictions):
                 print(json.dumps({"file": file, "sample": number, **answer}, ensure_ascii=False))
     except FedpflError as error:
         sys.exit(f"error: {error}")

@@ -86,19 +86,19 @@ def measure(config: Config, shape: str, classes: int, seconds: float = 6.0) -> P
     flat = {key: value for key, value in config.flat().items() if key in ("device", "threads")}
     standard = Config.parse({**STANDARD, **flat, "local-epochs": 1})
     with tempfile.TemporaryDirectory() as folder:
-        own = _player(config, shape, classes, Path(folder) / "run")
+        model_player = _player(config, shape, classes, Path(folder) / "run")
         common = _player(standard, STANDARD_INPUT, CLASSES, Path(folder) / "standard")
-        for player in (own, common):  # the first steps allocate memory
+        for player in (model_player, common):  # the first steps allocate memory
             player.turn()
         turns: list[tuple[float, ...]] = []
         end = time.perf_counter() + seconds
         while len(turns) < LEAST_TURNS or time.perf_counter() < end:
-            turns.append((*own.turn(), *common.turn()))
-    train, test, standard_train, standard_test = (round(statistics.median(of), 1) for of in zip(*turns))
+            turns.append((*model_player.turn(), *common.turn()))
+    train, test, standard_train, standard_test = (round(statistics.median(times), 1) for times in zip(*turns))
     run, training = config.run, config.training
     return Profile(
         train, test, standard_train, standard_test, run.method, run.model, training.batch_size, shape, training.device,
-        own.threads, f"{platform.node()}, {platform.machine()}",
+        model_player.threads, f"{platform.node()}, {platform.machine()}",
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ class _Player:
 
 
 def _player(config: Config, shape: str, classes: int, folder: Path) -> _Player:
-    """Return what plays a run's first round; nothing of the run's own files is read or written."""
+    """Return a player of a run's first round; nothing of the run's own files is read or written."""
     folder.mkdir()
     data = replace(DataSettings(), validation_fraction=config.data.validation_fraction)
     # Its steps count what the file's speed is multiplied with: epochs.
@@ -170,10 +170,10 @@ def main(arguments: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument("--input", metavar="SHAPE", default=STANDARD_INPUT, help="of a sample; %(default)s by default")
     parser.add_argument("--classes", type=int, default=CLASSES, help="%(default)s by default")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        values = {**STANDARD, **_pairs(given.run_config)}
-        write(given.file, Config.parse(values), given.input, given.classes)
+        values = {**STANDARD, **_pairs(options.run_config)}
+        write(options.file, Config.parse(values), options.input, options.classes)
     except (FedpflError, OSError) as error:
         sys.exit(f"error: {error}")
 

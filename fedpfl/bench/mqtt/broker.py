@@ -78,8 +78,8 @@ def write_broker_files(
     passwords.mkdir(exist_ok=True, mode=0o700)
     (folder / "store").mkdir(exist_ok=True, mode=0o700)
     files = {name: passwords / name for name in accounts}
-    known = _hashes(folder / "accounts")
-    hashes = [f"{name}:{_hash(make_password(path), known.get(name))}" for name, path in files.items()]
+    old_hashes = _hashes(folder / "accounts")
+    hashes = [f"{name}:{_hash(make_password(path), old_hashes.get(name))}" for name, path in files.items()]
     contents = {
         "accounts": "".join(f"{line}\n" for line in hashes),
         "access": access_list(devices, watchers),
@@ -100,8 +100,12 @@ def access_list(devices: Iterable[str], watchers: Iterable[str] = (WATCH_ACCOUNT
     server += [f"write {topics.ROOT}/run/#", f"write {topics.log(SERVER_ACCOUNT)}"]
     rights = {SERVER_ACCOUNT: server}
     for name in devices:
-        own = [topics.request(name), topics.node_presence(name), topics.telemetry(name), topics.log(name)]
-        rights[name] = [f"read {topics.response(name)}", f"read {topics.BRIDGE_PRESENCE}", *(f"write {t}" for t in own)]
+        topics_of_device = [topics.request(name), topics.node_presence(name), topics.telemetry(name), topics.log(name)]
+        rights[name] = [
+            f"read {topics.response(name)}",
+            f"read {topics.BRIDGE_PRESENCE}",
+            *(f"write {topic}" for topic in topics_of_device),
+        ]
     for name in watchers:
         rights[name] = [f"read {topic}" for topic in topics.WATCHED]
     return "\n".join("\n".join([f"user {name}", *(f"topic {r}" for r in rules), ""]) for name, rules in rights.items())
@@ -150,15 +154,15 @@ def _write(path: Path, content: bytes) -> bool:
 
 def _hashes(accounts: Path) -> dict[str, str]:
     lines = accounts.read_text(encoding="ascii", errors="replace").splitlines() if accounts.is_file() else []
-    return {name: known for name, _, known in (line.partition(":") for line in lines)}
+    return {name: digest for name, _, digest in (line.partition(":") for line in lines)}
 
 
-def _hash(password: str, known: str | None) -> str:
+def _hash(password: str, stored: str | None) -> str:
     """Return the password's hash: the known one if it is the password's, or else one with a new salt."""
-    parts = (known or "").split("$")
+    parts = (stored or "").split("$")
     with suppress(ValueError):  # a damaged line is no known hash
-        if len(parts) == 5 and _salted(password, base64.b64decode(parts[3])) == known:
-            return known
+        if len(parts) == 5 and _salted(password, base64.b64decode(parts[3])) == stored:
+            return stored
     return _salted(password, secrets.token_bytes(12))
 
 

@@ -102,10 +102,10 @@ class DeviceBridge:
         except CancelledError:
             return Response(UNAVAILABLE)
         except FutureTimeoutError:
-            words = "no answer within %.0f s: the broker's access list must let account %s write %s and read %s, and"
-            words += f" the server's account read {topics.REQUESTS} and write {topics.response('+')}"
-            own, back = topics.request(self._name), topics.response(self._name)
-            self._complain("answer", words, self._seconds, self._account, own, back)
+            reason = "no answer within %.0f s: the broker's access list must let account %s write %s and read %s, and"
+            reason += f" the server's account read {topics.REQUESTS} and write {topics.response('+')}"
+            requests, responses = topics.request(self._name), topics.response(self._name)
+            self._complain("answer", reason, self._seconds, self._account, requests, responses)
             return Response(TIMED_OUT)
         finally:
             del self._waiting[message_id]

@@ -44,8 +44,8 @@ class Events:
         whole = {key: _without_clients(value) for key, value in line.items()}
         self._publish(topics.RUN_ROUNDS, {"run": run, **whole})
         for number, accuracy in (line.get("personalised") or {}).get("each", {}).items():
-            known = {"run": run, "client": int(number), "round": line["round"], "accuracy": accuracy}
-            self._publish(topics.client(int(number)), known, retain=True)
+            event = {"run": run, "client": int(number), "round": line["round"], "accuracy": accuracy}
+            self._publish(topics.client(int(number)), event, retain=True)
 
     def telemetry(self) -> None:
         """Publish this machine's temperature, memory and power."""
@@ -111,17 +111,17 @@ class RunFollower:
             self._rounds = Rounds(self._run / "metrics.jsonl", from_start=True)
             self._config = read_toml(newest)
         assert self._run is not None and self._rounds is not None
-        at = self._last[1] if self._last else 0
+        number = self._last[1] if self._last else 0
         for line in self._rounds.new():
             self._events.round_metrics(self._run.name, line)
             self._boards.round_ended(self._run, int(line["round"]))
-            at = line["round"]
+            number = line["round"]
         state = state_of(self._run)
-        if (state, at) != self._last:
-            self._last = (state, at)
-            known: dict[str, Any] = {key: self._config.get(key) for key in ("method", "dataset", "model")}
+        if (state, number) != self._last:
+            self._last = (state, number)
+            event: dict[str, Any] = {key: self._config.get(key) for key in ("method", "dataset", "model")}
             total = self._config.get("num-server-rounds")
-            self._events.run_state(self._run.name, round=at, rounds=total, **known, **state)
+            self._events.run_state(self._run.name, round=number, rounds=total, **event, **state)
 
 
 def state_of(run: Path) -> dict[str, str]:

@@ -73,8 +73,8 @@ def decode(message_id: bytes | None, payload: bytes) -> Frame:
     if magic != _MAGIC:
         raise FrameError("not a frame of the bridge")
     if version != _VERSION:
-        words = f"a frame of version {version}, and this side reads version {_VERSION}"
-        raise FrameError(f"{words}: install the same fedpfl on the server and on the device")
+        reason = f"a frame of version {version}, and this side reads version {_VERSION}"
+        raise FrameError(f"{reason}: install the same fedpfl on the server and on the device")
     piece = memoryview(payload)[HEADER_BYTES:]
     if size > MAX_MESSAGE_BYTES:
         raise FrameError(f"a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are accepted")

@@ -21,7 +21,7 @@ class Complaints:
         self._lock = threading.Lock()
         self._last: OrderedDict[str, float] = OrderedDict()
 
-    def __call__(self, sender: str, words: str, *details: object) -> None:
+    def __call__(self, sender: str, complaint: str, *details: object) -> None:
         """Log a warning about a sender, without control characters, unless there was one a moment ago."""
         now, sender = self._clock(), sender[:64]
         with self._lock:
@@ -31,4 +31,4 @@ class Complaints:
             self._last.move_to_end(sender)
             if len(self._last) > MAX_SENDERS:
                 self._last.popitem(last=False)
-        self._logger.warning("%s", printable(words % details))
+        self._logger.warning("%s", printable(complaint % details))

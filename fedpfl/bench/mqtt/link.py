@@ -102,10 +102,10 @@ class Link:
                 )
                 break
             except OSError as error:
-                words = f"broker {self.where} cannot be reached ({_words(error)})"
+                reason = f"broker {self.where} cannot be reached ({_words(error)})"
                 if isinstance(error, ssl.SSLCertVerificationError) or (until and time.monotonic() > until):
-                    raise LinkError(words) from error
-                self._complain(f"{words}; trying again")
+                    raise LinkError(reason) from error
+                self._complain(f"{reason}; trying again")
                 self._stopping.wait(RETRY_SECONDS)
         self._client.loop_start()
         while not (self._online.wait(0.1) or self._refused or self._stopping.is_set()):
@@ -234,15 +234,19 @@ class Link:
         self._brief = self._brief + 1 if brief else 0
         if self._brief != MANY_BRIEF:
             return
-        words = f"broker {self.where} closes one connection after the other: "
+        complaint = f"broker {self.where} closes one connection after the other: "
         if self._watcher:
-            words += f"somebody else has logged in as {self._account.username}; each watcher needs an account of its "
-            self.lost, self._leaving = LinkError(f"{words}own (fedpfl broker --watcher NAME)"), True
+            complaint += (
+                f"somebody else has logged in as {self._account.username}; each watcher needs an account of its "
+            )
+            self.lost, self._leaving = LinkError(f"{complaint}own (fedpfl broker --watcher NAME)"), True
             client.disconnect()
             self._stopping.set()
         else:
-            words += f"another process may be logged in as {self._account.username} as well, or the access list forbids"
-            logger.error("%s this account something, or it takes no messages of this length (--max-chunk)", words)
+            complaint += (
+                f"another process may be logged in as {self._account.username} as well, or the access list forbids"
+            )
+            logger.error("%s this account something, or it takes no messages of this length (--max-chunk)", complaint)
 
     def _subscribed(self, _client: paho.Client, _data: Any, _mid: int, reasons: list[ReasonCode], _p: Any) -> None:
         for topic, reason in zip(self._subscriptions, reasons, strict=False):
@@ -256,10 +260,10 @@ class Link:
         except Exception:  # it would end paho's thread, and with that the connection, but not the process
             logger.exception("a message on %s was dropped", message.topic)
 
-    def _complain(self, words: str) -> None:
+    def _complain(self, complaint: str) -> None:
         """Log once, until there is a connection again, why there is none."""
         if not self._complained:
-            logger.warning("%s", words)
+            logger.warning("%s", complaint)
         self._complained = True
 
 

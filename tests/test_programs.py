@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from processes import using
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = sorted(
@@ -79,6 +82,21 @@ def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
     assert [*values] == [*names] and all(of["of FedAvg's round"][0] > 0 for of in values.values())
     printed = capsys.readouterr().out
     assert all(f"| {name} | " in printed for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes to stop in /proc")
+def test_the_benchmark_of_supernodes_runs_in_small_and_leaves_nothing(tmp_path):
+    where, kind = tmp_path / "supernodes.json", "SuperNodes of `fedpfl node`, fedpfl"
+    words = ["benchmarks/supernodes.py", "--rounds", "1", "--repeats", "1", "--kind", kind, "--json", str(where)]
+    with tempfile.TemporaryDirectory(prefix="fedpfl-", dir="/tmp") as name:  # sockets lie below it
+        environment = {**os.environ, "TMPDIR": name}
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert list(Path(name).iterdir()) == [] and using(Path(name)) == {}
+    record = json.loads(where.read_text())
+    assert record.keys() == {kind} and record[kind]["s (median)"][0] > 0
 
 
 @pytest.fixture

@@ -6,13 +6,10 @@ sees to that and compares what stands here with the Flower that is installed.
 
 from __future__ import annotations
 
-import re
 import time
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
-
-from .version import FLOWER_OF_TESTBEDS
 
 # Why a message failed is said by a number, and the numbers have names in no public module.
 CLIENT_APP_RAISED_EXCEPTION = 2
@@ -59,15 +56,6 @@ PAUSES = {"initial_backoff": 0.05, "backoff_cap": 0.5, "max_tries_per_object": 1
 
 # A ServerApp has the shorter pauses where this variable is set, and the fork server's ClientApps always.
 SHORT_PAUSES = "FEDPFL_SHORT_PAUSES"
-
-
-def untested(version: str) -> str:
-    """Say that what stands here was not compared with this version of Flower; nothing if it was."""
-    first, beyond = FLOWER_OF_TESTBEDS
-    if first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < beyond:
-        return ""
-    tested = f"from {first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
-    return f"Flower {version}: `fedpfl up`, `fedpfl node`, fork server and bridge were tested with Flower {tested}"
 
 
 def shorten_pauses() -> None:

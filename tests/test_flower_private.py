@@ -14,6 +14,7 @@ import pytest
 
 from fedpfl import flower_private
 from fedpfl.flower import half_round
+from fedpfl.version import untested
 
 ROOT = Path(__file__).parents[1]
 # Flower's documented interface (its reference of the Python API), in the modules' __all__.
@@ -280,7 +281,7 @@ def test_what_is_tried_with_the_newest_flower_is_there():
 
 
 def test_a_bench_names_the_versions_that_it_was_tested_with():
-    assert flower_private.untested("1.41.0") == flower_private.untested("1.42.7") == ""
+    assert untested("1.41.0") == untested("1.42.7") == ""
     for other in ("1.40.9", "1.43.0", "2.0"):
-        assert f"Flower {other}: " in flower_private.untested(other)
-        assert flower_private.untested(other).endswith("were tested with Flower from 1.41 to below 1.43")
+        assert f"Flower {other}: " in untested(other)
+        assert untested(other).endswith("were tested with Flower from 1.41 to below 1.43")

@@ -31,7 +31,8 @@ from typing import Any, NoReturn
 from ..client.protocol import require_own_peer
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
-from ..flower_private import shorten_pauses, untested
+from ..flower_private import shorten_pauses
+from ..version import untested
 from .device.worker import end_at_signals, listening
 from .flower_command import SUPEREXEC, SUPERNODE
 

@@ -31,8 +31,8 @@ from typing import Any, Self
 
 from ..core.errors import FedpflError
 from ..core.stored import to_toml
-from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED, untested
-from ..version import __version__
+from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
+from ..version import __version__, untested
 from . import run_guard
 
 SUPERLINK = "Flower's SuperLink"

@@ -18,7 +18,7 @@ import typer
 
 from ..bench.mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from ..core.errors import ConfigError, FedpflError
-from ..flower_private import untested
+from ..version import untested
 from .program import Program
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from ..core.errors import ConfigError
-from ..version import FLOWER
+from ..version import FLOWER, untested
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 from .program import app
 
@@ -88,8 +88,6 @@ def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Fi
 
 
 def _flower() -> Finding:
-    from ..flower_private import untested
-
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:

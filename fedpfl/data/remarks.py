@@ -53,9 +53,13 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
     if is_own(settings.dataset):
         said += [*_alike(data), *_leaked(data, shares)]
     if not isinstance(data.x_train, np.ndarray):
+        from fedpfl.data.datasets.lazy import HASHED
+
+        hashed = data.x_train.digest and min(HASHED, len(data.x_train))
+        inputs = f"{hashed} of their inputs" if hashed else "no input, since each reading gives another one"
         said.append(
-            f"{data.name}: samples are read when they are needed: a run knows their number and labels by a hash, and "
-            "does not notice other inputs"
+            f"{data.name}: samples are read when they are needed: a run knows by a hash their number, their labels and "
+            f"{inputs}; it does not notice where others change"
         )
     channels, height, width = data.input_shape if data.is_image else (0, 0, 0)
     if height != width and min(height, width) < SMALL:

@@ -295,12 +295,12 @@ def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str
     return found
 
 
-def place_of(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | None:
-    """Return where a run is, and provide its Python objects."""
+def place_of(stack: ExitStack, run: str | PathLike[str] | Run | None, objects: dict[str, object]) -> str | None:
+    """Return where a run is, and provide its Python objects, which ``objects`` gets as well."""
     if not isinstance(run, Run):
         return None if run is None else str(run)
-    objects = run.objects()
-    stack.enter_context(objects)
+    stack.enter_context(run.objects())
+    objects.update(run._objects)
     return str(run.path)
 
 

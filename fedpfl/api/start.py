@@ -140,6 +140,8 @@ def run(
     require_listeners(callbacks)
     given, objects = python_objects(method, model, dataset, data), dict[str, object]()
     with ExitStack() as stack:
+        # Before those that are given now, which take the place of the earlier run's.
+        again, earlier = (place_of(stack, run, objects) for run in (resume, continue_from))
 
         def text_of(kind: str, thing: object, before: str) -> str:
             text = stack.enter_context(as_setting(kind, thing, before, again=True))
@@ -158,7 +160,6 @@ def run(
             values[kind] = text_of(kind, thing, before.get(kind, ""))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
-        again, earlier = (place_of(stack, run) for run in (resume, continue_from))
         plan = prepare(None, app_settings(Path()) or {}, values, num_clients, again, continued=earlier)
         shown = display(plan.config.run.num_server_rounds, quiet)
         try:

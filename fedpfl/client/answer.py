@@ -48,7 +48,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below {whose} = {nodes}")
     model = str(node_config.get("model", ""))
-    begins = str(message.config.get("state-key", "")) if kind == "query" else ""
+    begins = str(message.config.get("state-key", "")) if kind == "query" else None
     with bounded():
         engine = engine_for(parse_once(run_config), nodes, path, client, model, begins)
         with in_one_process():

@@ -24,17 +24,20 @@ MAX_ENGINES = 4
 _begun: list[str] = [""]
 
 
-def engine_for(config: Config, nodes: int, path: str, client: int, model: str = "", begins: str = "") -> Engine:
+def engine_for(
+    config: Config, nodes: int, path: str, client: int, model: str = "", begins: str | None = None
+) -> Engine:
     """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
 
     ``path`` is the client's own data, or empty; ``model`` is its own model, or empty for the run's. As a run begins,
-    whose key ``begins`` is then, data that have changed are read again; within a run they stay what they were.
+    whose key ``begins`` is then (empty: `own_code` knows of it), data that have changed are read again; within a run
+    they stay what they were.
     """
     # The custom code as well: a later run may have the same settings and another file.
     run = tuple(sorted(config.flat().items())), nodes, own_code.version()
     key = (run, path, client if path else -1, model)
-    if begins:
-        if begins != _begun[0]:
+    if begins is not None:
+        if begins and begins != _begun[0]:
             own_code.begin_run()
             _begun[0] = begins
         if key in _engines and _data(config, nodes, path, client) is not _engines[key].data:

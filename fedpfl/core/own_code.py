@@ -15,6 +15,7 @@ import random
 import sys
 import sysconfig
 import time
+import weakref
 from bdb import BdbQuit
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +39,7 @@ class _AppFolder:
         # Of each module that was imported for a setting: its file, with time and size.
         self.modules: dict[str, tuple[Path, tuple[int, int]]] = {}
         self.version = 0
+        self.things: dict[str, weakref.ref[Any]] = {}  # what Python objects' texts stand for
         self.runs = 0
 
 
@@ -100,13 +102,15 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
     return guard(**taken)
 
 
-def guarded(kind: str, text: str, function: Any) -> Callable[..., Any]:
-    """Return a user's function, or raise ``ConfigError`` for what is none.
+def guarded(kind: str, text: str, function: Any, no_class: bool = False) -> Callable[..., Any]:
+    """Return a user's function, or raise ``ConfigError`` for what is none; ``no_class``: a class makes no result.
 
     An exception in it becomes a ``ConfigError`` of one line about the setting; one that is already such a line passes.
     """
     if not callable(function):
         raise ConfigError(kind, text, f"is {article(function)}, and must be a function")
+    if no_class and isinstance(function, type):
+        raise ConfigError(kind, text, f"is a class: give an instance of it, such as {function.__name__}()")
 
     def called(*arguments: Any, **named: Any) -> Any:
         try:
@@ -185,6 +189,17 @@ def folder() -> Path | None:
 def has_module(name: str) -> bool:
     """Tell whether the app's folder has a module of this name."""
     return _app_file(name) is not None
+
+
+def stands_for(text: str, thing: object) -> None:
+    """Note what a text stands for now: what was made with another object of this text is out of date."""
+    try:
+        now = weakref.ref(thing)
+    except TypeError:  # a list, a tuple, a dict: data, which are compared where they are read
+        return
+    if _app.things.setdefault(text, now)() is not thing:
+        _app.things[text] = now
+        _app.version += 1
 
 
 def version() -> int:

@@ -52,9 +52,8 @@ def engine_here(config: Config) -> Engine:
     """Return the engine of a process of this run."""
     # As many threads in every worker, and in this process where it runs the clients: the bits depend on it.
     threads = config.training.threads or 1
-    return engine_for(
-        replace(config, training=replace(config.training, threads=threads)), config.data.num_clients, "", 0
-    )
+    config = replace(config, training=replace(config.training, threads=threads))
+    return engine_for(config, config.data.num_clients, "", 0, begins="")
 
 
 def trains_together(config: Config) -> bool:

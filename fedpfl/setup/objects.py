@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Iterator
 
 from ..core.custom import PYTHON, is_reference, objects
+from ..core.own_code import stands_for
 
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
@@ -38,12 +39,14 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
         text = _same_text(kind, thing, text) if again else text
     before = objects.get(text)
     objects[text] = thing
+    stands_for(text, thing)
     try:
         yield text
     finally:
         del objects[text]
         if before is not None:
             objects[text] = before
+            stands_for(text, before)
 
 
 def _same_text(kind: str, thing: object, text: str) -> str:
@@ -70,10 +73,10 @@ def _importable(thing: object) -> str | None:
     reference = f"{of}:{name}"
     if of in (None, "__main__") or not is_reference(reference):
         return None
-    found: Any = sys.modules.get(str(of))
+    named: Any = sys.modules.get(str(of))
     # Other processes find only modules on Python's path.
-    if found is None or getattr(found, "__spec__", None) is None or getattr(found, "__file__", None) is None:
+    if named is None or getattr(named, "__spec__", None) is None or getattr(named, "__file__", None) is None:
         return None
     for word in name.split("."):
-        found = getattr(found, word, None)
-    return reference if found is thing else None
+        named = getattr(named, word, None)
+    return reference if named is thing else None

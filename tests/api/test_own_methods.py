@@ -248,6 +248,30 @@ def test_a_run_on_python_objects_is_resumed_by_the_sentence_that_it_prints(elsew
         fedpfl.run(resume=run.path, model=net, num_server_rounds=4, quiet=True)
 
 
+def test_what_is_given_to_a_resumed_run_takes_the_place_of_what_it_had(elsewhere):
+    def data(factor):
+        x = factor * np.random.default_rng(1).normal(size=(2, 30, 6)).astype(np.float32)
+        return [(one, np.arange(30) % 3) for one in x]
+
+    def other_model(input_shape, num_classes):
+        return nn.Sequential(nn.Linear(input_shape[0], num_classes), nn.Tanh(), nn.Linear(num_classes, num_classes))
+
+    def model(input_shape, num_classes):
+        return nn.Sequential(nn.Linear(input_shape[0], 5), nn.ReLU(), nn.Linear(5, num_classes))
+
+    few = {"num_server_rounds": 1, "quiet": True, "workers": 0}
+    first = fedpfl.run("fedavg", data=data(1), model=model, **few)
+    more = {**few, "num_server_rounds": 2}
+    for again in (first, str(first.path)):
+        with pytest.raises(fedpfl.FedpflError, match="the samples are not those of the run to resume"):
+            fedpfl.run(resume=again, data=data(2), model=model, **more)
+        with pytest.raises(fedpfl.ConfigError, match="has other arrays than the run to resume: a vector of shape"):
+            fedpfl.run(resume=again, data=data(1), model=other_model, **more)
+    # Nothing is given: all that a Run has is kept, also for what is asked of the resumed one.
+    second = fedpfl.run(resume=first, **more)
+    assert second.summary["rounds"] == 2 and second.model()[2].out_features == 3
+
+
 def test_a_client_s_exception_is_the_cause_and_is_told_once(elsewhere):
     class Broken(made()):
         name = "broken"

@@ -385,7 +385,7 @@ def test_a_device_that_stays_on_reads_its_data_again_as_a_run_begins_and_not_wit
     path = tmp_path / "a.csv"
 
     def largest(kind):
-        engine = engine_for(Config.parse(values), 1, str(path), 0, begins="run" * (kind == "query"))
+        engine = engine_for(Config.parse(values), 1, str(path), 0, begins="run" if kind == "query" else None)
         return float(engine.data.train(0).x.max())
 
     def write(number):

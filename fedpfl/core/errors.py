@@ -105,6 +105,10 @@ class LayoutError(FedpflError):
     """
 
 
+class TooLong(LayoutError):
+    """An update that was received is longer than is accepted."""
+
+
 class TrainingDiverged(FedpflError):
     """Local training ended in values that are not finite."""
 

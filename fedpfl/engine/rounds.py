@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
+from ..core.errors import ConfigError, FedpflError, LayoutError, TooLong, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
@@ -94,6 +94,7 @@ class RoundLoop:
         self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
         self._cause: BaseException | None = None
+        self._too_long: set[int] = set()  # clients whose update is longer than is accepted
         self._answered: set[int] = set()
         self.chosen: list[Client] = []  # who is asked in this round
 
@@ -143,7 +144,7 @@ class RoundLoop:
 
     def open(self, transport: Members, number: int) -> None:
         """Begin a round: find out who is there."""
-        self.round, self._cause = Round(number), None
+        self.round, self._cause, self._too_long = Round(number), None, set()
         self._answered = set()
         transport.begin_round()
         self.attendance.begin(transport, self.rule, self.round)
@@ -242,7 +243,9 @@ class RoundLoop:
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
             who = f"{trained} of at least {wanted} clients" if trained else "no client"
-            told = f"round {number}: {who} trained; {reasons(self.round.failed, 'client')}"
+            # Of one client that goes further than others it is not the cause.
+            hint = "; a smaller learning-rate may help" if self.round.failed.keys() == self._too_long else ""
+            told = f"round {number}: {who} trained; {reasons(self.round.failed, 'client')}{hint}"
             raise RoundFailed(told) from self._cause
         rule.finish_round()
         self.round.details.update(rule.numbers)
@@ -269,7 +272,7 @@ class RoundLoop:
                     if (refused := errors[place]) is not None:
                         raise refused
             except LayoutError as error:
-                self.fail(client, printable(str(error)))
+                self._refuse(client, error)
             else:
                 reads.append(Read(client, rows[place], reply))
         return reads
@@ -290,8 +293,7 @@ class RoundLoop:
             for listener in self.listeners:
                 shared = listener.receive(rule, client, shared, reply)
         except LayoutError as error:
-            # Names of arrays in it come from the client, too.
-            self.fail(client, printable(str(error)))
+            self._refuse(client, error)
             return None
         return Read(client, shared, reply)
 
@@ -387,6 +389,11 @@ class RoundLoop:
                 logger.log(WARNING, "round %d: client %d: %s; left out", self.round.number, client.id, text)
             leave_out(reply.metrics, wrong)
         return True
+
+    def _refuse(self, client: Client, error: LayoutError) -> None:
+        if isinstance(error, TooLong):
+            self._too_long.add(client.id)
+        self.fail(client, printable(str(error)))  # names of arrays in it come from the client, too
 
     def fail(self, client: Client, reason: str, error: BaseException | None = None) -> None:
         """Note why a client's reply does not count in this round."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..core.errors import LayoutError
+from ..core.errors import LayoutError, TooLong
 from ..core.layout import Layout
 
 if TYPE_CHECKING:
@@ -120,5 +120,5 @@ def require_norm(name: str, norm: float, limit: float, factor: float) -> None:
     if not norm <= limit:
         what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
         why = f"update-norm-limit = {factor:g}" if limit < LARGEST else "whatever update-norm-limit is"
-        hint = "; a smaller learning-rate may help" if name == PARAMETERS else ""
-        raise LayoutError(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why}){hint}")
+        kind = TooLong if name == PARAMETERS else LayoutError
+        raise kind(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why})")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support import FEW_SAMPLES, LocalGrid, arrays, federation, quick, run_federation, simulate
 
+import fedpfl
 from fedpfl.core.errors import FedpflError
 from fedpfl.engine.rounds import RoundFailed
 from fedpfl.methods import methods
@@ -200,3 +201,33 @@ def test_robust_estimates_get_over_what_the_limit_lets_pass(tmp_path):
         run = simulate(tmp_path / kind, 10, two_lie, robust_aggregation=kind, **given)
         accuracy[kind] = run.metrics()[-1]["global"]["accuracy"]
     assert min(accuracy[kind] for kind in accuracy if kind != "none") > accuracy["none"] + 0.1, accuracy
+
+
+def test_honest_clients_whose_targets_lie_elsewhere_count_and_liars_do_not():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5, 60, 4)).astype(np.float32)
+    data = [
+        (of_one, (level + of_one[:, 0]).astype(np.float32)) for level, of_one in zip((0, 2, 4, 18, 22), x, strict=True)
+    ]
+
+    class Lies(methods()["fedavg"]):
+        name = "lies"
+
+        def conclude(self, local):
+            if local.client == 0:
+                for array in local.model.parameters():
+                    array.data.mul_(1e4)
+            return super().conclude(local)
+
+    few = {"model": "mlp", "loss": "mse", "num_server_rounds": 2, "learning_rate": 0.005, "workers": 0, "quiet": True}
+    assert fedpfl.run("fedavg", data=data, **few).rounds.clients_trained.tolist() == [5, 5]
+    run = fedpfl.run(Lies, data=data, **few)
+    assert {client for _, client, _ in run._folder.history().failures()} == {0}
+
+
+def test_a_smaller_learning_rate_is_named_where_nobody_s_update_is_accepted(tmp_path):
+    with pytest.raises(RoundFailed, match=r"\(update-norm-limit = 4\); a smaller learning-rate may help$"):
+        simulate(tmp_path / "all", 2, method="fedavg", learning_rate=30.0, **FEW_SAMPLES)
+    folder = simulate(tmp_path / "one", 4, ONE_LIAR, method="fedavg", **FEW)
+    reasons = [reason for _, _, reason in folder.history().failures()]
+    assert reasons and not any("learning-rate" in reason for reason in reasons)

@@ -12,6 +12,7 @@ import numpy as np
 from ...core.errors import LayoutError
 from ...core.extras import Extras
 from ...core.layout import rounded
+from ...core.metrics import TARGETS
 from ...core.payload import Payload
 from ...core.server_view import Client
 from ...results.record import Round
@@ -42,7 +43,8 @@ class NormLimit(Listener):
     Usual is the largest of some norms:
 
     * for an update of the shared parameters, their difference from what was sent: the norm of what was sent, that of
-      freshly drawn weights, and :data:`SPREAD` times the median of the last rounds;
+      freshly drawn weights, and :data:`SPREAD` times the median of the last rounds; with ``targets``, numbers of any
+      size that a model's must grow to, in the first round that of its own replies, which wait for it;
     * for an extra that is declared as long as the shared vector, or a change of weights: the same norms, but the median
       of its own;
     * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
@@ -55,9 +57,13 @@ class NormLimit(Listener):
     client that is sent a model of its own may not have made that long: it counts as the median of those that were sent.
     """
 
-    def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings | None, wire_dtype: str) -> None:
+    def __init__(
+        self, factor: float, extras: Extras, privacy: PrivacySettings | None, wire_dtype: str, targets: bool = False
+    ) -> None:
         self.factor, self.extras, self.privacy, self.wire_dtype = factor, extras, privacy, wire_dtype
+        self.targets = targets
         self._medians: dict[str, list[float]] = {}
+        self._least: dict[int, float] = {}
         self._measured: dict[int, dict[str, float]] = {}
         self._sent: np.ndarray | None = None
 
@@ -79,6 +85,7 @@ class NormLimit(Listener):
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Refuse what is too long, and negative variances."""
         measured = self._check(rule, client)(shared, self._start)
+        self._least[client.id] = self._like_weights
         if not rule.one_model:
             measured[MODELS] = self._like_weights
         for name, array in reply.arrays.items():
@@ -96,12 +103,27 @@ class NormLimit(Listener):
         return [name for name in names if name not in self._medians and not self.extras.is_like_shared(name)]
 
     def compares(self, rule: Rule) -> bool:
-        """Tell whether there is an extra of which nothing tells yet how large it is."""
-        return bool(self._unknown())
+        """Tell whether there is an array of which nothing tells yet how large it is."""
+        return bool(self._unknown()) or self._waits
+
+    @property
+    def _waits(self) -> bool:
+        """Whether only the other updates of the round tell how far models have to go."""
+        return self.targets and self.factor > 0 and PARAMETERS not in self._medians
 
     def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
-        """Refuse extras that are far larger than the median of the round."""
+        """Refuse what is far larger than the median of the round."""
         refused = {}
+        if self._waits:
+            updates = {read.client: self._measured[read.client.id].get(PARAMETERS, 0.0) for read in replies}
+            usual = SPREAD * median_low(updates.values() or [0.0])
+            size = sum(place.stop - place.start for place in self._places[PARAMETERS])
+            for client, norm in updates.items():
+                limit = self._bounded(max(usual, self._least[client.id]), size)
+                try:
+                    require_norm(PARAMETERS, norm, limit, self.factor)
+                except LayoutError as error:
+                    refused[client] = str(error)
         for name in self._unknown():
             means = self.extras.are_means(name)
             sent = {read.client: read.reply.arrays[name] for read in replies if name in read.reply.arrays}
@@ -127,6 +149,7 @@ class NormLimit(Listener):
     ) -> Sequence[LayoutError | None]:
         """Refuse what is too long, and negative variances."""
         norms = self._check(rule, clients[0]).of_rows(rows, self._start)
+        self._least.update((client.id, self._like_weights) for client in clients)
         self._measured.update(
             (client.id, of_one) for client, of_one in zip(clients, norms, strict=True) if isinstance(of_one, dict)
         )
@@ -167,6 +190,8 @@ class NormLimit(Listener):
                 size = sum(place.stop - place.start for place in where)
                 statistics = lengths[name] + self._rms(name, FIRST_STATISTIC) * size**0.5
                 limits[name] = self._limit(name, size, self._like_weights if name == PARAMETERS else statistics)
+            if self._waits:
+                limits[PARAMETERS] = LARGEST
             self._vector_check = NormCheck(self.factor, places, self._variances, limits)
         return self._vector_check
 
@@ -179,7 +204,9 @@ class NormLimit(Listener):
     def _limit(self, name: str, size: int, least: float) -> float:
         if not self.factor:
             return LARGEST
-        usual = max(least, SPREAD * median(self._medians.get(name, [0.0])))
+        return self._bounded(max(least, SPREAD * median(self._medians.get(name, [0.0]))), size)
+
+    def _bounded(self, usual: float, size: int) -> float:
         return min(LARGEST, self.factor * usual + self._noise(size))
 
     def _noise(self, size: int) -> float:
@@ -197,4 +224,5 @@ def norm_limit(server: Server) -> NormLimit:
 def limit_of(config: Config, extras: Extras) -> NormLimit:
     """Return the limit that the settings say, for the shared arrays and these others."""
     factor, privacy = config.of(NormLimitSettings).update_norm_limit, config.of(PrivacySettings)
-    return NormLimit(factor, extras, privacy if privacy.on else None, config.run.wire_dtype)
+    targets = config.training.labels == TARGETS
+    return NormLimit(factor, extras, privacy if privacy.on else None, config.run.wire_dtype, targets)

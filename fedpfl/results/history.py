@@ -82,6 +82,17 @@ class History:
         """Return each client's accuracy, or another metric, at the last test; empty before the first test."""
         return next(reversed(self.tests(by).values()), {})
 
+    def untrained(self) -> list[int]:
+        """Return the clients in the last test whose last training failed: their models are earlier ones."""
+        failed: set[str] = set()
+        tested: list[str] = []
+        for line in self.lines:
+            trained = set(map(str, line["clients"]))
+            failed = (failed | line.get("failed", {}).keys()) - trained
+            if line.get("personalised"):
+                tested = [client for client in line["personalised"]["each"] if client in failed]
+        return sorted(map(int, tested))
+
     def clients(self) -> set[int]:
         """Return the clients that have trained or were tested."""
         tested = {int(client) for each in self.tests().values() for client in each}

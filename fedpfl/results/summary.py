@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypedDict
 
+from ..core.custom import short_name
 from ..core.metrics import ACCURACY, TARGETS, labels_of, score_in_words, score_name
+from ..core.names import in_short
 from .history import History
 from .line import metric_names, over_whom
 from .run_folder import RunFolder
@@ -32,6 +34,8 @@ class Summary(TypedDict):
         The highest of any round.
     untested : list of int
         The clients that were asked for the last test and gave none that counts: the means are without them.
+    untrained : list of int
+        The clients in the last test that failed when they last had to train: the means have their earlier models.
     metrics : dict of str to float or None
         The other ``metrics`` by name, in the last round with tests: means over the clients' own models.
     seconds_per_round : float or None
@@ -51,6 +55,7 @@ class Summary(TypedDict):
     best_personalised_accuracy: float | None
     best_global_accuracy: float | None
     untested: list[int]
+    untrained: list[int]
     metrics: dict[str, float | None]
     seconds_per_round: float | None
     seconds_virtual: float | None
@@ -78,6 +83,7 @@ def outcome(folder: RunFolder) -> Summary:
         "best_personalised_accuracy": history.best("personalised.accuracy"),
         "best_global_accuracy": history.best("global.accuracy"),
         "untested": tested[-1].get("untested", []) if tested else [],
+        "untrained": history.untrained(),
         "metrics": {name: history.last(f"personalised.{name}") for name in _metrics(history)},
         "seconds_per_round": statistics.median(seconds) if seconds else None,
         "seconds_virtual": history.total("seconds_virtual") or None,
@@ -113,6 +119,9 @@ def summary(folder: RunFolder) -> str:
         validation = shown(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
         rows.insert(2, (f"best on validation samples: round {chosen['round']}", validation))
         rows.insert(3, (f"personalised {called} in that round", accuracy))
+    if result["untrained"]:
+        which = in_short([str(client) for client in result["untrained"]])
+        rows.append(("clients whose training failed, in the means with an earlier model", which))
     if lacking := [line for line in tested if line.get("untested")]:
         least = f"{len(lacking)}, first round {lacking[0]['round']} with {over_whom(lacking[0])}"
         rows.append(("rounds in which tests are missing", f"{least}; a best round is one of those that miss fewest"))
@@ -125,6 +134,7 @@ def summary(folder: RunFolder) -> str:
         rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
                      f"the {values['dp-where']}; against other updates in their place "
                      f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
+    method, dataset, model_name = (short_name(values[key]) for key in ("method", "dataset", "model"))
     mean_model = bool(history.curve("bytes_evaluation_only"))
     model = "the mean of the clients' whole models" if mean_model else "the shared model"
     on = " on the\nunion of all test samples"
@@ -135,11 +145,11 @@ def summary(folder: RunFolder) -> str:
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return (
         f"# {folder.path.name}\n\n"
-        f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
+        f"{method} on {dataset} ({values['partitioner']}), model {model_name}, "
         f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
         f"| | |\n|---|---|\n{table}\n\n"
         f"Personalised: mean over clients of the {called} on their own test samples. Global: {model}{on}. "
-        "The test samples themselves choose a best round, so its accuracy is optimistic; validation-fraction keeps "
+        "The test samples themselves choose a best round, so its number is optimistic; validation-fraction keeps "
         "others for that. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
 

@@ -306,6 +306,12 @@ def _remarks(grid: ComparisonGrid) -> Iterator[str]:
     ]  # fmt: skip
     if failing:
         yield f"In some rounds clients failed and were not tested: {'; '.join(failing)} (`fedpfl report` lists them)."
+    untrained = [
+        f"{row}{column and f' on {column}'}" for row, column in grid.cells
+        if any(folder.history().untrained() for folder in grid.finished(column, row))
+    ]  # fmt: skip
+    if untrained:
+        yield f"Clients whose training failed count with the model that they had before: {'; '.join(untrained)}."
     ends = []
     for (row, column), choice in grid.chosen.items():
         for key, value in choice.items():

@@ -73,12 +73,32 @@ def test_a_client_that_diverged_is_in_the_means_of_all_methods_alike():
         assert math.isfinite(found["personalised"]["loss"]) and "3" in found["failed"]
 
 
+def test_clients_that_failed_to_train_are_named_beside_the_means_that_have_their_earlier_models():
+    def a_round(number, trained, failed=(), tested=(0, 1, 2)):
+        test = {"each": {str(client): 0.5 for client in tested}}
+        return {"round": number, "clients": [*trained], "failed": {str(client): "no" for client in failed},
+                "personalised": test if tested else {}}  # fmt: skip
+
+    lines = [a_round(1, (0, 2), (1,)), a_round(2, (0,), tested=()), a_round(3, (0,)), a_round(4, (1,), (0,), (1, 2))]
+    assert [History(lines[:last]).untrained() for last in (1, 2, 3, 4)] == [[1], [1], [1], []]
+    assert History([*lines, a_round(5, (2,))]).untrained() == [0]
+    # Who has trained and failed its test is no such client.
+    assert History([a_round(1, (0, 1), (1,), (0,)), a_round(2, (0,))]).untrained() == []
+    wild = [(x if client < 3 else 1e20 * x, y) for client, (x, y) in enumerate(DATA)]
+    run = fedpfl.run("fedper", **{**FEW, "data": wild}, num_server_rounds=1)
+    assert run.summary["untrained"] == [3] and run.summary["untested"] == []
+    page = (run.path / "summary.md").read_text(encoding="utf-8")
+    assert "| clients whose training failed, in the means with an earlier model | 3 |" in page
+    compared = fedpfl.compare([run, fedpfl.run("fedavg", **FEW, num_server_rounds=1)])
+    assert any("the training of client 3 failed" in note for note in compared.notes)
+
+
 def test_the_training_loss_is_that_of_the_last_epoch_of_each_client():
     seen = []
 
     def loss(outputs, y):
         found = F.cross_entropy(outputs, y)
-        if outputs.requires_grad and len(y) > 2:  # the first call tries the loss with two samples
+        if outputs.requires_grad and len(y) == 10:  # the first call tries the loss with a few samples
             seen.append(float(found))
         return found
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...bench.mqtt.events import state_of
 from ...core.errors import FedpflError, StateError
+from ...core.names import in_short
 from ...core.settings import parse
 from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
@@ -222,11 +223,14 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 
 def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield of which runs the last means are not over all clients that were asked for a test."""
+    """Yield of which runs the last means lack clients that were asked for a test, or have earlier models of some."""
     for run in runs:
         tested = [line for line in run.history().lines if line.get("personalised")]
         if tested and (of := over_whom(tested[-1])):
             yield f"{name_of(run)}: the accuracies of the last round are over {of}; no test of the others counts."
+        if untrained := run.history().untrained():
+            which = f"client{'s' * (len(untrained) > 1)} {in_short([str(client) for client in untrained])}"
+            yield f"{name_of(run)}: the training of {which} failed: in the last round an earlier model counts there."
 
 
 def _row(group: RunGroup, score: ScoreFormat) -> list[Cell]:

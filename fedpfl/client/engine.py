@@ -263,6 +263,12 @@ class Engine:
                 "a client begins without; what a client keeps is a buffer that `build` adds to the model"
             )
             logger.warning(words, method.name, ", ".join(kept))
+        if changes := self.method_state.changed_outside():
+            words = (
+                "fedpfl: the method %s changes %s, which all clients of a process share and no other process has: "
+                "numbers depend on how many there are; what a client keeps is a buffer that `build` adds to the model"
+            )
+            logger.warning(words, method.name, ", ".join(changes))
         found = taken()
         if found is None:
             personal, shared = self.sharing.get_personal(), self.sharing.get_shared()

@@ -12,7 +12,7 @@ import random
 import sys
 from collections import deque
 from contextlib import contextmanager
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ PYTORCHS = {*vars(nn.Module()), "training"}
 CONTAINERS = (list, dict, set, deque, bytearray)
 # What draws random numbers, and so is another after each.
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+# What code may count or collect in.
+DATA = (bool, int, float, complex, str, bytes, *CONTAINERS, *GENERATORS, Tensor, np.ndarray)
 # Objects of these packages are taken as they are; others' are looked into, so deep at most.
 LIBRARIES = {
     "torch", "numpy", "fedpfl", "torchvision", "timm", "transformers", "peft", "logging", "functools", "collections",
@@ -120,6 +122,36 @@ class ModelState:
                 self._attributes[place][name] = vars(module)[name] = copied(content)
 
 
+class OutsideState:
+    """Sees what the code of classes changes outside of their objects: data of the classes, and global variables.
+
+    All clients of a process share it, and each process has its own.
+    """
+
+    def __init__(self, kinds: Iterable[type]) -> None:
+        self._before = {key: (names, copied(names[key[1]])) for key, names in _outside(kinds)}
+
+    def changed(self) -> list[str]:
+        """Return the names of what has changed."""
+        return sorted({
+            name for (_, name), (names, before) in self._before.items() if not same(names.get(name), before)
+        })  # fmt: skip
+
+
+def _outside(kinds: Iterable[type]) -> Iterator[tuple[tuple[int, str], Mapping[str, Any]]]:
+    """Yield (where, name) of each value that classes' code can reach outside of their objects, and the names there."""
+    for kind in {base for one in kinds for base in one.__mro__}:
+        if kind.__module__.partition(".")[0] in LIBRARIES | _STANDARD:
+            continue
+        for name, value in list(vars(kind).items()):
+            if isinstance(value, DATA) and not name.startswith("__"):
+                yield (id(kind), name), vars(kind)
+            code, names = getattr(value, "__code__", None), getattr(value, "__globals__", {})
+            for read in code.co_names if code is not None else ():
+                if isinstance(names.get(read), DATA):
+                    yield (id(names), read), names
+
+
 class MethodState:
     """Remembers the attributes of a user's method, and brings them back; other methods keep nothing on themselves."""
 
@@ -127,6 +159,7 @@ class MethodState:
         self._method, self._told = method, type(method).__module__.partition(".")[0] == "fedpfl"
         self._watched = not self._told
         self._before = self._now(method) if self._watched else {}
+        self._outside = OutsideState([type(method)] if self._watched else [])
 
     @staticmethod
     def _now(method: Any) -> dict[str, Any]:
@@ -141,6 +174,13 @@ class MethodState:
         names = [name for name in now if name in before or not hasattr(type(method), name)]
         changes = [name for name in names if name not in before or not same(now[name], before[name])]
         self._told = bool(changes)
+        return changes
+
+    def changed_outside(self) -> list[str]:
+        """Return what the method's code has changed in its class and in global variables; each is told of once."""
+        changes = self._outside.changed()
+        if changes:
+            self._outside = OutsideState([])
         return changes
 
     def restore(self) -> None:

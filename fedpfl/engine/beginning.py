@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
 from typing import Any
 
 import numpy as np
 
+from ..core.errors import ConfigError, LayoutError
 from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
@@ -80,7 +81,7 @@ class Resumed(Beginning):
 
     def prepare(self, loop: RoundLoop) -> None:
         """Restore the state, and drop what was recorded after it."""
-        loop.load_state(self._state)
+        _restore(loop.load_state, self._state, self.config, "the run to resume")
         self.folder.drop_after(self.finished)
         before, now = self.folder.config()["num-server-rounds"], self.config.run.num_server_rounds
         if self.config.training.learning_rate_schedule == "cosine" and before != now:
@@ -113,7 +114,17 @@ class Continued(Beginning):
 
     def prepare(self, loop: RoundLoop) -> None:
         """Start from the other run's state."""
-        loop.take_over(self._state)
+        _restore(loop.take_over, self._state, self.config, f"{self._earlier.path.name}, which the run continues")
+
+
+def _restore(
+    take: Callable[[Mapping[str, np.ndarray]], None], state: Mapping[str, np.ndarray], config: Config, run: str
+) -> None:
+    """Have a loop take a state; ``ConfigError`` where its model is not that of the run which the state is of."""
+    try:
+        take(state)
+    except LayoutError as error:
+        raise ConfigError("model", config.run.model, f"has other arrays than {run}: {error}") from error
 
 
 def beginning_of(config: Config) -> Beginning:
@@ -140,6 +151,10 @@ def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
     if unkept := getattr(agreed.model, "unkept", ()):
         own = [*own, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each client's turn "
                      "begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
+    if in_common := getattr(agreed.model, "in_common", ()):
+        own = [*own, f"the model changes {', '.join(in_common)} as it trains, outside of its modules, where all "
+                     "clients of a process share it: if it counts in what the model computes, the numbers depend on "
+                     "the number of processes; a persistent buffer is each client's"]  # fmt: skip
     if hidden := hidden_layers(agreed.model):
         own = [*own, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are neither "
                      "trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.inputs import Inputs
-from fedpfl.core.model_state import ModelState, buffers_kept
+from fedpfl.core.model_state import ModelState, OutsideState, buffers_kept
 from fedpfl.core.names import shown
 from fedpfl.core.own_code import global_state_kept
 
@@ -68,9 +68,10 @@ def with_head(
     state = ModelState(module)
     wanted = _output(module, x, name, num_classes, input_text)
     state.restore()
+    outside = OutsideState(map(type, module.modules()))
     with _Sigmoids() as sigmoids:
         out = _output(module, x, name, num_classes, input_text, training=True)
-    unkept = tuple(state.changed())
+    unkept, in_common = tuple(state.changed()), tuple(outside.changed())
     state.restore()
     contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
     state.restore()
@@ -83,7 +84,8 @@ def with_head(
     model.per_pixel = wanted.dim() > 2
     sums = wanted.logsumexp(1)
     model.ends_in_log_softmax = num_classes > 1 and torch.allclose(sums, torch.zeros_like(sums), atol=1e-5)
-    model.unkept, model.contiguous, model.ends_in_sigmoid = unkept, contiguous, sigmoids.made(out)
+    model.unkept, model.in_common = unkept, in_common
+    model.contiguous, model.ends_in_sigmoid = contiguous, sigmoids.made(out)
     return model
 
 
@@ -149,17 +151,19 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) 
     if not chosen:  # it is the layer itself
         return BaseHeadModel(nn.Flatten() if kind is nn.Linear else nn.Identity(), module)  # type: ignore[arg-type]
     model = cut_at(module, chosen)
+    why = f"does not end in {'the' if head else 'its last'} {what}{',' * (not head)} {chosen!r}"
     try:
-        same = torch.allclose(_output(model, x, name, wanted.shape[1], name), wanted, atol=1e-4, rtol=1e-4)
+        if torch.allclose(_output(model, x, name, wanted.shape[1], name), wanted, atol=1e-4, rtol=1e-4):
+            why = f"uses its {what} {chosen!r} elsewhere than at its end, too"
+            _output(model, x, name, wanted.shape[1], name, training=True)
+            return model
     except ConfigError:
-        same = False
-    if same:
-        return model
+        pass
     if head:
-        raise ConfigError("model", name, f"does not end in the {what} {head!r}")
+        raise ConfigError("model", name, why)
     parent, _, short = chosen.rpartition(".")
     setattr(module.get_submodule(parent), short, model.head)
-    return _whole(module, name, f"does not end in its last {what}, {chosen!r}")
+    return _whole(module, name, why)
 
 
 def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:

@@ -39,6 +39,8 @@ class BaseHeadModel(nn.Module):
         Names of the parameters that the model has frozen itself (``requires_grad=False``).
     unkept : tuple of str
         Names of what a user's model changes as it trains that is no array of its state dict, and so nobody keeps.
+    in_common : tuple of str
+        Names of data of a user's classes, and of global variables, that the model changes as it trains.
     contiguous : bool
         Whether it takes images in the usual order of memory alone.
     ends_in_sigmoid : bool
@@ -65,6 +67,7 @@ class BaseHeadModel(nn.Module):
     per_pixel: bool = False
     still: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
+    in_common: tuple[str, ...] = ()
     contiguous: bool = False
     ends_in_sigmoid: bool = False
     ends_in_log_softmax: bool = False

@@ -111,7 +111,7 @@ def _assembled(
     if config.run.initial_weights and lost:
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
-    model.unkept = plain.unkept  # type: ignore[assignment]
+    model.unkept, model.in_common = plain.unkept, plain.in_common  # type: ignore[assignment]
     model.ends_in_log_softmax = plain.ends_in_log_softmax  # type: ignore[assignment]
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last
@@ -168,7 +168,7 @@ def _require_tied(layers: list[dict[str, nn.Module]], model: nn.Module, key: str
 
 
 def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
-    """Return what travels alongside the shared vector in a run: the method's extras, and those of options."""
+    """Return the arrays that travel alongside the shared vector in a run: the method's extras, and those of options."""
     more = []
     if config.wants(EvaluateGlobalOption):
         from .mean_model import extras

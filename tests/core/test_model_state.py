@@ -168,6 +168,48 @@ def test_no_state_goes_from_client_to_client(model):
     np.testing.assert_allclose(at_once, found[0][0], rtol=1e-4)
 
 
+class OfTheClass(Net):
+    steps = 0
+
+    def seen(self, z):
+        type(self).steps += int(self.training)
+        return z / (1 + 0.1 * self.steps)
+
+
+STEPS = [0]
+
+
+class Global(Net):
+    def seen(self, z):
+        STEPS[0] += int(self.training)
+        return z / (1 + 0.1 * STEPS[0])
+
+
+class Usual(Net):
+    names = ("a", "b")
+
+    def seen(self, z):
+        return z * len(STEPS) / len(self.names)
+
+
+@pytest.mark.parametrize(("model", "name"), [(OfTheClass, "steps"), (Global, "STEPS"), (Usual, "")])
+def test_what_a_model_changes_outside_of_its_modules_is_told(model, name):
+    _, remarks = numbers("fedavg", model, workers=0, num_server_rounds=1)
+    told = [remark for remark in remarks if f"the model changes {name} as it trains, outside of its modules" in remark]
+    assert len(told) == len(remarks) == bool(name)
+
+
+def test_a_last_layer_that_is_used_elsewhere_is_no_head_of_its_own():
+    class Decayed(Net):
+        def seen(self, z):
+            return z * (1 - 0.01 * self.out.weight.square().mean()) if self.training else z
+
+    assert numbers("fedavg", Decayed, workers=0, num_server_rounds=1)[0][0][0] > 0
+    words = "model = 'Decayed': uses its nn.Linear 'out' elsewhere than at its end, too; the method needs a head"
+    with pytest.raises(FedpflError, match=words):
+        numbers("fedper", Decayed, workers=0, num_server_rounds=1)
+
+
 class InAList(Net):
     def more(self):
         self.layers, self.known = [nn.Linear(8, 8)], [self.a]
@@ -189,6 +231,31 @@ def test_what_a_method_keeps_on_itself_is_told_and_gone_after_each_turn(caplog):
     found = [numbers(Remembering, "mlp", workers=workers, num_server_rounds=4) for workers in (0, 2)]
     assert found[0] == found[1]
     assert sum("the method remembering keeps last on itself" in record.message for record in caplog.records) == 1
+
+
+LAST = {}
+
+
+def test_what_a_method_keeps_in_its_class_or_in_global_variables_is_told_once(caplog):
+    class InItsClass(fedpfl.Method):
+        name = "in-its-class"
+        turns = 0
+
+        def conclude(self, local):
+            type(self).turns += 1
+            return fedpfl.Payload()
+
+    class InAGlobal(fedpfl.Method):
+        name = "in-a-global"
+
+        def conclude(self, local):
+            LAST[local.client] = local.round
+            return fedpfl.Payload()
+
+    for method, name in ((InItsClass, "turns"), (InAGlobal, "LAST")):
+        numbers(method, "mlp", workers=0)
+        told = f"the method {method.name} changes {name}, which all clients of a process share"
+        assert sum(told in record.message for record in caplog.records) == 1
 
 
 def test_a_method_is_given_back_its_attributes_and_copies_have_their_own():

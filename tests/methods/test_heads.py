@@ -76,7 +76,8 @@ def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):
 def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monkeypatch, name):
     def headless(input_shape, num_classes):
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-        model.unkept, model.contiguous, model.ends_in_log_softmax = (), False, False  # as every model of fedpfl
+        model.unkept, model.in_common = (), ()  # as every model of fedpfl
+        model.contiguous, model.ends_in_log_softmax = False, False
         return model
 
     monkeypatch.setitem(registry.MODELS._entries, "headless", registry._Entry(headless, None))

@@ -41,7 +41,7 @@ Augmentation = Callable[[Tensor, np.random.Generator], Tensor]
 
 
 def find(name: str, normalize: str = HALF) -> Augmentation | None:
-    """Return what the setting ``augmentation`` names, for pixels scaled by ``normalize``; None for no changes."""
+    """Return the function of a setting ``augmentation`` for pixels scaled by ``normalize``; None for no changes."""
     if name == NO_AUGMENTATION:
         return None
     if name == FLIP_CROP:
@@ -95,12 +95,12 @@ def _own(name: str) -> Augmentation:
     function = own_code.guarded("augmentation", name, own_code.find("augmentation", name))
 
     def augment(x: Tensor, rng: np.random.Generator) -> Tensor:
-        found = function(x.clone(), rng)
-        if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
-            has = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else custom.article(found)
+        changed = function(x.clone(), rng)
+        if not isinstance(changed, Tensor) or changed.shape != x.shape or changed.dtype != x.dtype:
+            has = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else custom.article(changed)
             allowed = f"returns {has}; it must return a tensor of {x.dtype} {tuple(x.shape)}, as it is given"
             raise ConfigError("augmentation", name, allowed)
-        return found
+        return changed
 
     return augment
 

@@ -328,7 +328,7 @@ class _Run:
         return self._end(losses)
 
     def _shape(self, tick: int, rows: Rows) -> Any:
-        """Return what steps have in common that can be one graph: the same clients with as many samples, or None."""
+        """Return a key of steps that can be one graph, with the same clients and as many samples; None of others."""
         return (rows.start, rows.stop, self.sizes[rows.start][tick]) if isinstance(rows, slice) else None
 
     def _groups(self, tick: int) -> Iterator[tuple[list[int], Rows]]:
@@ -401,11 +401,11 @@ class _Run:
             weighed = nullcontext() if weights is None else weighing_with(weights)
             before = attributes_of(self.turns.modules)
             with layers or Layers(masks), weighed:
-                found: Tensor = self.holder.call(loss or self.loss, arrays, Batch(*batch))
+                total: Tensor = self.holder.call(loss or self.loss, arrays, Batch(*batch))
             made.require_unchanged()
             if not same_attributes(before, attributes_of(self.turns.modules)):
                 raise CannotStack("the model keeps something from one step to the next that is no array of it")
-            return found
+            return total
 
         try:
             with self.precision:
@@ -442,8 +442,8 @@ class _Run:
             made.require_unchanged()
             return grads if grads else arrays[self.names[0]]
 
-        found = torch.vmap(of_one)(dict(arrays), grads, leaves)
-        return list(found) if grads else []
+        changed = torch.vmap(of_one)(dict(arrays), grads, leaves)
+        return list(changed) if grads else []
 
     def _velocity(self) -> dict[str, Tensor] | None:
         """Return the momentum that clients have kept, stacked."""
@@ -458,10 +458,10 @@ class _Run:
 
     def _end(self, losses: Tensor) -> list[float | None]:
         """Give each client what has become of its arrays; return the mean losses of all."""
-        found = losses.cpu()
-        if self.merged.padded and not bool(torch.isfinite(found).all()):
+        on_cpu = losses.cpu()
+        if self.merged.padded and not bool(torch.isfinite(on_cpu).all()):
             raise CannotStack("a phase uses all rows of a tensor with a row for each sample")
-        means, of_each = {}, found.tolist()
+        means, of_each = {}, on_cpu.tolist()
         rows = zip(*(array.unbind() for array in self.stacked.values()))
         arrays = [dict(zip(self.stacked, of_one)) for of_one in rows]
         moves = bool(self.settings.optimizer == "sgd" and self.settings.momentum and self.phase.learning_rate != 0)
@@ -644,7 +644,7 @@ class _Draws:
         self._seen: dict[int, list[tuple[Any, tuple[int, ...], float, torch.dtype]]] = {}
 
     def masks(self, clients: Sequence[int], probe: Callable[[Layers], None], size: int) -> list[Tensor]:
-        """Return what each dropout of a step multiplies its input by, clients × the input's shape."""
+        """Return the masks by which the dropouts of a step multiply their inputs, clients × the input's shape."""
         if not self._drops:
             return []
         if size not in self._seen:
@@ -716,8 +716,8 @@ class _BatchNorm(torch.autograd.Function):
             array.expand(count, -1).reshape(-1) if dim is None else array.movedim(dim, 0).flatten()
             for array, dim in zip(given[:4], dims[1:5]) if array is not None
         ]  # fmt: skip
-        found = iter(arrays)
-        merged: list[Any] = [None if array is None else next(found) for array in given[:4]]
+        present = iter(arrays)
+        merged: list[Any] = [None if array is None else next(present) for array in given[:4]]
         out = F.batch_norm(x.flatten(1, 2), *merged, *given[4:])
         return out.reshape(len(out), count, -1, *out.shape[2:]), 1
 
@@ -746,11 +746,11 @@ class _OneByOne(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         whole, *others = args
         single = getattr(torch.Tensor, name[len("_foreach_") :])
-        found = []
-        for at, tensor in enumerate(whole):
-            theirs = [other[at] if isinstance(other, (list, tuple)) else other for other in others]
-            found.append(single(tensor, *theirs, **(kwargs or {})))
-        return found
+        results = []
+        for place, tensor in enumerate(whole):
+            theirs = [other[place] if isinstance(other, (list, tuple)) else other for other in others]
+            results.append(single(tensor, *theirs, **(kwargs or {})))
+        return results
 
 
 def _alike(phases: Sequence[Phase], arrays: Sequence[str], model: nn.Module) -> list[str]:
@@ -803,7 +803,7 @@ def _put_back(part: Part, whole: Part, rows: Rows) -> None:
 
 
 def kind_of(phases: Sequence[Phase]) -> Any:
-    """Return what tells schedules apart that cannot run as one: how many phases, and by which code."""
+    """Return a key that differs between schedules that cannot run as one: how many phases, and by which code."""
     return [
         (getattr(phase.loss, "__code__", None), phase.loss is None, type(phase.penalty), phase.learning_rate)
         for phase in phases

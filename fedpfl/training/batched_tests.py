@@ -40,11 +40,11 @@ def scores_of_many(
     try:
         with torch.no_grad():
             for group in groups:
-                found = _scores(
+                of_group = _scores(
                     turns, [forwards[at] for at in group], [members[at] for at in group],
                     [samples[at] for at in group], room,
                 )  # fmt: skip
-                scores.update(zip(group, found))
+                scores.update(zip(group, of_group))
     except (CannotStack, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # what vmap cannot do is all kinds of errors; alone clients show which are theirs

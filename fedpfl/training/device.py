@@ -34,7 +34,7 @@ def require_device(settings: TrainingSettings) -> None:
 
 
 def computing_as(settings: TrainingSettings, threads: int) -> ContextManager[None]:
-    """Return what surrounds all that a run computes in a process: its threads, number types and precision."""
+    """Return the context of all that a run computes in a process: its threads, number types and precision."""
     return computing(threads, settings.device == "cuda", settings.device == "cuda" and settings.precision != "float32")
 
 

@@ -126,7 +126,7 @@ def run_phase(
 
 
 def step_precision(settings: TrainingSettings) -> ContextManager[Any]:
-    """Return what surrounds the forward pass of each training step; it may be entered any number of times.
+    """Return the context of the forward pass of each training step; it may be entered any number of times.
 
     Nothing for float32 and tf32, autocast for bf16. Autocast does not keep a weight's copy in bfloat16 for a second use
     in a step: a method may move the weights between two forward passes (Per-FedAvg), and the copy would be out of date.
@@ -202,10 +202,10 @@ def evaluate(
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
-        found = _measured(measures, outputs, samples.y, loss)
+        further = _measured(measures, outputs, samples.y, loss)
         if loss == MSE and len(samples.y) < 2:  # which has no variance to explain
-            return Score(0, total, 0, found)
-        return Score(kind.score(outputs, samples.y), total, samples.y.numel(), found)
+            return Score(0, total, 0, further)
+        return Score(kind.score(outputs, samples.y), total, samples.y.numel(), further)
     # Read after the last batch, as each reading makes a GPU wait.
     correct: list[Tensor] = []
     losses: list[Tensor] = []
@@ -217,8 +217,8 @@ def evaluate(
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
             parts.append(logits)
-    found = _measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
-    return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), found)
+    further = _measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
+    return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), further)
 
 
 def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, Any]) -> Score:
@@ -230,10 +230,10 @@ def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, A
         outputs = forward(samples.x[batch])
         losses.append(pixel_cross_entropy(outputs, samples.y[batch], "sum"))
         said.append(outputs.argmax(1).to(samples.y.dtype))
-    found = torch.cat(said)
+    classes = torch.cat(said)
     return Score(
-        pixel_accuracy(found, samples.y), sum(map(float, losses)), len(samples.y),
-        _measured(measures, found, samples.y, SEGMENTATION),
+        pixel_accuracy(classes, samples.y), sum(map(float, losses)), len(samples.y),
+        _measured(measures, classes, samples.y, SEGMENTATION),
     )  # fmt: skip
 
 
@@ -243,13 +243,13 @@ def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str
         return {}
     from fedpfl.training.measure import measured
 
-    found: Mapping[str, tuple[float, float]] = measured(measures, outputs, y, loss)
-    return found
+    sums: Mapping[str, tuple[float, float]] = measured(measures, outputs, y, loss)
+    return sums
 
 
 @torch.no_grad()
 def predict(forward: Forward, x: Tensor) -> Tensor:
-    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode.
+    """Return the outputs of ``forward`` for all samples, batch by batch; the caller sets the model to evaluation mode.
 
     Examples
     --------
@@ -266,7 +266,7 @@ def test_batches(count: int, size: int = EVALUATION_BATCH) -> list[slice]:
     starts = [*range(0, count, size)] or [0]
     if len(starts) > 1 and count - starts[-1] == 1:
         del starts[-1]
-    return [slice(at, end) for at, end in zip(starts, [*starts[1:], count])]
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], count])]
 
 
 class Part(NamedTuple):
@@ -289,28 +289,32 @@ def step_parts(
 
     def optimizer(members: Sequence[int], rate: float | None) -> Optimizer:
         chosen = next((r for r in (rate, phase.learning_rate) if r is not None), settings.learning_rate)
-        of = [params[at] for at in members]
-        made = make_optimizer(settings.optimizer, of, chosen * factor, settings.momentum, settings.weight_decay)
+        chosen_params = [params[place] for place in members]
+        made = make_optimizer(
+            settings.optimizer, chosen_params, chosen * factor, settings.momentum, settings.weight_decay
+        )
         # A phase that moves nothing gathers nothing for the next round either.
         if velocity is not None and isinstance(made, SGD) and made.momentum and phase.learning_rate != 0:
-            made.velocity = [velocity.setdefault(names[at], torch.zeros_like(params[at])) for at in members]
+            made.velocity = [velocity.setdefault(names[place], torch.zeros_like(params[place])) for place in members]
         return made
 
     groups = (*phase.groups, Group(lambda name: True))
     members: list[list[int]] = [[] for _ in groups]
-    for at, name in enumerate(names):
-        members[next(i for i, group in enumerate(groups) if group.selected(name))].append(at)
+    for place, name in enumerate(names):
+        members[next(i for i, group in enumerate(groups) if group.selected(name))].append(place)
     return [
-        Part(own, optimizer(own, group.learning_rate), group.clip_norm) for group, own in zip(groups, members) if own
+        Part(places, optimizer(places, group.learning_rate), group.clip_norm)
+        for group, places in zip(groups, members)
+        if places
     ]
 
 
 def _stepper(parts: Sequence[Part]) -> Callable[[list[Tensor]], None]:
-    """Return what moves the parameters by their gradients, which it may overwrite."""
+    """Return a function that moves the parameters by their gradients, which it may overwrite."""
 
     def step(grads: list[Tensor]) -> None:
-        for own, optimizer, limit in parts:
-            theirs = [grads[at] for at in own]
+        for places, optimizer, limit in parts:
+            theirs = [grads[place] for place in places]
             if limit is not None:
                 clip(theirs, limit)
             optimizer.step(theirs)

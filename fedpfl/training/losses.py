@@ -7,6 +7,7 @@ weigh classes, or have a function of the user's as its loss.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -127,16 +128,16 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") 
 @lru_cache(maxsize=8)
 def _own(text: str, version: int) -> Criterion:
     word = custom.without_clients(text)
-    function = own_code.guarded("loss", text, own_code.find("loss", word))
+    function = own_code.guarded("loss", text, own_code.find("loss", word), no_class=True)
 
     def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        found: Any = function(outputs, y if y.is_floating_point() else y.long())
-        if not isinstance(found, Tensor) or found.shape not in ((), (len(y),)):
-            is_one = custom.article(found) if not isinstance(found, Tensor) else f"a tensor of {tuple(found.shape)}"
+        result: Any = function(outputs, y if y.is_floating_point() else y.long())
+        if not isinstance(result, Tensor) or result.shape not in ((), (len(y),)):
+            is_one = custom.article(result) if not isinstance(result, Tensor) else f"a tensor of {tuple(result.shape)}"
             raise ConfigError("loss", text, f"returns {is_one}; it must return the mean, or a value for each sample")
-        if reduction == "none" and not found.dim():
+        if reduction == "none" and not result.dim():
             raise ConfigError("loss", text, "must return a value for each sample: this method weighs samples")
-        return found if reduction == "none" else found.sum() if reduction == "sum" else found.mean()
+        return result if reduction == "none" else result.sum() if reduction == "sum" else result.mean()
 
     return criterion
 
@@ -147,25 +148,32 @@ def own_loss(text: str) -> Criterion:
 
 
 def require_working(text: str, num_classes: int) -> None:
-    """Try the user's function with two samples, so that a mistake shows before round 1."""
-    outputs, y = _tried(labels_of(text), num_classes)
-    found = own_loss(text)(outputs.clone().requires_grad_(), y)
-    if not (found.requires_grad and torch.isfinite(found)):
+    """Try the user's function with a few samples, so that a mistake shows before round 1."""
+    outputs, y = tried(labels_of(text), num_classes)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Using a target size")  # torch's, where it would broadcast one to the other
+        mean = own_loss(text)(outputs.clone().requires_grad_(), y)
+    if not (mean.requires_grad and torch.isfinite(mean)):
         raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
 
 
 def require_bound(text: str, num_classes: int) -> None:
     """Refuse a loss of classes that falls for ever as right logits grow: it takes logarithms of probabilities."""
-    outputs, y = _tried(labels_of(text), num_classes)
+    outputs, y = tried(labels_of(text), num_classes)
     if float(own_loss(text)(FAR * outputs, y)) < -FAR / 1000:
         allowed = "has no least value for logits: end the model in nn.LogSoftmax(1), or use F.cross_entropy"
         raise ConfigError("loss", text, allowed)
 
 
-def _tried(kind: str, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return numbers of a model for two samples of different classes, each the largest at the right one, and these."""
-    outputs = torch.eye(2, num_classes)
-    y = outputs if kind not in (CROSS_ENTROPY, SEGMENTATION) else torch.arange(2) % num_classes
+def tried(kind: str, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return numbers of a model for samples of different classes, each the largest at the right one, and these.
+
+    They are no probabilities, and there are not as many samples as classes, so that shapes cannot fit by accident.
+    """
+    y = torch.arange(3 if num_classes == 2 else 2) % num_classes
+    right = F.one_hot(y, num_classes).float()
+    outputs = 3 * right - 1
     if kind == SEGMENTATION:
-        y, outputs = y[:, None, None].expand(2, 4, 4), outputs[..., None, None].expand(2, num_classes, 4, 4)
-    return outputs, y
+        outputs = outputs[..., None, None].expand(*outputs.shape, 4, 4)
+        return outputs, y[:, None, None].expand(len(y), 4, 4)
+    return outputs, y if kind == CROSS_ENTROPY else right

@@ -16,6 +16,7 @@ from ..core.claims import LARGEST
 from ..core.errors import ConfigError, FedpflError
 from ..core.samples import IGNORED
 from .losses import CROSS_ENTROPY, KINDS, MSE, SEGMENTATION
+from .losses import tried as samples_to_try
 
 SumAndCount = Tuple[float, float]
 # (the model's numbers, labels or targets, the setting ``loss``) → sum and count.
@@ -37,7 +38,7 @@ logger = getLogger("fedpfl.client")
 
 
 def find(text: str) -> dict[str, Measure]:
-    """Return what computes each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
+    """Return the measure of each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
     return {custom.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.words(text)}
 
 
@@ -46,22 +47,20 @@ def find_working(text: str, num_classes: int, loss: str, permuted: bool = False)
 
     If labels are ``permuted``, clients do not agree which of two classes is the second: both count.
     """
-    found = find(text)
-    if permuted and AVERAGE_PRECISION in found:
-        found[AVERAGE_PRECISION] = _one_against_rest(_average_precision, both_of_two=True)
-    require_working(found, num_classes, loss)
-    return found
+    measures = find(text)
+    if permuted and AVERAGE_PRECISION in measures:
+        measures[AVERAGE_PRECISION] = _one_against_rest(_average_precision, both_of_two=True)
+    require_working(measures, num_classes, loss)
+    return measures
 
 
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
-    """Try the metrics with two samples of different classes, so that a mistake of the user's shows before round 1."""
+    """Try the metrics with a few samples, so that a mistake of the user's shows before round 1."""
     if TOP_5 in measures and num_classes <= TOP:
         allowed = f"is 1 whatever a model says: of {num_classes} classes all are among the {TOP} most likely ones"
         raise ConfigError("metrics", TOP_5, allowed)
-    outputs, labels = torch.eye(2, num_classes), torch.arange(2) % num_classes
-    y = labels if loss == CROSS_ENTROPY else outputs
-    if loss == SEGMENTATION:
-        outputs = y = labels[:, None, None].expand(2, 4, 4)
+    outputs, y = samples_to_try(loss, num_classes)
+    outputs = y if loss == SEGMENTATION else outputs  # the classes that it says
     measured(measures, outputs, y, loss, tried=True)
 
 
@@ -76,18 +75,18 @@ def measured(
     if not len(y):
         return dict.fromkeys(measures, UNDEFINED)
     outputs, y = outputs.detach().cpu(), y.detach().cpu()
-    found = {}
+    pairs = {}
     for name, measure in measures.items():
         try:
-            found[name] = measure(outputs, y, loss)
+            pairs[name] = measure(outputs, y, loss)
         except FedpflError as error:  # the other numbers of the test count
             if tried or not isinstance(measure, _UsersMetric):
                 raise
             if not measure.failed:
                 logger.warning("%s; it is left out of the tests in which it fails", error)
             measure.failed = True
-            found[name] = UNDEFINED
-    return found
+            pairs[name] = UNDEFINED
+    return pairs
 
 
 class _UsersMetric:
@@ -95,8 +94,9 @@ class _UsersMetric:
 
     def __init__(self, word: str) -> None:
         self._word, self.failed = word, False
-        found = own_code.find("metrics", word)
-        self._function, self._truth_first = own_code.guarded("metrics", word, found), _takes_truth_first(found)
+        function = own_code.find("metrics", word)
+        self._function = own_code.guarded("metrics", word, function, no_class=True)
+        self._truth_first = _takes_truth_first(function)
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         if loss == SEGMENTATION:
@@ -113,13 +113,13 @@ def _takes_truth_first(function: Any) -> bool:
     return names[:1] == ["y_true"]
 
 
-def _pair(word: str, found: Any) -> SumAndCount:
-    """Return what a function of the user's made as a sum and a count; not a number means that it is not defined."""
-    pair = tuple(found) if isinstance(found, (tuple, list)) else (found, 1)
+def _pair(word: str, result: Any) -> SumAndCount:
+    """Return the result of a function of the user's as a sum and a count; not a number means that it is not defined."""
+    pair = tuple(result) if isinstance(result, (tuple, list)) else (result, 1)
     try:
         total, count = (float(number) for number in pair)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        allowed = f"returns {custom.article(found)}; it must return a number, or a sum and a count"
+        allowed = f"returns {custom.article(result)}; it must return a number, or a sum and a count"
         raise ConfigError("metrics", word, allowed) from None
     if math.isnan(total) or count == 0:
         return UNDEFINED

@@ -58,8 +58,8 @@ class Merged:
         """Copy the leaves that steps have changed into the tensors of the client at ``place``."""
         for leaf, parts, moved in zip(self.leaves, self.parts, changed):
             if moved:
-                own = parts[place]
-                own.copy_(leaf[place][tuple(slice(size) for size in own.shape)])
+                part = parts[place]
+                part.copy_(leaf[place][tuple(slice(size) for size in part.shape)])
 
     def _merge(self, values: list[Any]) -> Maker:
         key = tuple(map(id, values))
@@ -100,7 +100,7 @@ class Merged:
                 return _differing(first)
             items = [self._merge(list(item)) for item in zip(*values)]
             kind: Any = type(first)
-            of_items = (lambda found: kind(*found)) if hasattr(first, "_fields") else kind
+            of_items = (lambda merged: kind(*merged)) if hasattr(first, "_fields") else kind
             return lambda made: of_items([item(made) for item in items])
         if isinstance(first, types.FunctionType):
             return self._function(values)
@@ -185,10 +185,10 @@ class Merged:
         filled = self._filled({name: [of_one[name] for of_one in attributes] for name in attributes[0]}, dict)
 
         def make(made: MergedObject) -> Any:
-            found = object.__new__(type(first))
-            vars(found).update(filled(made))
-            made.held.append((vars(found), dict(vars(found))))
-            return found
+            merged = object.__new__(type(first))
+            vars(merged).update(filled(made))
+            made.held.append((vars(merged), dict(vars(merged))))
+            return merged
 
         return make
 
@@ -196,11 +196,11 @@ class Merged:
         makers = {name: self._merge(values) for name, values in content.items()}
 
         def make(made: MergedObject) -> Any:
-            found = empty()
+            container = empty()
             for name, maker in makers.items():
-                found[name] = maker(made)
-            made.held.append((found, dict(found)))
-            return found
+                container[name] = maker(made)
+            made.held.append((container, dict(container)))
+            return container
 
         return make
 
@@ -217,7 +217,7 @@ class MergedObject:
         self._found: dict[tuple[int, ...], Any] = {}
 
     def once(self, key: tuple[int, ...], maker: Maker) -> Any:
-        """Return what was made before under a key, or make it: what one object was stays one."""
+        """Return the object that was made before under a key, or make it: one object stays one."""
         if key not in self._found:
             self._found[key] = maker(self)
         return self._found[key]
@@ -241,8 +241,8 @@ def _may_hold_arrays(value: Any) -> bool:
 
 
 def _differing(first: Any) -> Maker:
-    found = _Differing(type(first).__name__)
-    return lambda made: found
+    stand_in = _Differing(type(first).__name__)
+    return lambda made: stand_in
 
 
 class _Differing:

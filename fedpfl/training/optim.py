@@ -127,15 +127,15 @@ class TorchOptimizer:
         self, name: str, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
     ) -> None:
         made = getattr(torch.optim, name)
-        known = inspect.signature(made).parameters
+        takes = inspect.signature(made).parameters
         offered: dict[str, Any] = {"momentum": momentum, "weight_decay": weight_decay}
-        if "betas" in known:
-            offered["betas"] = (momentum, *known["betas"].default[1:])
+        if "betas" in takes:
+            offered["betas"] = (momentum, *takes["betas"].default[1:])
         if name != "SGD" and momentum == USUAL_MOMENTUM:
             del offered["momentum"]
         self.params = list(params)
         self._optimizer = made(
-            self.params, lr=learning_rate, **{key: value for key, value in offered.items() if key in known}
+            self.params, lr=learning_rate, **{key: value for key, value in offered.items() if key in takes}
         )
 
     @property
@@ -171,8 +171,8 @@ NOT_STEPPED = ("LBFGS", "SparseAdam", "Optimizer")
 
 def is_torch_optimizer(name: str) -> bool:
     """Return whether ``torch.optim`` has an optimiser of this name that takes plain gradients."""
-    found = getattr(torch.optim, name, None)
-    return isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and name not in NOT_STEPPED
+    kind = getattr(torch.optim, name, None)
+    return isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and name not in NOT_STEPPED
 
 
 def make_optimizer(

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 LAST_BATCH = ("drop", "keep", "even")
 # (rounds since warm-up, from 0; rounds without warm-up; settings) → factor of the learning rate.
 SCHEDULES: Mapping[str, Callable[[int, int, TrainingSettings], float]] = {
-    "constant": lambda at, rounds, settings: 1.0,
-    "exponential": lambda at, rounds, settings: settings.learning_rate_decay**at,
-    "cosine": lambda at, rounds, settings: (1 + math.cos(math.pi * min(at, rounds) / max(1, rounds))) / 2,
+    "constant": lambda number, rounds, settings: 1.0,
+    "exponential": lambda number, rounds, settings: settings.learning_rate_decay**number,
+    "cosine": lambda number, rounds, settings: (1 + math.cos(math.pi * min(number, rounds) / max(1, rounds))) / 2,
 }
 # The largest weight of a class.
 MAX_WEIGHT = 1e6
@@ -32,10 +32,10 @@ AUGMENTATIONS = ("none", "flip-crop", "randaugment", "flip-rotate", "crop-flip-r
 def listed_weights(text: str) -> list[float] | None:
     """Return the weights that a setting ``class-weights`` lists; ``None`` if it lists none, or one below 0."""
     try:
-        found = [float(word) for word in text.split(",")]
+        weights = [float(word) for word in text.split(",")]
     except ValueError:
         return None
-    return found if all(0 <= weight <= MAX_WEIGHT for weight in found) and any(found) else None
+    return weights if all(0 <= weight <= MAX_WEIGHT for weight in weights) and any(weights) else None
 
 
 def _is_torch_optimizer(name: str) -> bool:
@@ -180,8 +180,8 @@ class TrainingSettings:
         if self.has_own_loss:
             from fedpfl.training.losses import own_loss
 
-            own: Callable[..., Tensor] = own_loss(self.loss)
-            return own
+            of_the_user: Callable[..., Tensor] = own_loss(self.loss)
+            return of_the_user
         usual: Callable[..., Tensor] = self.kind.criterion
         from fedpfl.training.losses import weighted_cross_entropy
 
@@ -206,7 +206,7 @@ class TrainingSettings:
         return SCHEDULES[self.learning_rate_schedule](number - warm_up - 1, rounds - warm_up, self)
 
     def loss_weight(self, samples: int) -> int:
-        """Return what the mean loss of a batch of ``samples`` is multiplied by."""
+        """Return the factor of the mean loss of a batch of ``samples``."""
         return samples if self.batch_loss == "sum" else 1
 
     @property

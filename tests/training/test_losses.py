@@ -200,11 +200,23 @@ def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
         (lambda outputs, y: outputs.sum() * float("nan"), "must be finite and have a gradient"),
         (lambda outputs, y: outputs[:, 99].mean(), "raises IndexError"),
         ("focal", "is a str, and must be a function"),
+        (nn.CrossEntropyLoss, r"is a class: give an instance of it, such as CrossEntropyLoss\(\)"),
+        (F.mse_loss, r"raises UserWarning: Using a target size \(torch.Size\(\[2\]\)\) that is different"),
     ],
 )
 def test_a_loss_that_is_none_is_refused_before_round_1(tmp_path, function, words):
     with as_setting("loss", function) as text, pytest.raises(ConfigError, match=f"loss = .*{words}"):
         simulate(tmp_path, 2, method="fedavg", loss=text)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, lambda outputs, y: (outputs - y).square().mean()])
+def test_shapes_that_fit_by_accident_are_refused_before_round_1(classes, loss):
+    x = np.random.default_rng(0).normal(size=(2, 30, 4)).astype(np.float32)
+    with pytest.raises(
+        ConfigError, match=r"loss = .*raises (UserWarning: Using a target size|RuntimeError: The size of)"
+    ):
+        fedpfl.run("fedavg", data=[(one, np.arange(30) % classes) for one in x], model="mlp", loss=loss, quiet=True)
 
 
 def test_only_a_loss_of_each_sample_can_be_mixed(tmp_path):

@@ -23,8 +23,8 @@ SEVERAL, METHOD = "Several methods", "Method "
 
 def _common() -> list[tuple[str, type]]:
     """Return title and settings class of every part that all methods have."""
-    own = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
-    return [*own, *((option.title, option.Settings) for option in OPTIONS if s.keys(option.Settings))]
+    usual = [("Run", RunSettings), ("Data", DataSettings), ("Local training", TrainingSettings)]
+    return [*usual, *((option.title, option.Settings) for option in OPTIONS if s.keys(option.Settings))]
 
 
 def keys_of(method: str = "") -> list[str]:
@@ -34,9 +34,9 @@ def keys_of(method: str = "") -> list[str]:
 
 def _fields_of(method: str) -> dict[str, Field[Any]]:
     """Return the settings that all methods have, and those of a method, by key."""
-    own = own_settings(method)
+    of_method = own_settings(method)
     common = {key: of for _, cls in _common() for key, of in s.by_key(cls).items()}
-    return {**common, **(s.by_key(own, method) if own else {})}
+    return {**common, **(s.by_key(of_method, method) if of_method else {})}
 
 
 def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
@@ -48,10 +48,10 @@ def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
     found[SEVERAL] = {}
     listed: set[str] = set()
     for name, cls in settings_of_methods(look).items():
-        own = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
-        found[SEVERAL].update({key: of for key, of in own.items() if of.metadata["of"] == ""})
-        found[f"{METHOD}{name}"] = {key: of for key, of in own.items() if of.metadata["of"] != ""}
-        listed |= own.keys()
+        of_method = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
+        found[SEVERAL].update({key: of for key, of in of_method.items() if of.metadata["of"] == ""})
+        found[f"{METHOD}{name}"] = {key: of for key, of in of_method.items() if of.metadata["of"] != ""}
+        listed |= of_method.keys()
     return {title: section for title, section in found.items() if section}
 
 
@@ -62,11 +62,11 @@ def all_settings(look: bool = True) -> dict[str, Field[Any]]:
 
 def owners() -> dict[str, tuple[str, ...]]:
     """Return the methods of every setting that only some methods have, by key."""
-    found: dict[str, tuple[str, ...]] = {}
+    methods: dict[str, tuple[str, ...]] = {}
     for name, cls in settings_of_methods().items():
         for key in s.keys(cls, name):
-            found[key] = (*found.get(key, ()), name)
-    return found
+            methods[key] = (*methods.get(key, ()), name)
+    return methods
 
 
 def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -111,10 +111,10 @@ def require_used(values: Mapping[str, Any], methods: Collection[str]) -> None:
     used = {key for name in methods for key in keys_of(name)}
     if not values.keys() - used:  # so that no other method needs to be imported
         return
-    known = owners()
+    methods_of = owners()
     for key, value in values.items():
-        if key in known and not {*known[key]} & {*methods}:
-            allowed = f"is a setting of {', '.join(known[key])}, and the method is {' or '.join(methods)}"
+        if key in methods_of and not {*methods_of[key]} & {*methods}:
+            allowed = f"is a setting of {', '.join(methods_of[key])}, and the method is {' or '.join(methods)}"
             raise ConfigError(key, value, allowed)
 
 
@@ -135,8 +135,10 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
 def tagged(tag: str) -> frozenset[str]:
     """Return the keys of the settings with a tag (see ``setting``), those of custom methods that were found, too."""
-    own = (s.by_key(cls, name) for name, cls in settings_of_custom().items())
-    return _tagged(tag).union(key for fields in own for key, of in fields.items() if tag in of.metadata["tags"])
+    sections_of_custom = (s.by_key(cls, name) for name, cls in settings_of_custom().items())
+    return _tagged(tag).union(
+        key for fields in sections_of_custom for key, of in fields.items() if tag in of.metadata["tags"]
+    )
 
 
 @lru_cache(maxsize=None)

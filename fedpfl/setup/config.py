@@ -341,7 +341,7 @@ class Config:
         return next(option for option in self.options if type(option) is kind).wanted(self)
 
     def remarks(self, task: TaskFacts) -> list[str]:
-        """Return what a user should know of the settings before round 1."""
+        """Return remarks on the settings, for users to read before round 1."""
         from ..methods.base import adapts_itself
 
         epochs, name, training = self.training.tune_epochs, self.method.name, self.training

@@ -171,7 +171,7 @@ def _type_of(field: dataclasses.Field[Any]) -> str:
 
 
 def hooks_table() -> str:
-    """Return what a method can define as a Markdown table, between the two marker lines of its page."""
+    """Return the hooks that a method can define as a Markdown table, between the two marker lines of its page."""
     listed = inspect.cleandoc(Method.__doc__ or "").partition("Attributes\n----------\n")[2]
     rows = {name: (name, text) for name, text in re.findall(r"^(\w+) : .*\n((?: {4}.*\n?)+)", listed, re.MULTILINE)}
     for name, hook in vars(Method).items():
@@ -189,8 +189,8 @@ def hooks_table() -> str:
 def _example(name: str) -> str:
     """Name a method whose attribute is not the base's."""
     default = getattr(Method, name, None)
-    found = [method.name for method in methods().values() if getattr(method, name) is not default]
-    return "all" if len(found) == len(methods()) else f"`{found[0]}`" if found else "none"
+    having = [method.name for method in methods().values() if getattr(method, name) is not default]
+    return "all" if len(having) == len(methods()) else f"`{having[0]}`" if having else "none"
 
 
 def update(root: Path) -> list[Path]:

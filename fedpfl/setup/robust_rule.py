@@ -46,8 +46,8 @@ class RobustMean(RunningMean):
 
     def total(self) -> np.ndarray:
         """Return the estimate times the weights of its vectors, plus the trusted vectors times theirs."""
-        found: np.ndarray = self._sum + sum(self._given) * self._estimate()
-        return found
+        total: np.ndarray = self._sum + sum(self._given) * self._estimate()
+        return total
 
     def value(self) -> np.ndarray:
         """Return the estimate, in a mean with the trusted vectors if there are any: float32, shape (size,)."""

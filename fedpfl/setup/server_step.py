@@ -65,7 +65,7 @@ class ServerStep(Step):
         return adapted
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what the next step depends on, by names that no rule uses."""
+        """Return the arrays on which the next step depends, by names that no rule uses."""
         return {"server-m": self.m, "server-v": self.v}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:

@@ -72,8 +72,8 @@ def _patterns(model: BaseHeadModel, settings: TrainableSettings) -> list[str]:
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            known = f"{names[0]}, …, {names[-1]}"
-            allowed = f"must be all, head, lora or a pattern of the model's arrays ({known}); {pattern!r} fits none"
+            some = f"{names[0]}, …, {names[-1]}"
+            allowed = f"must be all, head, lora or a pattern of the model's arrays ({some}); {pattern!r} fits none"
             raise ConfigError("trainable", settings.trainable, allowed)
     return patterns
 

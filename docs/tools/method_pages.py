@@ -24,6 +24,7 @@ from fedpfl.core.settings import by_key
 from fedpfl.core.sharing import Sharing
 from fedpfl.flower.strategy import needs_of
 from fedpfl.methods import Method, methods
+from fedpfl.methods.advice import ADVICE
 from fedpfl.methods.base import adapts_itself
 from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.models import BaseHeadModel
@@ -44,19 +45,9 @@ OVERVIEW = """\
 
 ## Choose a method
 
-| your situation | try first |
-|---|---|
-| label skew: clients have other classes or class shares | [FedPer](fedper.md), [FedRep](fedrep.md), [FedPAC](fedpac.md) |
-| feature skew: the same classes look different | [FedBN](fedbn.md) with BatchNorm; [pFedMe](pfedme.md), [FedAS](fedas.md), first on HAR |
-| clients have few samples | [pFedFDA](pfedfda.md), FedAvg with `tune-epochs` |
-| clients fall into unknown groups | [Clustered-FL](clustered-fl.md), [FedAMP](fedamp.md) |
-| clients have different architectures | [FedProto](fedproto.md), [FedGH](fedgh.md) |
-| traffic is scarce | [FedProto](fedproto.md), [LG-FedAvg](lg-fedavg.md) |
-| a good global model is needed as well | [FedRoD](fedrod.md), [FedReG](fedreg.md) |
-| few clients take part in a round | [FedRoD](fedrod.md), [FedAS](fedas.md) |
-| new clients must start well | [FedBABU](fedbabu.md), FedAvg with `tune-epochs` |
+{advice}
 
-[Learn](../learn/index.md) explains the families, [Add a method](../how-to/adding-a-method.md) how to write one.
+`fedpfl methods --choose` prints this table. [Learn](../learn/index.md) explains the families, [Add a method](../how-to/adding-a-method.md) how to write one.
 
 **Cost** of a round relative to FedAvg's, with default settings: a client's
 [computation](../results/performance.md#cost-of-each-method) (1.0: no measurable difference), traffic and model memory.
@@ -117,7 +108,7 @@ def overview() -> str:
     """Return the page with a table of methods for each group."""
     own = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
     data = list(leaderboard())
-    lines = [OVERVIEW.format(made=MADE, own=own)]
+    lines = [OVERVIEW.format(made=MADE, own=own, advice=chooser())]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += [
@@ -133,6 +124,17 @@ def overview() -> str:
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def chooser() -> str:
+    """Return the table of situations, with links to the methods."""
+    rows = [["your situation", "try first", "instead", "why"], ["---"] * 4, *map(list, ADVICE)]
+
+    def link(name: re.Match[str]) -> str:
+        method = methods().get(name.group(1))
+        return f"[{title_of(method)}]({method.name}.md)" if method else name.group()
+
+    return "\n".join("| " + " | ".join(re.sub(r"`([\w-]+)`", link, cell) for cell in row) + " |" for row in rows)
 
 
 def page(method: type[Method], texts: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import uncontrolled
+from ..core.errors import ConfigError, uncontrolled
 from .common import AsJson, load_app, print_json, stdout
 from .program import app
 
@@ -18,12 +18,18 @@ from .program import app
 @app.command("methods")
 def methods_command(
     name: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="One method, with its settings.")] = None,
+    choose: Annotated[bool, typer.Option("--choose", help="Which method to try first in which situation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the methods, or show one with its settings.
 
     Example: fedpfl methods fedrep
     """
+    if choose:
+        if name:
+            raise ConfigError("METHOD", name, "must be left out with --choose, which is about all methods")
+        _print_advice(as_json)
+        return
     from ..core import settings
     from ..methods import find, known
 
@@ -54,7 +60,19 @@ def methods_command(
     for method in chosen:
         line = uncontrolled(f"{method.name:<{width}}  {method.paper}")
         typer.echo(line if room is None or len(line) <= room else f"{line[: room - 1]}…")
-    typer.echo("fedpfl methods METHOD shows what travels, and the settings.", err=True)
+    typer.echo("fedpfl methods METHOD shows what travels, and the settings; --choose, what to try first.", err=True)
+
+
+def _print_advice(as_json: bool) -> None:
+    """Print which method to try first in which situation."""
+    from ..methods.advice import ADVICE
+
+    if as_json:
+        print_json([advice._asdict() for advice in ADVICE])
+        return
+    for advice in ADVICE:
+        first, instead = advice.first.replace("`", ""), advice.instead.replace("`", "")
+        typer.echo(f"{advice.situation}:\n  {first}\n  instead: {instead}\n  why: {advice.evidence}")
 
 
 @app.command("datasets")

@@ -164,6 +164,9 @@ def test_methods():
     listed = fedpfl("methods", "feddecomp").stdout
     assert "feddecomp-rank-conv = 0.6" in listed
     assert 'feddecomp-init = "paper"' in listed
+    advice = json.loads(fedpfl("methods", "--choose", "--json").stdout)
+    assert all(f"{row['situation']}:" in fedpfl("methods", "--choose").stdout for row in advice)
+    assert "must be left out" in str(fedpfl("methods", "fedper", "--choose").exception)
 
 
 def test_datasets():

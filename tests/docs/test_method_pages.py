@@ -10,6 +10,7 @@ from pathlib import Path
 from fedpfl.cli.common import overrides
 from fedpfl.core.settings import keys
 from fedpfl.methods import methods
+from fedpfl.methods.advice import ABOVE_LOCAL, ADVICE
 from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.setup.config import Config
 
@@ -37,6 +38,26 @@ def test_every_method_is_in_one_group_and_has_what_teaches():
         assert {*of["like"]} <= methods().keys() - {name}, name
     # These have no address: a baseline, and a paper of which none is known.
     assert {name for name, of in texts if "link" not in of} == {"local", "fedreg"}
+
+
+def test_the_advice_agrees_with_the_leaderboard():
+    named = {name for row in ADVICE for cell in row for name in re.findall(r"`([a-z-]+)`", cell)}
+    assert named <= {*methods(), "tune-epochs"}
+    means = {
+        name: [float(cells[0].split()[0]) for cells in columns.values()]
+        for name, columns in method_pages.measured().items()
+    }
+    above = {name for name, values in means.items() if all(map(float.__gt__, values, means["local"]))}
+    for row in ADVICE:
+        if row.evidence.startswith(ABOVE_LOCAL):
+            assert {*re.findall(r"`([a-z-]+)`", row.first)} <= above, row
+    columns = list(zip(*means.values(), strict=True))
+
+    def rank(name):
+        return sum(sum(other > mean for other in column) for mean, column in zip(means[name], columns, strict=True))
+
+    (row,) = (row for row in ADVICE if row.evidence == "leaderboard: best mean rank")
+    assert row.first == f"`{min(means, key=rank)}`"
 
 
 def test_settings_that_teach_exist():

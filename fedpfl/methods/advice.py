@@ -1,0 +1,70 @@
+"""Which method to try first: what ``fedpfl methods --choose`` prints and the methods' page shows.
+
+A row follows the leaderboard where it has data of the kind, and names it. Where nothing was measured the row gives the
+method that was made for the situation, and says that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Advice(NamedTuple):
+    """A situation, the method to try first, what to take instead, and why. Methods' names are between backticks."""
+
+    situation: str
+    first: str
+    instead: str
+    evidence: str
+
+
+ABOVE_LOCAL = "leaderboard: a higher mean than local training on all three data sets"
+NOT_MEASURED = "made for this; not measured here"
+ADVICE = (
+    Advice(
+        "always, to see whether personalisation can help",
+        "`local` and `fedavg`",
+        "`fedavg` with `tune-epochs`: one model that each client fine-tunes",
+        "the yardsticks of every table",
+    ),
+    Advice(
+        "clients have other classes or class shares (label skew)",
+        "`fedrep`",
+        "`fedper` at FedAvg's cost; `fedpac` if some clients have similar class shares",
+        ABOVE_LOCAL,
+    ),
+    Advice(
+        "the same classes look different (feature skew)",
+        "`fedas`",
+        "`pfedme` if time does not matter; `fedbn` if the model has BatchNorm (not measured)",
+        "leaderboard, HAR by person: second and first",
+    ),
+    Advice(
+        "training must not cost more than FedAvg's",
+        "`knn-per`",
+        "`fedper` if a client cannot keep the features of its samples for predictions",
+        "leaderboard: best mean rank",
+    ),
+    Advice(
+        "clients have different architectures",
+        "`fedproto`",
+        "`fedtgp` if the models differ much in quality",
+        f"{ABOVE_LOCAL} (there with equal architectures)",
+    ),
+    Advice(
+        "traffic is scarce",
+        "`fedproto`",
+        "`lg-fedavg` if clients share a head; below a hundredth of FedAvg's traffic, too",
+        ABOVE_LOCAL,
+    ),
+    Advice(
+        "a good global model is needed as well",
+        "`fedrod`",
+        "`fedreg` if clients lack whole classes, at twice the computation",
+        ABOVE_LOCAL,
+    ),
+    Advice("clients fall into a few unknown groups", "`clustered-fl`", "`fedamp` with few rounds", NOT_MEASURED),
+    Advice("few clients take part in a round", "`fedas`", "`fedrod`", NOT_MEASURED),
+    Advice("new clients must start well", "`fedbabu`", "`fedavg` with `tune-epochs`", NOT_MEASURED),
+    Advice("a large pre-trained model", "`fedsa-lora`", "`flexlora` if clients afford different ranks", NOT_MEASURED),
+)

@@ -207,7 +207,7 @@ def light_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
 def told(
     options: argparse.Namespace, model: str, chosen: int, epochs: int, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return what ``work.json`` tells a peer."""
+    """Return the content of ``work.json``, for a peer."""
     return {
         "model": model, "chosen": chosen, "epochs": epochs, "rounds": options.rounds + 1, "seed": options.seed,
         "batch-size": given.batch_size, "learning-rate": given.learning_rate,
@@ -230,7 +230,7 @@ def write(folder: Path, job: Job, data: FederatedData) -> None:
 
 
 def own(run: Run, job: Job, data: FederatedData) -> list[Found]:
-    """Return what fedpfl took."""
+    """Return the rounds of fedpfl."""
     config = Config.parse(job.values)
     strategy = make_strategy(config, data)
     steps = [sum(steps_of(strategy.rule.clients[i], config) for i in line["clients"]) for line in run.lines]
@@ -244,7 +244,7 @@ def own(run: Run, job: Job, data: FederatedData) -> list[Found]:
 
 
 def title(peer: Peer) -> str:
-    """Return what a peer is called in the table, with its version and how it ran."""
+    """Return a peer's name in the table, with its version and how it ran."""
     ask = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     package = re.split(r"[^\w.-]", peer.package)[0]
     words = [peer.environment / "bin" / "python", "-c", ask, package]

@@ -270,8 +270,7 @@ def compare(
     of_data = [{key: value for key, value in own.items() if key != "name"} for own in on]
     chosen_from = [{"method": method} for method in named]
     _require_allowed(named, settings, *of_data, *chosen_from, *_each("tune", tune or {}), *_each("vary", vary or {}))
-    from ..core.metrics import ACCURACY
-    from ..core.metrics import words as words_of
+    from ..core.metrics import ACCURACY, entries
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words as data_in_words
     from ..methods import find
@@ -297,7 +296,7 @@ def compare(
             raise ConfigError("methods", as_texts, TWO)
         require_used(own, texts)
         if by:
-            asked = words_of(str(base.get("metrics", "")))
+            asked = entries(str(base.get("metrics", "")))
             metrics = asked if by in (*asked, ACCURACY) else [*asked, by]
             base.update({"choose-by": custom.short_name(by), "metrics": ",".join(metrics)})
         data_sets = {}

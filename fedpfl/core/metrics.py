@@ -93,19 +93,19 @@ def score_name(loss: str) -> str:
     return "R²" if labels_of(loss) == TARGETS else ACCURACY
 
 
-def words(text: str) -> list[str]:
+def entries(text: str) -> list[str]:
     """Return the metrics that the setting ``metrics`` names, as they are written, without accuracy: it always is."""
     return [word for part in text.split(",") if (word := part.strip()) and word != ACCURACY]
 
 
 def names(text: str) -> list[str]:
     """Return the metrics that the setting ``metrics`` names, as they are recorded."""
-    return [custom.short_name(word) for word in words(text)]
+    return [custom.short_name(word) for word in entries(text)]
 
 
 def require(text: str, choose_by: str, loss: str) -> None:
     """Raise :class:`ConfigError` for a metric that there is not, or that does not fit the loss."""
-    listed, loss = words(text), labels_of(loss)
+    listed, loss = entries(text), labels_of(loss)
     for word in listed:
         if custom.is_reference(word):
             name = custom.short_name(word)
@@ -124,21 +124,21 @@ def require(text: str, choose_by: str, loss: str) -> None:
         raise ConfigError("choose-by", choose_by, f"must be one of {', '.join((ACCURACY, LOSS, *recorded))}")
 
 
-def known(name: str) -> MetricKind:
+def kind_of(name: str) -> MetricKind:
     """Return the kind of a metric; one of the user's own is any number."""
     return METRICS.get(name, OWN)
 
 
 def lower_is_better(name: str) -> bool:
     """Tell whether the smallest value of a number of a test is the best."""
-    return name == LOSS or known(name).lower_is_better
+    return name == LOSS or kind_of(name).lower_is_better
 
 
 def is_share(name: str, loss: str = CLASSES) -> bool:
     """Tell whether a number of a test lies between 0 and 1, so that people read it in percent; R² does not."""
     if name == ACCURACY:
         return score_name(loss) == ACCURACY
-    return (known(name).lowest, known(name).highest) == (0, 1)
+    return (kind_of(name).lowest, kind_of(name).highest) == (0, 1)
 
 
 def score_in_words(value: float | None, loss: str = CLASSES, digits: int = 2) -> str:
@@ -176,7 +176,7 @@ def part_of(key: str) -> MetricKey | None:
 def value(name: str, total: float, count: float) -> float:
     """Return a metric's value from its sum and its count, which is above 0."""
     ratio = total / count
-    return sqrt(ratio) if known(name).has_root else ratio
+    return sqrt(ratio) if kind_of(name).has_root else ratio
 
 
 def combined(name: str, pairs: Iterable[Sequence[float]]) -> float | None:

@@ -60,7 +60,7 @@ class Limits:
     open_to: Mapping[str, Callable[[str], bool]] = dataclasses.field(default_factory=dict)
 
     def complaint(self, value: Value) -> str | None:
-        """Return what is allowed if ``value`` is not, else ``None``."""
+        """Return the allowed values in words if ``value`` is none of them, else ``None``."""
         if self.choices is not None:
             allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
             return None if allowed else one_of(value, self.choices(), *self.open_to)
@@ -163,12 +163,12 @@ def acts(field: dataclasses.Field[Any], values: Mapping[str, Any]) -> bool:
 
 def idle(settings: Any, values: Mapping[str, Any]) -> list[str]:
     """Name, in a line for each reason, settings that are not at their defaults and have no effect."""
-    found: dict[str, list[str]] = {}
+    keys_without: dict[str, list[str]] = {}
     fields, others = by_key(type(settings)), changed(settings)
     for key in (key for key in others if not acts(fields[key], values)):
         with_what = ", ".join(f"{other} = {values[other]}" for other in fields[key].metadata["only"])
-        found.setdefault(with_what, []).append(key)
-    return [f"not used with {with_what}: {', '.join(keys)}" for with_what, keys in found.items()]
+        keys_without.setdefault(with_what, []).append(key)
+    return [f"not used with {with_what}: {', '.join(keys)}" for with_what, keys in keys_without.items()]
 
 
 def needing(key: str, settings: Any, prefix: str = "") -> str:
@@ -210,24 +210,24 @@ def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     """Return a value in its setting's type; raise :class:`ConfigError` for one that the field does not allow."""
-    found = typed(key, value, field)
-    complaint = field.metadata["limits"].complaint(found)
-    if isinstance(found, str) and "\0" in found:  # no path and no name of anything can have it
+    checked = typed(key, value, field)
+    complaint = field.metadata["limits"].complaint(checked)
+    if isinstance(checked, str) and "\0" in checked:  # no path and no name of anything can have it
         complaint = "has a NUL character"
     if complaint:
         raise ConfigError(key, value, complaint)
-    return found
+    return checked
 
 
 def typed(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     """Return a value in its setting's type; raise :class:`ConfigError` for one of another type."""
     kind: type = type(field.default)
     value = joined(value) if kind is str else value
-    found = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
-    if type(found) is not kind:
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-        raise ConfigError(key, value, f"must be {words[kind]}")
-    return cast(Value, found)
+    number = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
+    if type(number) is not kind:
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+        raise ConfigError(key, value, f"must be {names[kind]}")
+    return cast(Value, number)
 
 
 def plain(value: Any) -> Any:
@@ -245,9 +245,9 @@ def joined(value: Any) -> Any:
     if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
         tables = {
             (f"#{name}" if isinstance(name, int) else str(name)): {
-                str(key).replace("_", "-"): one for key, one in own.items()
+                str(key).replace("_", "-"): one for key, one in each.items()
             }
-            for name, own in value.items()
+            for name, each in value.items()
         }
         try:
             return json.dumps(tables)

@@ -86,11 +86,11 @@ class Agreement:
     @property
     def names(self) -> dict[str, str]:
         """The texts that stand for the names of columns and of classes, where all clients have the same."""
-        found = {
+        texts_of = {
             "columns": {one.columns for one in self.descriptions.values()},
             "classes": {one.class_names for one in self.descriptions.values()},
         }
-        return {key: texts.pop() for key, texts in found.items() if len(texts) == 1 and texts != {""}}
+        return {key: texts.pop() for key, texts in texts_of.items() if len(texts) == 1 and texts != {""}}
 
     @property
     def data(self) -> dict[str, Any]:
@@ -123,19 +123,19 @@ class Agreement:
     @property
     def remarks(self) -> list[str]:
         """What clients remark on common data, each remark once, and which clients are absent."""
-        found = list(dict.fromkeys(line for one in self.descriptions.values() for line in one.remarks))
+        remarks = list(dict.fromkeys(line for one in self.descriptions.values() for line in one.remarks))
         if self.models:
-            own = ", ".join(f"client {client} {model}" for client, model in self.models.items())
-            found.append(f"devices have their own models: {own}")
+            models = ", ".join(f"client {client} {model}" for client, model in self.models.items())
+            remarks.append(f"devices have their own models: {models}")
         if self.data and self.division is None:
-            words = "a resumed run notices that they have changed, a comparison or a grid does not"
-            found.append(f"clients have separate data: {words}")
+            effect = "a resumed run notices that they have changed, a comparison or a grid does not"
+            remarks.append(f"clients have separate data: {effect}")
         if absent := [str(client.id) for client in self.clients if client.absent]:
             count = len(self.classes)
-            found.append(
+            remarks.append(
                 f"{count - len(absent)} of {count} clients take part in this run; missing: {', '.join(absent)}"
             )
-        return found
+        return remarks
 
 
 def agree(config: Config, answers: Mapping[int, Payload]) -> Agreement:
@@ -170,14 +170,14 @@ def agree(config: Config, answers: Mapping[int, Payload]) -> Agreement:
 
 def agree_with(config: Config, answers: Mapping[int, Payload], task: Mapping[str, Any]) -> Agreement:
     """Build the model of a run that is over; leave out the clients that have another task, data or model."""
-    config, there, known = config.of_client(0), _Clients(answers, lambda total: 1), task.get("names", {})
+    config, there, names = config.of_client(0), _Clients(answers, lambda total: 1), task.get("names", {})
     shape, vocabulary, division = shape_of(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
     run = _words(shape, vocabulary)
     there.leave_out({
         client: f"{OTHER_DATA}: {one.inputs}, the run had {run}"
         for client, one in there.told.items() if one.inputs != run
     })  # fmt: skip
-    if columns := known.get("columns"):
+    if columns := names.get("columns"):
         there.require_columns(columns, "the run's")
     there.leave_out({
         client: f"divides the data differently than the run did: {one.division}, not {division}"
@@ -185,7 +185,7 @@ def agree_with(config: Config, answers: Mapping[int, Payload], task: Mapping[str
     })  # fmt: skip
     total = max(task["clients"], there.total)
     built = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
-    return _agreed(config, there, built, (shape, [task["num_classes"]] * total, vocabulary), known.get("classes"))
+    return _agreed(config, there, built, (shape, [task["num_classes"]] * total, vocabulary), names.get("classes"))
 
 
 class _Clients:
@@ -214,9 +214,9 @@ class _Clients:
         for client, reason in why.items():
             logger.log(WARNING, "fedpfl: client %d cannot take part: %s", client, reason)
 
-    def require_usual(self, of: Callable[[Description], Hashable], why: str) -> None:
+    def require_usual(self, fact: Callable[[Description], Hashable], why: str) -> None:
         """Leave out the clients that differ in something from most others that have it."""
-        said = {client: of(one) for client, one in self.told.items() if of(one) is not None}
+        said = {client: fact(one) for client, one in self.told.items() if fact(one) is not None}
         if said:
             usual = _usual(said.values())
             self.leave_out({i: f"{why}: {mine}, most have {usual}" for i, mine in said.items() if mine != usual})
@@ -233,15 +233,15 @@ def _agreed(
 ) -> Agreement:  # fmt: skip
     """Leave out who has another model, other classes where they are shared, or sends other arrays; return the task."""
     (model, sharing), (shape, classes, vocabulary) = built, task
-    own, found = sharing.layout.to_text(), dict[int, str]()
+    layout, refused = sharing.layout.to_text(), dict[int, str]()
     for client, one in there.told.items():
         try:
-            if one.layout != own:
+            if one.layout != layout:
                 sharing.layout.require(Layout.from_text(one.layout))
         except LayoutError as error:
-            found[client] = f"has another model: {printable(str(error), 500)}"
+            refused[client] = f"has another model: {printable(str(error), 500)}"
     try:
-        there.leave_out(found)
+        there.leave_out(refused)
     except FedpflError as error:
         raise LayoutError(str(error)) from error
     usual = _usual(one.class_names for one in there.told.values()) if class_names is None else class_names
@@ -287,7 +287,7 @@ def _require_same_sharing(config: Config, there: _Clients) -> None:
 
 
 def _usual(values: Iterable[Any]) -> Any:
-    """Return what most have."""
+    """Return the value that most have."""
     return Counter(values).most_common(1)[0][0]
 
 

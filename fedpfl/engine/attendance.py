@@ -21,9 +21,9 @@ class Attendance:
     def __init__(self, settings: RunSettings, least: int = 1) -> None:
         self.settings, self.least = settings, least
 
-    def present_at_start(self, found: Mapping[int, Payload]) -> dict[int, Payload]:
+    def present_at_start(self, answers: Mapping[int, Payload]) -> dict[int, Payload]:
         """Return the descriptions of the clients that take part from round 1 on."""
-        return dict(found)
+        return dict(answers)
 
     def take_rule(self, rule: Rule) -> None:
         """Take the run's rule, before round 1."""
@@ -63,7 +63,7 @@ class Attendance:
         """End a round, in which these clients have answered."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a resumed run needs."""
+        """Return the arrays that a resumed run needs."""
         return {}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:

@@ -45,12 +45,12 @@ class Beginning:
         """Record the task of a new run."""
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        known = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
+        facts = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
         remarks = [*_remarks(config, agreed, transport.real), *remarks]
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
             transport.identities(), samples=samples, threads=agreed.threads,
-            **transport.about_data(), **agreed.data, **{key: found for key, found in known.items() if found}, **more,
+            **transport.about_data(), **agreed.data, **{key: fact for key, fact in facts.items() if fact}, **more,
         )  # fmt: skip
         if arrays := transport.about_clients():
             write_arrays(self.folder.path / CLIENTS, arrays)
@@ -85,8 +85,8 @@ class Resumed(Beginning):
         self.folder.drop_after(self.finished)
         before, now = self.folder.config()["num-server-rounds"], self.config.run.num_server_rounds
         if self.config.training.learning_rate_schedule == "cosine" and before != now:
-            words = "fedpfl: the cosine schedule now ends after %d rounds: the rates of the first ones were for %d"
-            logger.log(WARNING, words, now, before)
+            text = "fedpfl: the cosine schedule now ends after %d rounds: the rates of the first ones were for %d"
+            logger.log(WARNING, text, now, before)
         self.folder.mark_resumed(self.config)
 
 
@@ -143,22 +143,22 @@ def _changed(config: Config) -> list[str]:
 
 
 def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
-    """Return what a user should know of the settings before round 1."""
+    """Return the remarks on the settings that a user should know before round 1."""
     total = len(agreed.classes)
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
-    own = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
+    remarks = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
     asked = config.run.asked(clients)
     if unkept := getattr(agreed.model, "unkept", ()):
-        own = [*own, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each client's turn "
-                     "begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
+        remarks = [*remarks, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each "
+                   "client's turn begins with what the model was built with; a persistent buffer is kept"]  # fmt: skip
     if in_common := getattr(agreed.model, "in_common", ()):
-        own = [*own, f"the model changes {', '.join(in_common)} as it trains, outside of its modules, where all "
-                     "clients of a process share it: if it counts in what the model computes, the numbers depend on "
-                     "the number of processes; a persistent buffer is each client's"]  # fmt: skip
+        remarks = [*remarks, f"the model changes {', '.join(in_common)} as it trains, outside of its modules, where "
+                   "all clients of a process share it: if it counts in what the model computes, the numbers depend on "
+                   "the number of processes; a persistent buffer is each client's"]  # fmt: skip
     if hidden := hidden_layers(agreed.model):
-        own = [*own, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are neither "
-                     "trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip
-    return [*own, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
+        remarks = [*remarks, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are "
+                   "neither trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip
+    return [*remarks, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
 
 
 def _tell(folder: EarlierRun, remarks: Iterable[str]) -> None:

@@ -34,9 +34,9 @@ def carry_over(
     has the number that it had, and further ones are new. What fits no more raises ``ConfigError``.
     """
     task, names, total = earlier.task(), data.get("client_names", ()), len(agreed.classes)
-    count, known = task["clients"], task.get("client_names", ())
-    if names and known and [*names[:count]] != [*known]:
-        allowed = f"the run to continue had {in_short(known)}, in this order; new clients come after them"
+    count, before = task["clients"], task.get("client_names", ())
+    if names and before and [*names[:count]] != [*before]:
+        allowed = f"the run to continue had {in_short(before)}, in this order; new clients come after them"
         raise ConfigError("clients", in_short(names), allowed)
     new = range(count, total) if agreed.division is None or names else range(0)
     shown = [printable(name, 40) for name in names] or [f"client {client}" for client in range(total)]

@@ -24,7 +24,7 @@ def headers(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
 
 
 def prefix(client: int, clients: int) -> str:
-    """Return what the names of a client's arrays begin with where those of several travel together."""
+    """Return the prefix of the names of a client's arrays where those of several travel together."""
     return f"{client} " if clients > 1 else ""
 
 

@@ -132,7 +132,7 @@ class Listener:
         """Clean up; ``reason`` tells why the run failed, and is empty if it ended well."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a resumed run needs, under names that no other listener uses."""
+        """Return the arrays that a resumed run needs, under names that no other listener uses."""
         return {}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:

@@ -44,15 +44,15 @@ class OwnRule:
         guard = own_code.guarded("method", where, getattr(self._rule, hook))
 
         def called(*arguments: Any, **named: Any) -> Any:
-            found, kind = guard(*arguments, **named), RETURNED.get(hook, object)
-            if not isinstance(found, kind):
-                allowed = f"returns {custom.article(found)}, and must return {custom.article(kind)}"
+            result, kind = guard(*arguments, **named), RETURNED.get(hook, object)
+            if not isinstance(result, kind):
+                allowed = f"returns {custom.article(result)}, and must return {custom.article(kind)}"
                 raise ConfigError("method", where, allowed)
             if hook in _VECTORS:
-                self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else found)
+                self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else result)
             if hook == "finish":
                 self._look_at_first(self._rule.shared)
-            return found
+            return result
 
         return called
 
@@ -69,23 +69,21 @@ class OwnRule:
         """Warn of a rule whose first round leaves the shared vector as it was, and that sends nothing else."""
         if self._first is not None and type(self._rule).outgoing is Rule.outgoing:
             if shared.size and np.array_equal(self._first, shared):
-                words = "fedpfl: the rule %s leaves self.shared as it was in its first round: does its finish set it?"
-                logger.log(WARNING, words, self._name)
+                text = "fedpfl: the rule %s leaves self.shared as it was in its first round: does its finish set it?"
+                logger.log(WARNING, text, self._name)
             self._first = None
 
     def round_begun(self, number: int) -> None:
         """Warn of attributes that round 1 changed and that round 2 begins with: a resumed run would not have them."""
         if number > 2 or not self._watched:
             return
-        found = self._marks()
+        marks = self._marks()
         kept = [name for name, mark in self._ended.items() if mark not in (self._begun.get(name), None)
-                and found.get(name) == mark]  # fmt: skip
+                and marks.get(name) == mark]  # fmt: skip
         if kept:
-            words = (
-                "fedpfl: the rule %s keeps %s from round to round, which a resumed run loses: name it in `remembers`"
-            )
-            logger.log(WARNING, words, self._name, ", ".join(kept))
-        self._begun, self._ended = found, {}
+            text = "fedpfl: the rule %s keeps %s from round to round, which a resumed run loses: name it in `remembers`"
+            logger.log(WARNING, text, self._name, ", ".join(kept))
+        self._begun, self._ended = marks, {}
 
     def round_ended(self, number: int) -> None:
         """Note what the attributes are after round 1."""
@@ -94,12 +92,12 @@ class OwnRule:
 
     def _marks(self) -> dict[str, int]:
         """Return a checksum of each attribute of the rule's own."""
-        found = {}
+        marks = {}
         for name, value in vars(self._rule).items():
             if name in self._known or hasattr(type(self._rule), name):  # such as a cached property
                 continue
             try:
-                found[name] = zlib.crc32(pickle.dumps(value))
+                marks[name] = zlib.crc32(pickle.dumps(value))
             except (pickle.PicklingError, TypeError, AttributeError, ValueError):
                 continue  # nothing that a run could store either
-        return found
+        return marks

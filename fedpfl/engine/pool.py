@@ -113,7 +113,7 @@ class WorkerPool:
         An array that several of them get travels once.
         """
         worker, arrays, listed = self._workers[number], messages[0].arrays, []
-        if own := not same_arrays(messages):
+        if each := not same_arrays(messages):
             arrays = {
                 prefix(client.id, len(clients)) + name: array
                 for client, message in zip(clients, messages, strict=True)
@@ -126,10 +126,10 @@ class WorkerPool:
             follow.add(id(array))
             listed.append(ArrayHeader(name, id(array), array.dtype.str, array.shape, follows))
         if worker.fresh and kind == TRAIN:  # a reply will be as large as its request
-            worker.slots.fit(listed if own else listed * len(clients))
+            worker.slots.fit(listed if each else listed * len(clients))
         slot = worker.slots.lend()
         configs = [message.config for message in messages]
-        header = pickle.dumps(Asked(worker.fresh, clients, kind, configs, listed, slot, own), pickle.HIGHEST_PROTOCOL)
+        header = pickle.dumps(Asked(worker.fresh, clients, kind, configs, listed, slot, each), pickle.HIGHEST_PROTOCOL)
         if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
             return False
@@ -149,24 +149,24 @@ class WorkerPool:
             number: int = ready.data
             worker = self._workers[number]
             try:
-                found: AnswerHeader | Printed | Ready = worker.replies.recv()
-                if isinstance(found, Printed):
-                    self._printed(found.client, found.text)
+                message: AnswerHeader | Printed | Ready = worker.replies.recv()
+                if isinstance(message, Printed):
+                    self._printed(message.client, message.text)
                     continue
-                if isinstance(found, Ready):
+                if isinstance(message, Ready):
                     worker.since = time.perf_counter()
                     continue
-                arrays = self._arrays(worker, found)
+                arrays = self._arrays(worker, message)
             except (EOFError, OSError):
                 yield from self._replace(number)
                 continue
             _, slot = worker.asked.popleft()
-            if not found.in_slot:
+            if not message.in_slot:
                 worker.slots.give_back(slot)
-                worker.slots.fit(found.arrays)
+                worker.slots.fit(message.arrays)
             now = time.perf_counter()
             worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
-            yield Finished(found.replies, arrays)
+            yield Finished(message.replies, arrays)
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -183,11 +183,11 @@ class WorkerPool:
         self._workers = []
         self._ends.close()
 
-    def _arrays(self, worker: _Worker, found: AnswerHeader) -> dict[str, np.ndarray]:
+    def _arrays(self, worker: _Worker, answer: AnswerHeader) -> dict[str, np.ndarray]:
         slot = worker.asked[0][1]
-        if found.in_slot and slot is not None:
-            return worker.slots.arrays(slot, found.arrays)
-        return {item.name: receive_array(worker.replies, item) for item in found.arrays}
+        if answer.in_slot and slot is not None:
+            return worker.slots.arrays(slot, answer.arrays)
+        return {item.name: receive_array(worker.replies, item) for item in answer.arrays}
 
     def _start(self, number: int) -> _Worker:
         requests, to_worker = self._context.Pipe(duplex=False)
@@ -197,10 +197,10 @@ class WorkerPool:
         inherited: list[Connection | Slots] = [to_worker, from_worker, self._lifeline]
         inherited += [end for other in self._workers for end in (other.requests, other.replies, other.slots)]
         fork = self._context.get_start_method() == "fork"
-        given = inherited if fork else []
+        others = inherited if fork else []
         slots = Slots(fork)
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots),
+            target=serve, args=(self._make(number), requests, replies, self._ends, others, slots),
             name=f"fedpfl worker {number}", daemon=True,
         )  # fmt: skip
         with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.claims import LARGEST, Bounds, bounds_of, problem, require_metrics
 from ..core.errors import LayoutError
-from ..core.metrics import COUNT, OWN, SUM, MetricKey, known, part_of
+from ..core.metrics import COUNT, OWN, SUM, MetricKey, kind_of, part_of
 from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client
 from .transport import EVALUATE, TRAIN
@@ -61,7 +61,7 @@ def problems(
     metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
     asked: Collection[str] = (), own_loss: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """Return what is wrong with the numbers of a reply, see :class:`Expected`: one line each, by their names.
+    """Return the faults of the numbers of a reply, see :class:`Expected`: one line each, by their names.
 
     ``LayoutError`` if there are too many, or one has a name that would not fit into a record.
     """
@@ -102,21 +102,21 @@ class _Form(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _form(given: tuple[str, ...], required: tuple[str, ...], counted: bool, own_loss: bool) -> _Form:
+def _form(names: tuple[str, ...], required: tuple[str, ...], counted: bool, own_loss: bool) -> _Form:
     """Return the form of replies with some numbers; raise ``LayoutError`` if they are too many, or badly named."""
-    require_metrics(given)
-    needed = {*given, *required}
+    require_metrics(names)
+    needed = {*names, *required}
     for score in SCORES.values():
-        needed |= score if score.intersection(given) else set()
-    for key in given:
+        needed |= score if score.intersection(names) else set()
+    for key in names:
         needed |= _pair(key)
     bounds = {key: EXPLAINED if key.endswith("-correct") and not counted else bounds_of(key) for key in needed}
     if own_loss and "train-loss" in bounds:
         bounds["train-loss"] = EXPLAINED
     return _Form(
         [(key, bounds[key], _limit(key)) for key in sorted(needed)],
-        [name for name in SCORES if f"{name}-correct" in given],
-        [(key, part) for key in sorted(given) if (part := part_of(key))],
+        [name for name in SCORES if f"{name}-correct" in names],
+        [(key, part) for key in sorted(names) if (part := part_of(key))],
     )
 
 
@@ -130,11 +130,11 @@ def _limit(key: str) -> str | None:
 
 
 def _out_of_bounds(key: str, metrics: Mapping[str, Any]) -> str:
-    """Return what is wrong with the sum of a metric, given its count; an empty string if nothing is."""
+    """Return the fault of the sum of a metric, given its count; an empty string if nothing is."""
     part = part_of(key)
     if part is None:
         return ""
-    total, count, metric = metrics[key], metrics[f"{part.model}-{part.metric}{COUNT}"], known(part.metric)
+    total, count, metric = metrics[key], metrics[f"{part.model}-{part.metric}{COUNT}"], kind_of(part.metric)
     if not metric.is_ratio and metric is not OWN and count not in (0, 1):
         return f"{part.model}-{part.metric}{COUNT} = {count:g}: must be 0 or 1, as this metric is a mean over clients"
     # A mean of ones may round to more than one.

@@ -100,10 +100,10 @@ class RoundLoop:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        found = {**self.rule.state(), **self.attendance.state()}
+        state = {**self.rule.state(), **self.attendance.state()}
         for listener in self.listeners:
-            found.update(listener.state())
-        return found
+            state.update(listener.state())
+        return state
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
@@ -254,14 +254,14 @@ class RoundLoop:
             listener.combined(rule, self.round)
 
     def _read(self, group: Sequence[Reply]) -> list[Read]:
-        """Return what the replies of a group hold; those that cannot count leave nothing behind in the sums."""
+        """Return the content of a group's replies; those that cannot count leave nothing behind in the sums."""
         sound = [reply for reply in group if self._is_sound(reply.client, reply.payload, TRAIN)]
         if sound and sound[0].row is not None:
             return self._checked_rows(sound)
         return [read for client, reply, _ in sound if (read := self._checked(client, reply)) is not None]
 
     def _checked_rows(self, group: Sequence[Reply]) -> list[Read]:
-        """Return what replies hold whose vectors have stayed where they were computed, and are checked there."""
+        """Return the content of replies whose vectors have stayed where they were computed, and are checked there."""
         rule, reads = self.rule, list[Read]()
         clients, rows = [reply.client for reply in group], [reply.row for reply in group if reply.row is not None]
         checks = [listener.receive_rows(rule, clients, rows) for listener in self.listeners]
@@ -278,7 +278,7 @@ class RoundLoop:
         return reads
 
     def _checked(self, client: Client, reply: Payload) -> Read | None:
-        """Return what a reply holds, or None if it cannot count."""
+        """Return the content of a reply, or None if it cannot count."""
         rule = self.rule
         try:
             require_layout(rule.layout, reply)

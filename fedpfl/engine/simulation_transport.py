@@ -108,19 +108,19 @@ class SimulationTransport(Transport):
         """Return how inputs are scaled, names of clients, features, classes, and how many samples who has of each."""
         data = self._engine.data
         classes = () if data.has_no_class_names else data.class_names
-        found = {"client_names": data.client_names, "class_names": classes, "feature_names": data.feature_names}
+        names_of = {"client_names": data.client_names, "class_names": classes, "feature_names": data.feature_names}
         counted = not data.has_targets and data.num_clients * data.num_classes <= MAX_COUNTS
         counts: dict[str, Any] = {"class_counts": partition_counts(data).tolist()} if counted else {}
         counts.update({"data_drawn": True} if data.drawn else {})
-        return {"scaling": data.inputs, **counts, **{key: list(names) for key, names in found.items() if names}}
+        return {"scaling": data.inputs, **counts, **{key: list(names) for key, names in names_of.items() if names}}
 
     def about_clients(self) -> dict[str, np.ndarray]:
-        """Return what is done to each client's features, and its numbering of the classes where clients differ."""
+        """Return the preparation of each client's features, and its numbering of the classes where clients differ."""
         data = self._engine.data
         rows = [data.preparation(client) for client in range(data.num_clients)]
-        found = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+        facts = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
         classes = np.stack([data.classes_of(client) for client in range(data.num_clients)])
-        return found if (classes == np.arange(classes.shape[1])).all() else {**found, "classes": classes}
+        return facts if (classes == np.arange(classes.shape[1])).all() else {**facts, "classes": classes}
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""

@@ -29,7 +29,7 @@ LINE = 64
 class Slot(NamedTuple):
     """A place for one reply: its first byte, and how many it has."""
 
-    at: int
+    begin: int
     size: int
 
 
@@ -74,12 +74,12 @@ class Slots:
     def arrays(self, slot: Slot, listed: Sequence[ArrayHeader]) -> dict[str, np.ndarray]:
         """Return the arrays in a slot, by name; it is lent again when they, and all views of them, are gone."""
         assert self._memory is not None  # a slot was lent
-        memory = (ctypes.c_char * slot.size).from_buffer(self._memory, slot.at)
+        memory = (ctypes.c_char * slot.size).from_buffer(self._memory, slot.begin)
         weakref.finalize(memory, self._free.append, slot).atexit = False
         places, _ = _places(listed)
         return {
-            item.name: np.ndarray(item.shape, np.dtype(item.dtype), memoryview(memory), at)
-            for item, at in zip(listed, places, strict=True)
+            item.name: np.ndarray(item.shape, np.dtype(item.dtype), memoryview(memory), place)
+            for item, place in zip(listed, places, strict=True)
         }
 
     def close(self) -> None:
@@ -91,10 +91,10 @@ class Slots:
     # -- the worker's end --------------------------------------------------------------------------------------------
 
     def writer(self, slot: Slot | None) -> Writer:
-        """Return what writes an answer's arrays into a slot."""
+        """Return the writer of an answer's arrays into a slot."""
         if slot is None:
             return Writer(None, Slot(0, 0))
-        if self._memory is None or len(self._memory) < slot.at + slot.size:
+        if self._memory is None or len(self._memory) < slot.begin + slot.size:
             self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size)
         return Writer(self._memory, slot)
 
@@ -103,31 +103,31 @@ class Writer:
     """Writes arrays into a slot, one behind the other."""
 
     def __init__(self, memory: mmap.mmap | None, slot: Slot) -> None:
-        self._memory, self._slot, self._at = memory, slot, 0
+        self._memory, self._slot, self._end = memory, slot, 0
 
     @property
     def holds_all(self) -> bool:
         """Whether the slot has all arrays, and there are some."""
-        return 0 < self._at <= self._slot.size
+        return 0 < self._end <= self._slot.size
 
     def put(self, array: np.ndarray, changes: bool = False) -> np.ndarray:
         """Return a copy of an array in the slot; without room the array itself, or a copy of one that still changes."""
-        begin = self._at
-        self._at += _space(array.nbytes)
-        if self._at > self._slot.size:
+        begin = self._end
+        self._end += _space(array.nbytes)
+        if self._end > self._slot.size:
             return array.copy() if changes else array
-        copy = np.ndarray(array.shape, array.dtype, self._memory, begin + self._slot.at)
+        copy = np.ndarray(array.shape, array.dtype, self._memory, begin + self._slot.begin)
         np.copyto(copy, array)
         return copy
 
 
 def _places(listed: Sequence[ArrayHeader]) -> tuple[list[int], int]:
     """Return where each array begins in a slot, and the bytes that all need."""
-    places, at = [], 0
+    places, end = [], 0
     for item in listed:
-        places.append(at)
-        at += _space(int(np.prod(item.shape)) * np.dtype(item.dtype).itemsize)
-    return places, at
+        places.append(end)
+        end += _space(int(np.prod(item.shape)) * np.dtype(item.dtype).itemsize)
+    return places, end
 
 
 def _space(size: int) -> int:

@@ -89,7 +89,7 @@ class Members(ABC):
         """
 
     def identities(self) -> dict[str, str]:
-        """Return what tells the nodes apart, by client; nothing where all clients are in this program."""
+        """Return the marks that tell the nodes apart, by client; nothing where all clients are in this program."""
         return {}
 
     def about_data(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ PRINTED, MAX_PRINTED = 1 << 16, 1 << 20
 
 @dataclass(frozen=True)
 class Asked:
-    """The header of a request to one client, or to several that get the same arrays, or each its ``own``.
+    """The header of a request to one client, or to several that get the same arrays, or ``each`` its own.
 
     ``fresh``: drop all cached arrays; ``slot``: where the answer's arrays may be written.
     """
@@ -57,7 +57,7 @@ class Asked:
     configs: Sequence[Mapping[str, Value]]
     arrays: Sequence[ArrayHeader]
     slot: Slot | None = None
-    own: bool = False
+    each: bool = False
 
 
 class Head(NamedTuple):
@@ -119,12 +119,12 @@ class ArrayCache:
             if item.follows:
                 self._held[item.number] = array(item)
             self._held.move_to_end(item.number)
-        found = {item.name: self._held[item.number] for item in listed}
+        arrays = {item.name: self._held[item.number] for item in listed}
         size = sum(held.nbytes for held in self._held.values())
         while len(self._held) > len(listed) and (len(self._held) > KEPT_ARRAYS or size > KEPT_BYTES):
             _, dropped = self._held.popitem(last=False)
             size -= dropped.nbytes
-        return found
+        return arrays
 
 
 def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
@@ -241,8 +241,8 @@ def _as_a_batch(
     output.begin(asked.clients[0].id)
     requests = []
     for client, config in zip(asked.clients, asked.configs, strict=True):
-        given = arrays_of(client.id, arrays, len(asked.clients)) if asked.own else arrays
-        requests.append(Request(client, asked.kind, partial(Payload, dict(config), {}, given)))
+        theirs = arrays_of(client.id, arrays, len(asked.clients)) if asked.each else arrays
+        requests.append(Request(client, asked.kind, partial(Payload, dict(config), {}, theirs)))
     yield from chain.from_iterable(batch.run(requests))
     output.flush()
 
@@ -291,8 +291,8 @@ class _ForwardedOutput(io.TextIOBase):
         )
         shown = text[: max(0, self._left)] + cut
         self._left -= len(text)
-        for at in range(0, len(shown), PRINTED):
-            self._pipe.send(Printed(self._client, shown[at : at + PRINTED]))
+        for start in range(0, len(shown), PRINTED):
+            self._pipe.send(Printed(self._client, shown[start : start + PRINTED]))
 
 
 def _redirect(output: _ForwardedOutput) -> None:

@@ -69,9 +69,8 @@ class WorkerProcesses:
             each = 4 * max(1, self._engine.sharing.layout.size)
             size = max(1, min(size, (BATCH_BYTES if together else MAX_BYTES // MAX_SLOTS) // each))
         in_order = sorted(range(len(requests)), key=lambda place: requests[place].client.id)
-        groups = [[requests[place] for place in in_order[at : at + size]] for at in range(0, len(in_order), size)]
-        ranks = [min(in_order[at : at + size]) for at in range(0, len(in_order), size)]
-        yield from self._run_groups(groups, ranks)
+        parts = [in_order[start : start + size] for start in range(0, len(in_order), size)]
+        yield from self._run_groups([[requests[place] for place in part] for part in parts], [*map(min, parts)])
 
     def _run_groups(self, groups: Sequence[Sequence[Request]], ranks: Sequence[int]) -> Iterator[list[Answer]]:
         """Have the workers run groups, the lowest rank first, and yield the answers of each, in the groups' order."""
@@ -103,31 +102,31 @@ class WorkerProcesses:
                 if not pool.ask(worker, [request.client for request in part], kind, messages):
                     break
                 heapq.heappop(ready)
-            for found in pool.look():
-                if isinstance(found, Died):
-                    first, alone = found.clients[0], len(found.clients) == 1
-                    if not found.how:
-                        requests = [by_client[number][1] for number in found.clients]
+            for event in pool.look():
+                if isinstance(event, Died):
+                    first, alone = event.clients[0], len(event.clients) == 1
+                    if not event.how:
+                        requests = [by_client[number][1] for number in event.clients]
                         heapq.heappush(ready, (by_client[first][0], first, requests))
                         continue
                     # Which one of several it was will show.
                     repeats[first] = repeats.get(first, 0) + alone
                     if alone and repeats[first] > MAX_REPEATS:
-                        arrived[first] = Failed(first, f"its worker process {found.how}, {repeats[first]} times")
+                        arrived[first] = Failed(first, f"its worker process {event.how}, {repeats[first]} times")
                         del made[first]
                         continue
-                    for number in found.clients:
+                    for number in event.clients:
                         heapq.heappush(ready, _alone(by_client, number))
                     continue
-                self._note(kind, found.arrays)
-                for reply in found.replies:
+                self._note(kind, event.arrays)
+                for reply in event.replies:
                     del made[reply.client]
                     if isinstance(reply, Head):
-                        arrays = arrays_of(reply.client, found.arrays, len(found.replies))
+                        arrays = arrays_of(reply.client, event.arrays, len(event.replies))
                         arrived[reply.client] = Payload(dict(reply.config), reply.metrics, arrays)
                     else:
                         arrived[reply.client] = reply
-                del found  # its arrays, once its replies have been taken
+                del event  # its arrays, once its replies have been taken
             while done < len(groups) and all(request.client.id in arrived for request in groups[done]):
                 yield [Answer(request.client, arrived.pop(request.client.id)) for request in groups[done]]
                 done += 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import ConfigError, printable
 from ..core.files import write_atomically
-from ..core.metrics import ACCURACY, is_share, known, lower_is_better, score_name
+from ..core.metrics import ACCURACY, is_share, kind_of, lower_is_better, score_name
 from ..core.metrics import names as names_of
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
@@ -219,7 +219,7 @@ def _methods(grid: ComparisonGrid, title: str) -> tuple[Table, int]:
     share = is_share(ACCURACY, grid.loss)
     bounds = (0.0 if share else -math.inf, 1.0)
     if by != ACCURACY:
-        bounds = (known(by).lowest, known(by).highest)
+        bounds = (kind_of(by).lowest, kind_of(by).highest)
     unit, sign = 100 if numbers[first].share else 1, 1 if lower_is_better(by) else -1
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]

@@ -39,7 +39,7 @@ logger = getLogger("fedpfl.client")
 
 def find(text: str) -> dict[str, Measure]:
     """Return the measure of each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
-    return {custom.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.words(text)}
+    return {custom.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.entries(text)}
 
 
 def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:

@@ -96,13 +96,13 @@ def data(cell: Cell) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     while sizes.min() < 40:
         owners = np.empty(len(y), np.int64)
         for label in range(CLASSES):
-            own = y == label
-            owners[own] = rng.choice(CLIENTS, int(own.sum()), p=rng.dirichlet(np.full(CLIENTS, 0.5)))
+            samples = y == label
+            owners[samples] = rng.choice(CLIENTS, int(samples.sum()), p=rng.dirichlet(np.full(CLIENTS, 0.5)))
         sizes = np.bincount(owners, minlength=CLIENTS)
     clients = []
     for client in range(CLIENTS):
-        own = rng.permutation(np.flatnonzero(owners == client))
-        test, train = np.split(own, [len(own) * 3 // 10])
+        samples = rng.permutation(np.flatnonzero(owners == client))
+        test, train = np.split(samples, [len(samples) * 3 // 10])
         if cell.attack == "false counts" and is_false(cell, client):
             train = np.tile(train, FALSE_COUNT)
         clients.append((x[train], y[train], x[test], y[test]))
@@ -125,8 +125,8 @@ def attacked(cell: Cell) -> type[fedpfl.Method]:
             phases: list[Phase] = super().schedule(local)
             if cell.attack != "label flip" or not is_false(cell, local.client):
                 return phases
-            found = [(phase, phase.data or local.samples) for phase in phases]
-            return [replace(phase, data=Samples(x, CLASSES - 1 - y)) for phase, (x, y) in found]
+            data_of = [(phase, phase.data or local.samples) for phase in phases]
+            return [replace(phase, data=Samples(x, CLASSES - 1 - y)) for phase, (x, y) in data_of]
 
         @torch.no_grad()
         def conclude(self, local: LocalRound) -> Payload:
@@ -174,16 +174,16 @@ def run(cell: Cell) -> dict[str, Any]:
 
 def results(records: Sequence[Mapping[str, Any]]) -> str:
     """Return a table for each method."""
-    found: dict[tuple[str, str, int, str], list[float | None]] = {}
+    accuracies: dict[tuple[str, str, int, str], list[float | None]] = {}
     for record in records:
         key = record["method"], record["attack"], record["liars"], record["defence"]
-        found.setdefault(key, []).append(record["accuracy"])
+        accuracies.setdefault(key, []).append(record["accuracy"])
     parts = []
     for method in METHODS:
         rows = []
         for attack, counts in ATTACKS.items():
             for liars in counts:
-                cells = (found.get((method, attack, liars, defence)) for defence in DEFENCES)
+                cells = (accuracies.get((method, attack, liars, defence)) for defence in DEFENCES)
                 rows.append([attack, str(liars) if liars else "–", *map(shown, cells)])
         parts.append(f"**{method}**\n\n" + table(["attack", "false", *DEFENCES], rows))
     return "\n\n".join(parts)

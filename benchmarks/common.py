@@ -147,8 +147,8 @@ def make_environment(place: Path, packages: Sequence[str]) -> str:
     (libraries / "torch-of-fedpfl.pth").write_text(f"{Path(torch.__file__).parents[1]}\n", encoding="utf-8")
     constraint = place / "constraint.txt"
     constraint.write_text(f"torch=={version('torch')}\n", encoding="utf-8")
-    words = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", constraint, *packages]
-    done = subprocess.run(words, capture_output=True, text=True)
+    command = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", constraint, *packages]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return reason(done.stderr)
     mark.write_text(wanted, encoding="utf-8")
@@ -225,11 +225,11 @@ def simulate(
         file.write_text(to_toml({**settings, **places}), encoding="utf-8")
         result = folder / "runs" / "run"
         metrics = result / "metrics.jsonl"
-        words = [sys.executable, "-c", "from fedpfl.cli import main; main()", *command]
-        words += ["--json", "--quiet", "--run-config", str(file)]
+        arguments = [sys.executable, "-c", "from fedpfl.cli import main; main()", *command]
+        arguments += ["--json", "--quiet", "--run-config", str(file)]
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
             started = time.time()
-            process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(arguments, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
             try:
                 first_line_at = _watch(process, metrics, sample, every)
             finally:
@@ -298,21 +298,22 @@ class ProcessTree:
 
     def look(self) -> None:
         """Find the members anew: by process id, the start time that tells a reused id from the old."""
-        found: dict[int, tuple[int, str]] = {}
+        processes: dict[int, tuple[int, str]] = {}
         for entry in Path("/proc").glob("[0-9]*/stat"):
             text = _read(entry)
             # The name in parentheses may hold anything; state, parent, … come after it.
             fields = text.rpartition(")")[2].split()
             if len(fields) > 19 and fields[0] != "Z":
-                found[int(entry.parent.name)] = int(fields[1]), fields[19]
-        members = {pid: start for pid, start in self.members.items() if pid in found and found[pid][1] == start}
-        if self._root in found:
-            members[self._root] = found[self._root][1]
+                processes[int(entry.parent.name)] = int(fields[1]), fields[19]
+        starts = {pid: start for pid, (_, start) in processes.items()}
+        members = dict(self.members.items() & starts.items())
+        if self._root in starts:
+            members[self._root] = starts[self._root]
         grew = True
         while grew:
-            new = {pid: start for pid, (parent, start) in found.items() if parent in members and pid not in members}
-            members.update(new)
-            grew = bool(new)
+            below = [pid for pid, (parent, _) in processes.items() if parent in members and pid not in members]
+            members.update((pid, starts[pid]) for pid in below)
+            grew = bool(below)
         self.members = members
 
     def workers(self) -> dict[int, int]:

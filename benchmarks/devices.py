@@ -43,7 +43,7 @@ SETTLE_SECONDS, IDLE_SECONDS = 110.0, 60.0
 
 def parts_of(tree: ProcessTree) -> dict[str, float]:
     """Return the processor time so far, in seconds, of each part; a process has that of its ended children."""
-    tick, found = os.sysconf("SC_CLK_TCK"), dict.fromkeys([*PARTS, "all"], 0.0)
+    tick, seconds_of = os.sysconf("SC_CLK_TCK"), dict.fromkeys([*PARTS, "all"], 0.0)
     for pid in tree.members:
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -51,10 +51,10 @@ def parts_of(tree: ProcessTree) -> dict[str, float]:
         except OSError:  # it ended
             continue
         seconds = sum(map(int, fields[11:15])) / tick
-        part = next((part for part, words in PARTS.items() if any(word in command for word in words)), "all")
+        part = next((part for part, names in PARTS.items() if any(word in command for word in names)), "all")
         for name in {part, "all"}:
-            found[name] += seconds
-    return found
+            seconds_of[name] += seconds
+    return seconds_of
 
 
 def at(samples: list[tuple[float, dict[str, float]]], moment: float) -> Mapping[str, float]:
@@ -122,8 +122,8 @@ def measure_idle(options: argparse.Namespace) -> None:
         finally:
             process.terminate()
             process.wait()
-        of = {part: (spent[1][part] - spent[0][part]) / IDLE_SECONDS for part in ("SuperNodes", "SuperExecs")}
-        rows.append([name, *(f"{1000 * share:.1f}" for share in (*of.values(), sum(of.values())))])
+        busy = {part: (spent[1][part] - spent[0][part]) / IDLE_SECONDS for part in ("SuperNodes", "SuperExecs")}
+        rows.append([name, *(f"{1000 * share:.1f}" for share in (*busy.values(), sum(busy.values())))])
     print("Milliseconds of one core a second, three SuperNodes, the server's SuperExec included:\n")
     print(table(["polls", "SuperNodes", "SuperExecs", "both"], rows))
     print(footer(options.seed))

@@ -151,9 +151,9 @@ def _cpu() -> str:
 
 
 def _driver() -> str:
-    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     return ""
 
 
@@ -274,14 +274,14 @@ class Loop:
 
     def seconds(self) -> list[float]:
         """Return the seconds of the rounds that count."""
-        found = []
+        seconds = []
         for number in range(self.work.rounds + WARM_UP):
             begun = time.perf_counter()
             self.round(number)
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
-            found.append(time.perf_counter() - begun)
-        return found[WARM_UP:]
+            seconds.append(time.perf_counter() - begun)
+        return seconds[WARM_UP:]
 
 
 class Graphs:
@@ -303,8 +303,8 @@ class Graphs:
             self._made[key] = held, graph
         else:
             held, graph = self._made[key]
-            for mine, given in zip(held, inputs, strict=True):
-                mine.copy_(given)
+            for mine, received in zip(held, inputs, strict=True):
+                mine.copy_(received)
             graph.replay()
 
 
@@ -332,8 +332,8 @@ class StackedLoop(Loop):
             if isinstance(module, nn.BatchNorm2d):
                 module.forward = partial(_normalised, module)  # vmap has no batch_norm on a GPU
 
-        def loss(params: dict[str, Tensor], own: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            outputs = torch.func.functional_call(self.model, {**params, **own}, (x,))
+        def loss(params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(self.model, {**params, **buffers}, (x,))
             return nn.functional.cross_entropy(outputs, y)
 
         def step(x: Tensor, y: Tensor) -> None:
@@ -374,11 +374,11 @@ def peer_seconds(
         raise BenchmarkError(f"{peer} is not installed")
     with tempfile.TemporaryDirectory(prefix="fedpfl-gpu-") as name:
         arrays: dict[str, np.ndarray] = {}
-        for at, part in ((0, "train"), (2, "test")):
-            x = np.concatenate([client[at] for client in data])
+        for place, part in ((0, "train"), (2, "test")):
+            x = np.concatenate([client[place] for client in data])
             arrays[f"x_{part}"] = ((x.transpose(0, 2, 3, 1) + 1) * 127.5).astype(np.uint8)
-            arrays[f"y_{part}"] = np.concatenate([client[at + 1] for client in data])
-            arrays[f"sizes_{part}"] = np.array([len(client[at + 1]) for client in data])
+            arrays[f"y_{part}"] = np.concatenate([client[place + 1] for client in data])
+            arrays[f"sizes_{part}"] = np.array([len(client[place + 1]) for client in data])
         np.savez(Path(name) / "work.npz", **arrays)
         told = {
             "model": work.model, "chosen": work.chosen, "epochs": work.epochs, "rounds": work.rounds + WARM_UP,
@@ -386,9 +386,9 @@ def peer_seconds(
         }  # fmt: skip
         (Path(name) / "work.json").write_text(json.dumps(told), encoding="utf-8")
         env = {**os.environ, "PFL_PYTORCH_DEVICE": options.device, "WANDB_MODE": "disabled"}
-        words = [sys.executable, str(Path(__file__).parent / "peers" / script), name]
+        command = [sys.executable, str(Path(__file__).parent / "peers" / script), name]
         try:
-            done = subprocess.run(words, env=env, capture_output=True, timeout=PEER_SECONDS, check=False)
+            done = subprocess.run(command, env=env, capture_output=True, timeout=PEER_SECONDS, check=False)
             said, failed = done.stdout, done.stderr.decode() if done.returncode else "it told of no round"
         except subprocess.TimeoutExpired as error:  # the rounds until then count
             said, failed = error.stdout or b"", f"no second round within {PEER_SECONDS:.0f} s"
@@ -422,8 +422,8 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
 
     def ours(**more: Any) -> Callable[[], dict[str, Any]]:
         def run() -> dict[str, Any]:
-            found = fedpfl_rounds(settings_of(work, options, **more), data)
-            return told(found["seconds"][WARM_UP:-LAST], alone=found["alone"])
+            run = fedpfl_rounds(settings_of(work, options, **more), data)
+            return told(run["seconds"][WARM_UP:-LAST], alone=run["alone"])
 
         return run
 
@@ -607,9 +607,9 @@ def _distance(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 # -- what is printed -------------------------------------------------------------------------------------------------
 
 
-def show(found: dict[str, Any], options: argparse.Namespace) -> None:
+def show(measured: dict[str, Any], options: argparse.Namespace) -> None:
     """Print tables."""
-    values = found["values"]
+    values = measured["values"]
     parts: dict[str, dict[str, Any]] = values["parts"]
 
     def rows(first: str) -> list[tuple[str, dict[str, Any]]]:
@@ -653,7 +653,7 @@ def show(found: dict[str, Any], options: argparse.Namespace) -> None:
     for name, error in values["errors"].items():
         print(f"{name}: {error}")
     print(
-        f"{found['processor']}, torch {found['versions']['torch']}, {values['seconds']} s: {found['command']}",
+        f"{measured['processor']}, torch {measured['versions']['torch']}, {values['seconds']} s: {measured['command']}",
         flush=True,
     )
 

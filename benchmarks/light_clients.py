@@ -139,9 +139,9 @@ def times(straight: Sequence[Halves], fedpfl: Sequence[Halves], options: argpars
     """Return the table of seconds a round."""
     base = statistics.median(map(sum, straight)), statistics.median(halves.train for halves in straight)
 
-    def row(who: str, found: Sequence[Halves], goal: str) -> list[str]:
-        both = [sum(halves) for halves in found]
-        train = statistics.median(halves.train for halves in found)
+    def row(who: str, measured: Sequence[Halves], goal: str) -> list[str]:
+        both = [sum(halves) for halves in measured]
+        train = statistics.median(halves.train for halves in measured)
         return [
             who, f"{statistics.median(both):.2f}", f"{min(both):.2f} … {max(both):.2f}",
             f"{statistics.median(both) / base[0]:.2f}", f"{train:.2f}", f"{train / base[1]:.2f}", goal,
@@ -197,10 +197,10 @@ def copy_seconds(size: int) -> float:
     begun = time.process_time()
     for _ in range(COPIES):
         receive_array(ours, listed)
-    own = time.process_time() - begun
+    ours_took = time.process_time() - begun
     sent = float(ours.recv())
     sender.join()
-    return (own + sent) / COPIES
+    return (ours_took + sent) / COPIES
 
 
 def _send(pipe: Connection, size: int) -> None:
@@ -230,9 +230,9 @@ def peak_memory(values: dict[str, Any]) -> tuple[int, int, bool]:
     return peak, processes, proportional
 
 
-def memory_row(found: tuple[int, int, bool], goal: float) -> list[str]:
+def memory_row(measured: tuple[int, int, bool], goal: float) -> list[str]:
     """Return the row of a table that says it."""
-    peak, processes, proportional = found
+    peak, processes, proportional = measured
     kind = "PSS, shared pages counted once" if proportional else "RSS, shared pages counted in every process"
     value = f"{peak / GIB:.2f}" if peak else "unknown (no /proc)"
     return [f"peak memory of all {processes or ''} processes, GiB ({kind})", value, f"≤ {goal:g}"]
@@ -420,11 +420,11 @@ def mlp(features: int, classes: int) -> nn.Module:
 def _taken(ids: Sequence[int], counter: Any) -> Any:
     while True:
         with counter.get_lock():
-            at = counter.value
-            counter.value = at + TAKEN
-        if at >= len(ids):
+            first = counter.value
+            counter.value = first + TAKEN
+        if first >= len(ids):
             return
-        yield from ids[at : at + TAKEN]
+        yield from ids[first : first + TAKEN]
 
 
 def _flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

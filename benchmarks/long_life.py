@@ -230,7 +230,7 @@ def size_of(pid: int) -> Size | None:
     return pid, round(memory, 1), int(status["Threads"]), files
 
 
-def files_of(bench: Path, own: Path) -> dict[str, tuple[int, float]]:
+def files_of(bench: Path, folder: Path) -> dict[str, tuple[int, float]]:
     """Return how many files there are and their MiB: of the bench, its logs, the devices' states, shared memory."""
     everything = [path for path in bench.rglob("*") if path.is_file()]
     logs = [path for path in everything if path.suffix == ".log"]
@@ -238,7 +238,7 @@ def files_of(bench: Path, own: Path) -> dict[str, tuple[int, float]]:
     rest = set(everything) - set(logs) - set(database)
     groups: dict[str, Sequence[Path]] = {
         "bench": [*rest], "logs": logs, "SuperLink's database": database,
-        "states": [path for path in (own / "state").rglob("*") if path.is_file()],
+        "states": [path for path in (folder / "state").rglob("*") if path.is_file()],
         "shared memory": [*Path("/dev/shm").glob("fedpfl*")],
     }  # fmt: skip
     return {name: (len(paths), round(sum(map(_bytes, paths)) / MIB, 2)) for name, paths in groups.items()}
@@ -256,24 +256,24 @@ def lives(outcomes: Sequence[Outcome]) -> dict[str, list[list[tuple[str, Size]]]
 
     A broker whose queue was filled begins again: it keeps that memory for the next queue until it is restarted.
     """
-    found: dict[str, list[list[tuple[str, Size]]]] = {}
+    lives_of: dict[str, list[list[tuple[str, Size]]]] = {}
     for outcome in outcomes:
         for part, size in outcome.sizes.items():
-            of = found.setdefault(part, [])
+            of = lives_of.setdefault(part, [])
             filled = part == "broker" and outcome.fault == "queue full"
             if not of or filled or of[-1][-1][1][0] != size[0]:
                 of.append([])
             of[-1].append((outcome.method, size))
-    return found
+    return lives_of
 
 
 def warm(life: Sequence[tuple[str, Size]], methods: set[str]) -> list[Size]:
     """Return a process's sizes from the run on by which it has had each method."""
     missing = set(methods)
-    for at, (method, _) in enumerate(life):
+    for place, (method, _) in enumerate(life):
         missing.discard(method)
         if not missing:
-            return [size for _, size in life[max(at, WARM_RUNS) :]]
+            return [size for _, size in life[max(place, WARM_RUNS) :]]
     return []
 
 
@@ -295,8 +295,8 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
         for sizes in (warm(life, methods) for life in of):
             if len(sizes) < LONG_LIFE:
                 continue
-            for at, what in ((2, "threads"), (3, "open files")):
-                begin, end = (statistics.median(size[at] for size in some) for some in (sizes[:5], sizes[-5:]))
+            for place, what in ((2, "threads"), (3, "open files")):
+                begin, end = (statistics.median(size[place] for size in some) for some in (sizes[:5], sizes[-5:]))
                 if end > begin + SLACK:
                     wrong.append(f"{part}: {begin:g} {what} grew to {end:g} in {len(sizes)} runs")
             a_run = growth([size[1] for size in sizes])
@@ -314,7 +314,7 @@ def judge(outcomes: Sequence[Outcome]) -> list[str]:
 
 def ends(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     """Return how many runs ended how, had which fault, and took how many seconds."""
-    found: dict[str, list[float]] = {
+    numbers: dict[str, list[float]] = {
         "all": [len(outcomes)], "with the bits of a simulation": [sum(of.same_bits for of in outcomes)],
         "with a client that failed in a round": [sum(bool(of.failed) and "run" not in of.failed for of in outcomes)],
         "ended by a killed SuperLink": [sum("run" in of.failed for of in outcomes)],
@@ -322,33 +322,33 @@ def ends(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     for kind in ("", *FAULTS):
         if took := [of.seconds for of in outcomes if of.fault == kind]:
             name = kind or "no fault"
-            found |= {f"with {name}": [len(took)], f"seconds with {name}, median": [statistics.median(took)]}
-    return found
+            numbers |= {f"with {name}": [len(took)], f"seconds with {name}, median": [statistics.median(took)]}
+    return numbers
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
     """Return, for each part, how many processes it had, and how large the longest was from its warm run to its last."""
-    found: dict[str, dict[str, list[float]]] = {}
+    numbers: dict[str, dict[str, list[float]]] = {}
     methods = {outcome.method for outcome in outcomes}
     for part, of in lives(outcomes).items():
         longest = max(of, key=len)
         sizes = warm(longest, methods) or [longest[-1][1]]
-        found[part] = {"processes": [len({life[0][1][0] for life in of})], "runs of the longest": [len(longest)]}
-        for at, what in ((1, "MiB"), (2, "threads"), (3, "open files")):
-            found[part] |= {f"{what}, first": [sizes[0][at]], f"{what}, last": [sizes[-1][at]]}
-        found[part]["MiB more in 100 runs"] = [100 * growth([size[1] for size in sizes])]
-    return found
+        numbers[part] = {"processes": [len({life[0][1][0] for life in of})], "runs of the longest": [len(longest)]}
+        for place, what in ((1, "MiB"), (2, "threads"), (3, "open files")):
+            numbers[part] |= {f"{what}, first": [sizes[0][place]], f"{what}, last": [sizes[-1][place]]}
+        numbers[part]["MiB more in 100 runs"] = [100 * growth([size[1] for size in sizes])]
+    return numbers
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
     """Print the tables."""
-    found = summary(outcomes)
-    columns = list(next(iter(found.values())))
-    rows = [[part, *(f"{of[name][0]:.1f}" for name in columns)] for part, of in found.items()]
+    numbers = summary(outcomes)
+    columns = list(next(iter(numbers.values())))
+    rows = [[part, *(f"{of[name][0]:.1f}" for name in columns)] for part, of in numbers.items()]
     print(table(["part", *columns], rows))
     ends = outcomes[min(WARM_RUNS, len(outcomes) - 1)], outcomes[-1]
     print()
-    rows = [[name, *(f"{run.files[name][at]:g}" for at in (0, 1) for run in ends)] for name in outcomes[0].files]
+    rows = [[name, *(f"{run.files[name][place]:g}" for place in (0, 1) for run in ends)] for name in outcomes[0].files]
     names = [f"{what}, run {run.number}" for what in ("files", "MiB") for run in ends]
     print(table(["", *names], rows))
     kinds: Mapping[str, list[float]] = {
@@ -382,8 +382,8 @@ def measure(options: argparse.Namespace) -> None:
                     break
     show(outcomes)
     if options.json:
-        found = {"runs": ends(outcomes), **summary(outcomes)}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        numbers = {"runs": ends(outcomes), **summary(outcomes)}
+        options.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
     print(footer(options.seed))
     if wrong := judge(outcomes):
         raise BenchmarkError("; ".join(wrong))

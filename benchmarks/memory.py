@@ -57,18 +57,18 @@ def settings(options: argparse.Namespace, model: str) -> dict[str, Any]:
 
 def peak(values: dict[str, Any]) -> list[int]:
     """Return the memory of each process of a run, the server's first, when all were there and took the most."""
-    found: list[int] = []
+    largest: list[int] = []
 
     def sample(tree: ProcessTree) -> None:
-        nonlocal found
+        nonlocal largest
         now = tree.proportional()
-        if (len(now), sum(now)) > (len(found), sum(found)):
-            found = now
+        if (len(now), sum(now)) > (len(largest), sum(largest)):
+            largest = now
 
     simulate(values, sample, SAMPLE_SECONDS)
-    if not found:
+    if not largest:
         raise BenchmarkError("this system does not tell the proportional set size of processes")
-    return found
+    return largest
 
 
 if __name__ == "__main__":

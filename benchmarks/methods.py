@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> None:
             left_out.append(f"{name} is left out: {error}")
             continue
         values[name] = {"of FedAvg's round": computation, "of the bare steps": engine, "steps": [steps]}
-        ratios = [statistics.median(of) for of in (computation, engine)]
+        ratios = [statistics.median(ratio) for ratio in (computation, engine)]
         spread = f"{min(computation):.2f} … {max(computation):.2f}"
         rows.append(
             [name, f"{ratios[0]:.3f}", spread, str(steps), f"{ratios[1]:.3f}", "yes" if ratios[1] <= GOAL else "NO"]
@@ -126,7 +126,7 @@ class Player:
         )  # fmt: skip
         data = federated_data(self.config.data, options.clients, options.seed)
         self.engine = Engine(self.config, data, options.clients)
-        clients = [Client(at, *data.sizes(at)) for at in range(CLIENTS)]
+        clients = [Client(number, *data.sizes(number)) for number in range(CLIENTS)]
         self.rule = make_rule(self.config, clients, self.engine.sharing)
         self.played = 0
         self.round()
@@ -134,7 +134,7 @@ class Player:
     def round(self) -> float:
         """Play the next round, and return the seconds that client 0 needs."""
         rule, self.played = self.rule, self.played + 1
-        asked = [rule.clients[at] for at in range(1 if self.played > 1 else CLIENTS)]
+        asked = [rule.clients[number] for number in range(1 if self.played > 1 else CLIENTS)]
         rule.begin_round(self.played, asked)
         replies, seconds = [], []
         for client in asked:
@@ -195,11 +195,11 @@ class BareLoop:
         momentum, decay = settings.momentum, settings.weight_decay
         velocity, loss = [torch.zeros_like(p) for p in params], phase.loss_with(settings)
         groups = (*phase.groups, Group(lambda name: True))
-        of = [next(i for i, group in enumerate(groups) if group.selected(name)) for name in names]
+        group_of = [next(i for i, group in enumerate(groups) if group.selected(name)) for name in names]
         parts = [
-            (group, group.learning_rate or rate, [at for at, own in enumerate(of) if own == i])
+            (group, group.learning_rate or rate, [place for place, number in enumerate(group_of) if number == i])
             for i, group in enumerate(groups)
-            if i in of
+            if i in group_of
         ]
         for p in still:
             p.requires_grad_(False)
@@ -219,17 +219,19 @@ class BareLoop:
                     if phase.penalty is not None:
                         phase.penalty.add_gradient(names, params, grads)
                     with torch.no_grad():
-                        for group, _, own in parts:
+                        for group, _, members in parts:
                             if group.clip_norm is not None:
-                                clip([grads[at] for at in own], group.clip_norm)
+                                clip([grads[place] for place in members], group.clip_norm)
                         if decay:
                             torch._foreach_add_(grads, params, alpha=decay)
                         if momentum:
                             torch._foreach_mul_(velocity, momentum)
                             torch._foreach_add_(velocity, grads)
                             grads = velocity
-                        for _, step, own in parts:
-                            torch._foreach_add_([params[at] for at in own], [grads[at] for at in own], alpha=-step)
+                        for _, step, members in parts:
+                            torch._foreach_add_(
+                                [params[place] for place in members], [grads[place] for place in members], alpha=-step
+                            )
                     if norms and len(batch.y) == 1:
                         model.train()
         self.seconds += time.process_time() - begun

@@ -140,14 +140,14 @@ def rows(job: Job) -> str:
     own_name = next(who for who in job.found if who.startswith("fedpfl"))
     base = statistics.median(found.train for found in job.found[own_name])
 
-    def row(who: str, found: Sequence[Found]) -> list[str]:
-        train = statistics.median(one.train for one in found)
-        tests = [one.train + one.test for one in found if one.test is not None]
-        accuracy = found[-1].accuracy
+    def row(who: str, rounds: Sequence[Found]) -> list[str]:
+        train = statistics.median(one.train for one in rounds)
+        tests = [one.train + one.test for one in rounds if one.test is not None]
+        accuracy = rounds[-1].accuracy
         return [
-            who, f"{train:.2f}", f"{min(one.train for one in found):.2f} … {max(one.train for one in found):.2f}",
+            who, f"{train:.2f}", f"{min(one.train for one in rounds):.2f} … {max(one.train for one in rounds):.2f}",
             f"{train / base:.2f}", f"{statistics.median(tests):.2f}" if tests else "–",
-            f"{statistics.median(one.steps for one in found):g}",
+            f"{statistics.median(one.steps for one in rounds):g}",
             "–" if accuracy is None else f"{100 * accuracy:.1f} %",
         ]  # fmt: skip
 
@@ -160,13 +160,13 @@ def rows(job: Job) -> str:
 
 def heavy_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
     """Return the work of ``round.py``."""
-    given = heavy.arguments().parse_args([])
-    given.data_dir, given.seed, given.rounds, given.processes = (
+    usual = heavy.arguments().parse_args([])
+    usual.data_dir, usual.seed, usual.rounds, usual.processes = (
         options.data_dir, options.seed, options.rounds, options.processes,
     )  # fmt: skip
-    values = heavy.settings(given, evaluate_every=1)
+    values = heavy.settings(usual, evaluate_every=1)
     config = Config.parse(values)
-    data = FederatedData(config.data, given.clients, options.seed)
+    data = FederatedData(config.data, usual.clients, options.seed)
 
     def straight() -> list[Found]:
         strategy = make_strategy(config, data)
@@ -176,20 +176,20 @@ def heavy_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
         steps = [sum(steps_of(client, config) for client in chosen) for chosen in rounds]
         return [Found(*both, None) for both in zip(seconds, [None] * len(rounds), steps, strict=True)][1:]
 
-    chosen = max(1, round(given.fraction * given.clients))
+    chosen = max(1, round(usual.fraction * usual.clients))
     said = (
-        f"Few heavy clients: FedAvg's CNN, {given.dataset}, {chosen} of {given.clients} clients, {given.epochs} epochs"
+        f"Few heavy clients: FedAvg's CNN, {usual.dataset}, {chosen} of {usual.clients} clients, {usual.epochs} epochs"
     )
-    return Job(said, values, straight, told(options, "cnn", chosen, given.epochs, given)), data
+    return Job(said, values, straight, told(options, "cnn", chosen, usual.epochs, usual)), data
 
 
 def light_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
     """Return the work of ``light_clients.py``."""
-    given = light.arguments().parse_args([])
-    given.data_dir, given.seed, given.clients = options.data_dir, options.seed, options.clients
-    values = light.settings(given, options.rounds + 1)
+    usual = light.arguments().parse_args([])
+    usual.data_dir, usual.seed, usual.clients = options.data_dir, options.seed, options.clients
+    values = light.settings(usual, options.rounds + 1)
     config = Config.parse(values)
-    data = FederatedData(config.data, given.clients, options.seed)
+    data = FederatedData(config.data, usual.clients, options.seed)
 
     def straight() -> list[Found]:
         strategy = make_strategy(config, data)
@@ -200,17 +200,17 @@ def light_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
         accuracy = score.correct / score.samples
         return [Found(*halves, count, accuracy) for halves, count in zip(seconds, steps, strict=True)][1:]
 
-    said = f"Many light clients: an MLP, {given.dataset}, all of {given.clients} clients, one epoch"
-    return Job(said, values, straight, told(options, "mlp", given.clients, 1, given)), data
+    said = f"Many light clients: an MLP, {usual.dataset}, all of {usual.clients} clients, one epoch"
+    return Job(said, values, straight, told(options, "mlp", usual.clients, 1, usual)), data
 
 
 def told(
-    options: argparse.Namespace, model: str, chosen: int, epochs: int, given: argparse.Namespace
+    options: argparse.Namespace, model: str, chosen: int, epochs: int, usual: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the content of ``work.json``, for a peer."""
     return {
         "model": model, "chosen": chosen, "epochs": epochs, "rounds": options.rounds + 1, "seed": options.seed,
-        "batch-size": given.batch_size, "learning-rate": given.learning_rate,
+        "batch-size": usual.batch_size, "learning-rate": usual.learning_rate,
     }  # fmt: skip
 
 
@@ -247,8 +247,8 @@ def title(peer: Peer) -> str:
     """Return a peer's name in the table, with its version and how it ran."""
     ask = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     package = re.split(r"[^\w.-]", peer.package)[0]
-    words = [peer.environment / "bin" / "python", "-c", ask, package]
-    shown = subprocess.run(words, check=True, capture_output=True, text=True)
+    command = [peer.environment / "bin" / "python", "-c", ask, package]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True)
     how = f"{peer.processes} process{'es' * (peer.processes > 1)} × {peer.threads} thread{'s' * (peer.threads > 1)}"
     return f"{peer.name} {shown.stdout.strip()}, {how}"
 
@@ -283,9 +283,9 @@ def run(peer: Peer, folder: Path) -> list[Found]:
             if peer.processes > 1:
                 env |= {"PFL_WORKER_RANK": str(rank), "PFL_WORKER_ADDRESSES": addresses, "GLOO_SOCKET_IFNAME": "lo"}
             env |= {"PFL_PYTORCH_DEVICE": "cpu", "WANDB_MODE": "disabled"}
-            words = [peer.environment / "bin" / "python", SCRIPTS / peer.script, folder]
+            command = [peer.environment / "bin" / "python", SCRIPTS / peer.script, folder]
             processes.append(
-                subprocess.Popen(words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+                subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
             )
         failed = _wait(processes)
         out.seek(0)

@@ -70,12 +70,12 @@ class Work:
 
     def settings(self, method: str, seed: int, clients: Path, start: Path | None) -> dict[str, Any]:
         """Return fedpfl's settings; ``start`` is the file of weights to start from."""
-        own = {"ditto": {"ditto-pull": self.pull, "ditto-p-epochs": self.epochs}}
+        settings = {"ditto": {"ditto-pull": self.pull, "ditto-p-epochs": self.epochs}}
         return {
             "method": method, "dataset": "npz", "data": str(clients), "split": "given", "num-clients": 0,
             "min-samples": self.smallest, "model": "fedavg-cnn", "num-server-rounds": self.rounds,
             "local-epochs": self.epochs, "batch-size": self.batch_size, "last-batch": "drop",
-            "learning-rate": self.learning_rate, "momentum": 0.0, "seed": seed, **own.get(method, {}),
+            "learning-rate": self.learning_rate, "momentum": 0.0, "seed": seed, **settings.get(method, {}),
             **({"initial-weights": str(start)} if start else {}),
         }  # fmt: skip
 
@@ -116,16 +116,16 @@ def measure(options: argparse.Namespace) -> None:
                 note(f"{program}: {method}, seed {seed}")
                 begun = time.monotonic()
                 if program == "pfllib":
-                    found = pfllib(system, work.options(method), seed, clients.parent, work.rounds)
+                    accuracies = pfllib(system, work.options(method), seed, clients.parent, work.rounds)
                 else:
                     settings = work.settings(method, seed, clients, start)
-                    found = fedpfl(settings, folder / f"{method}-{seed}{suffix}.toml")
-                text = json.dumps({"accuracies": found, "seconds": round(time.monotonic() - begun, 1)})
+                    accuracies = fedpfl(settings, folder / f"{method}-{seed}{suffix}.toml")
+                text = json.dumps({"accuracies": accuracies, "seconds": round(time.monotonic() - begun, 1)})
                 file.write_text(text, encoding="utf-8")
     made = outcomes(folder, suffix, seeds, methods)
     start = ", the same start" if suffix else ""
     print(f"**{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds{start}**\n")
-    print(table(["method", *HEADS, "of each seed"], [row(method, of) for method, of in made.items()]))
+    print(table(["method", *HEADS, "of each seed"], [row(method, values) for method, values in made.items()]))
     if options.json:
         options.json.write_text(json.dumps(made, indent=1), encoding="utf-8")
     print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED{suffix}.toml")
@@ -139,23 +139,24 @@ def outcomes(
 
     ``suffix`` stands behind fedpfl's name in the files of its outcomes: empty, or for the same start.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    accuracies: dict[str, dict[str, list[float]]] = {}
     for method in methods:
         for seed in seeds:
             files = [folder / f"{program}-{method}-{seed}.json" for program in ("pfllib", f"fedpfl{suffix}")]
             if not all(file.exists() for file in files):
                 continue
             theirs, ours = (100 * max(json.loads(file.read_text(encoding="utf-8"))["accuracies"]) for file in files)
-            of = found.setdefault(method, {head: [] for head in HEADS})
+            values = accuracies.setdefault(method, {head: [] for head in HEADS})
             for head, value in zip(HEADS, (theirs, ours, ours - theirs), strict=True):
-                of[head].append(value)
-    return found
+                values[head].append(value)
+    return accuracies
 
 
-def row(method: str, of: dict[str, list[float]]) -> list[str]:
+def row(method: str, values: dict[str, list[float]]) -> list[str]:
     """Return a method's row of the printed table: means over the seeds, and the difference of each seed."""
-    theirs, ours, gap = (statistics.fmean(of[head]) for head in HEADS)
-    return [f"`{method}`", f"{theirs:.2f}", f"{ours:.2f}", f"{gap:+.2f}", ", ".join(f"{g:+.2f}" for g in of[HEADS[2]])]
+    theirs, ours, gap = (statistics.fmean(values[head]) for head in HEADS)
+    gaps = ", ".join(f"{one:+.2f}" for one in values[HEADS[2]])
+    return [f"`{method}`", f"{theirs:.2f}", f"{ours:.2f}", f"{gap:+.2f}", gaps]
 
 
 # -- the clients -----------------------------------------------------------------------------------------------------
@@ -229,14 +230,14 @@ def fedpfl(settings: dict[str, Any], file: Path) -> list[float]:
     return [line["personalised"]["weighted"] for line in run.lines]
 
 
-def pfllib(system: Path, words: Sequence[str], seed: int, clients: Path, rounds: int) -> list[float]:
+def pfllib(system: Path, arguments: Sequence[str], seed: int, clients: Path, rounds: int) -> list[float]:
     """Let PFLlib do it in one thread; return the accuracy after each round, without the one before the first."""
     with tempfile.TemporaryDirectory(prefix="fedpfl-pfllib-") as name:
         place = Path(name)
         (place / "system").mkdir()
         (place / "dataset").symlink_to((clients / "dataset").resolve())
         python = PLACE.resolve() / "environment" / "bin" / "python"
-        command = [python, SCRIPT.resolve(), system.resolve(), str(seed), place / "accuracies.json", *words]
+        command = [python, SCRIPT.resolve(), system.resolve(), str(seed), place / "accuracies.json", *arguments]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=place / "system", env=env, capture_output=True, text=True)
         if done.returncode:
@@ -253,10 +254,10 @@ def source(options: argparse.Namespace) -> tuple[Path, str]:
     if git is None:
         raise BenchmarkError("git is not there")
 
-    def run(*words: str, at: Path) -> str:
-        done = subprocess.run([git, "-C", str(at), *words], capture_output=True, text=True)
+    def run(*arguments: str, at: Path) -> str:
+        done = subprocess.run([git, "-C", str(at), *arguments], capture_output=True, text=True)
         if done.returncode:
-            raise BenchmarkError(f"git {words[0]}: {reason(done.stderr)}")
+            raise BenchmarkError(f"git {arguments[0]}: {reason(done.stderr)}")
         return done.stdout.strip()
 
     place = Path(options.pfllib).expanduser()

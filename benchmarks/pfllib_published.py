@@ -51,9 +51,9 @@ def measure(options: argparse.Namespace) -> None:
         raise BenchmarkError(f"PFLlib's packages: {wrong}")
     folder = PLACE / "published"
     clients, file = folder / f"clients-{options.column}", folder / f"{options.column}.json"
-    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    curves = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     for row, config in cells.items():
-        if str(options.rounds) in found.get(row, {}):
+        if str(options.rounds) in curves.get(row, {}):
             continue
         write_clients(config, clients)
         note(f"PFLlib: {row}, {options.rounds} rounds")
@@ -61,11 +61,11 @@ def measure(options: argparse.Namespace) -> None:
         accuracies = pfllib(system, words(config, row, options.rounds), options.seed, clients, options.rounds // EVERY)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        curve = {str(EVERY * at): [round(100 * value, 2)] for at, value in enumerate(accuracies, start=1)}
-        found[row] = {**curve, "s a round": [round(seconds / options.rounds, 1)]}
-        write_atomically(file, json.dumps(found, indent=1).encode())
-    columns = [*(str(at) for at in range(EVERY, options.rounds + 1, EVERY)), "s a round"]
-    lines = [[row, *(str(values.get(at, [""])[0]) for at in columns)] for row, values in found.items()]
+        curve = {str(EVERY * number): [round(100 * value, 2)] for number, value in enumerate(accuracies, start=1)}
+        curves[row] = {**curve, "s a round": [round(seconds / options.rounds, 1)]}
+        write_atomically(file, json.dumps(curves, indent=1).encode())
+    columns = [*(str(number) for number in range(EVERY, options.rounds + 1, EVERY)), "s a round"]
+    lines = [[row, *(str(values.get(number, [""])[0]) for number in columns)] for row, values in curves.items()]
     print(table(["", *columns], lines))
     print(f"\nPFLlib: commit {commit}, seed {options.seed}\nMachine: {machine()}")
 

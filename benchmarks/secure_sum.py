@@ -78,13 +78,13 @@ def one_round(size: int, dropped: int) -> dict[str, list[float]]:
 
 def measure(options: argparse.Namespace) -> None:
     """Measure every size with and without clients that drop out."""
-    found = {}
+    seconds_of = {}
     for size in options.sizes:
         for dropped in (0, 2):
             tries = [one_round(size, dropped) for _ in range(options.repeats)]
             best = {name: min(one[name] for one in tries) for name in tries[0]}
-            found[f"{size:,} values, {dropped} of {CLIENTS} drop out"] = best
-    print(json.dumps(found, indent=1))
+            seconds_of[f"{size:,} values, {dropped} of {CLIENTS} drop out"] = best
+    print(json.dumps(seconds_of, indent=1))
 
 
 if __name__ == "__main__":

@@ -27,17 +27,17 @@ class Processes:
     count : int
         How many.
     work : callable
-        The main function of a process. It gets ``given``, then the queue of tasks (None: there are no more) and the
+        The main function of a process. It gets ``shared``, then the queue of tasks (None: there are no more) and the
         queue of answers: an empty text when it is warm and for each finished task, or why it failed.
-    given : sequence
+    shared : sequence
         What all of them get.
     """
 
-    def __init__(self, count: int, work: Callable[..., None], given: Sequence[Any]) -> None:
+    def __init__(self, count: int, work: Callable[..., None], shared: Sequence[Any]) -> None:
         context = multiprocessing.get_context("spawn")
         self._tasks: Any = context.Queue()
         self._done: Any = context.Queue()
-        arguments = (*given, self._tasks, self._done)
+        arguments = (*shared, self._tasks, self._done)
         self._workers = [context.Process(target=work, args=arguments, daemon=True) for _ in range(count)]
 
     def __len__(self) -> int:

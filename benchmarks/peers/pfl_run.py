@@ -75,13 +75,13 @@ class Rounds(TrainingProcessCallback):
     ) -> tuple[bool, Metrics]:
         """Take the time of the training, then test."""
         trained = time.perf_counter()
-        [(_, found)] = run_train_eval(self._algorithm, self._backend, model, (self._context,))
+        [(_, metrics)] = run_train_eval(self._algorithm, self._backend, model, (self._context,))
         tested = time.perf_counter()
         steps = torch.tensor([self._net.steps])
         pytorch_ops.distributed.all_reduce([steps])
         self._net.steps = 0
         if pytorch_ops.distributed.global_rank == 0:
-            accuracy = next(value for key, value in found.to_simple_dict().items() if "accuracy" in key.lower())
+            accuracy = next(value for key, value in metrics.to_simple_dict().items() if "accuracy" in key.lower())
             say(trained - self._begun, tested - trained, int(steps), accuracy)
         self._begun = time.perf_counter()
         return False, Metrics()

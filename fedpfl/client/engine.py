@@ -140,11 +140,15 @@ class Engine:
                 config.training.require_of_logits(data.num_classes)
             stays = not self._may_draw_early and not sharing.personal and is_plain(model)
             extras = extras_of(config, model, sharing)
+            # Where no hook of the method's makes them, they are the same in each test.
+            kind, forwards = type(config.method), None
+            if (kind.personalised, kind.global_model) == (Method.personalised, Method.global_model):
+                forwards = model, common_model(config.method, model)
             self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays, (
-                ModelState(model), MethodState(config.method),
+                ModelState(model), MethodState(config.method), forwards,
             )  # fmt: skip
         self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays, states = self._made[name]
-        self._model_state, self.method_state = states
+        self._model_state, self.method_state, self._forwards = states
         if self._own_settings is not None:
             self.config = self._own_settings(self.config, client)
         if new:
@@ -327,7 +331,7 @@ class Engine:
         adaptation = method.adaptation(local)
         if any(module.training for module in self.model.modules()):  # rarely: a worker tests many clients in turn
             self.model.eval()
-        personalised, shared = method.personalised(self.model), common_model(method, self.model)
+        personalised, shared = self._forwards or (method.personalised(self.model), common_model(method, self.model))
         # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(metrics_of("global", self.score(shared, local, samples)))

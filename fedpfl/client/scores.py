@@ -9,6 +9,7 @@ import numpy as np
 from ..core.claims import LARGEST
 from ..core.errors import TrainingDiverged
 from ..core.metrics import COUNT, SUM
+from ..core.vectors import is_finite
 from ..methods.base import LocalRound
 from ..training.loop import Score
 
@@ -21,7 +22,7 @@ def require_finite(local: LocalRound, arrays: Iterable[np.ndarray], finite: bool
 
 def are_finite(arrays: Iterable[np.ndarray]) -> bool:
     """Tell whether every value of every array is finite."""
-    return all(np.isfinite(array).all() for array in arrays)
+    return all(map(is_finite, arrays))
 
 
 def train_loss(losses: Sequence[float | None]) -> dict[str, float]:

@@ -12,7 +12,7 @@ import random
 import sys
 from collections import deque
 from contextlib import contextmanager
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -201,13 +201,12 @@ class MethodState:
 
 
 @contextmanager
-def buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Let a model put new tensors in the place of its buffers (``self.mean = …``): they go into the old ones after it.
+def buffers_kept(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Let modules put new tensors in place of their buffers (``self.mean = …``): they go into the old ones after it.
 
     Whatever is read from or written to a model by name, sent, stored or trained, are the tensors that it was built
     with. ``ConfigError`` for a buffer of another shape or type, and for a new tensor in the place of a parameter.
     """
-    modules = list(model.named_modules())
     before = list(_buffers(modules))
     parameters = [(path, module, dict(module._parameters)) for path, module in modules if module._parameters]
     yield

@@ -7,6 +7,13 @@ import numpy as np
 from .layout import Layout
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Tell whether all values are finite: their sum tells, unless it is too large, and takes no memory."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = array.sum()
+    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
+
+
 def clipped(received: np.ndarray, trained: np.ndarray, norm: float) -> np.ndarray:
     """Return trained − received as float64, scaled down to an L2 norm of at most ``norm`` (C)."""
     update: np.ndarray = trained.astype(np.float64) - received

@@ -24,6 +24,7 @@ from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
+from ..core.vectors import is_finite
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
@@ -283,10 +284,10 @@ class RoundLoop:
         try:
             require_layout(rule.layout, reply)
             shared = self._shared(client, reply)
-            reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
+            reply = Payload(reply.config, reply.metrics, self.extras.read(reply.arrays, SERVER))
             if not rule.federation.noisy:  # noise may make numbers negative
                 self.extras.check(reply.arrays, client.train_samples)
-            if not np.isfinite(shared).all():
+            if not is_finite(shared):
                 raise LayoutError("its arrays hold values that are not finite (the training diverged)")
             shared = self.relative(client, shared)
             rule.check(client, shared, reply)

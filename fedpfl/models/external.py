@@ -194,8 +194,9 @@ def _output(
     mode, when = module.training, " in training mode" if training else ""
     arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
     module.train(training)
+    kept = buffers_kept([*module.named_modules()]) if training else nullcontext()
     try:
-        with global_state_kept(), _without_breakpoints(), buffers_kept(module) if training else nullcontext():
+        with global_state_kept(), _without_breakpoints(), kept:
             out = module(x)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__

@@ -75,7 +75,8 @@ def run_phase(
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
-    parameters, modules = list(model.named_parameters()), list(model.modules())
+    parameters, named = list(model.named_parameters()), list(model.named_modules())
+    modules = [module for _, module in named]
     trained = [(name, p) for name, p in parameters if phase.train(name)]
     if not trained or phase.epochs == 0 or len(y) == 0:
         return None
@@ -92,7 +93,7 @@ def run_phase(
     only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
     weighted = settings.class_weights != "none"
     weights = weighing_with(class_weights(y, settings.listed_weights)) if weighted else nullcontext()
-    with buffers_kept(model), phase.during(model), only_training, statistics as norms, weights:
+    with buffers_kept(named), phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
                 if augment is not None:

@@ -89,12 +89,26 @@ class Animals(torch.utils.data.Dataset):
         return torch.full((4,), self.shade[self.classes[at % 2]]) + at / 1000, at % 2
 
 
+class Indexed(torch.utils.data.Dataset):
+    """A data set that has the numbers of its classes alone."""
+
+    def __init__(self, made):
+        self.samples, self.class_to_idx = made, {name: number for number, name in enumerate(made.classes)}
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, at):
+        return self.samples[at]
+
+
 SHADE = {"cat": 0.0, "dog": 10.0, "owl": 20.0}
 WRAPPED = {
     "plain": lambda made: made,
     "Subset": lambda made: Subset(made, range(20)),
     "ConcatDataset": lambda made: ConcatDataset([made, Subset(made, range(10))]),
     "DataLoader": DataLoader,
+    "class_to_idx": Indexed,
     "Lazy": fedpfl.Lazy,
     "Lazy with labels": lambda made: fedpfl.Lazy(made, [at % 2 for at in range(20)]),
 }

@@ -307,20 +307,25 @@ class Coder:
 
 def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of a CSV file, the names of the columns first."""
+    last = 0
     try:
         with opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             start = file.readline(MAX_CHARACTERS)
             file.seek(0)
             # The separator between cells; a comma if only one column has a name.
             delimiter = max(",;\t", key=start.count)
-            reader = csv.reader(bounded(file, path), delimiter=delimiter)
+            # Strict: else a quotation mark that is never closed takes all lines behind it for one cell.
+            reader = csv.reader(bounded(file, path), delimiter=delimiter, strict=True)
             for cells in reader:
+                last = reader.line_num
                 if cells:
                     yield reader.line_num, [cell.strip() for cell in cells] if reader.line_num == 1 else cells
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV file: {words_of(error)}") from error
+        where = f" (line {last + 1})" if isinstance(error, csv.Error) else ""
+        never = "; a quotation mark that begins a cell there is never closed" if "end of data" in str(error) else ""
+        raise DataError(f"{path}: not a readable CSV file: {words_of(error)}{where}{never}") from error
 
 
 class TableRows(NamedTuple):

@@ -209,7 +209,7 @@ def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarra
     labels: list[int] = []
     try:
         with opened(path) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
-            reader = csv.reader(bounded(file, path))
+            reader = csv.reader(bounded(file, path), strict=True)
             for row in reader:
                 if reader.line_num == 1 and row[:1] == ["Class Index"]:
                     continue

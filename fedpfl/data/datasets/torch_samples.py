@@ -43,11 +43,14 @@ def is_samples(thing: object) -> bool:
 def class_names(source: Any, where: str) -> tuple[str, ...]:
     """Find the names that a data set, or the one inside a Subset, ConcatDataset, DataLoader or Lazy, has for labels.
 
-    They are its ``classes``, as torchvision's data sets have them, unless a ``target_transform`` changes the labels.
+    They are its ``classes``, or those of its ``class_to_idx``, as torchvision's data sets have them, unless a
+    ``target_transform`` changes the labels.
     """
     if isinstance(source, Lazy):
         return class_names(source.samples, where)
-    classes = getattr(source, "classes", None)
+    classes, numbers = getattr(source, "classes", None), getattr(source, "class_to_idx", None)
+    if not classes and isinstance(numbers, Mapping) and sorted(numbers.values()) == [*range(len(numbers))]:
+        classes = sorted(numbers, key=numbers.__getitem__)
     if isinstance(classes, (list, tuple)) and classes and all(isinstance(name, str) for name in classes):
         return () if getattr(source, "target_transform", None) else tuple(classes)
     inside = getattr(source, "datasets", None) or [getattr(source, "dataset", None)]

@@ -143,6 +143,11 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ),
         ("a,label,split\n1,0,train\n2,1,out\n", "a.csv, line 3, column 'split': 'out' is none of train, test, val"),
         ("a,label,split\n1,0,test\n", "a.csv, column 'split': no row is for training"),
+        (
+            'a,label\n1,0\n2,"1\n3,0\n',
+            "a.csv: not a readable CSV file: unexpected end of data (line 3); a quotation mark that begins a cell",
+        ),
+        ('a,label\n1,"0"0\n', "a.csv: not a readable CSV file: ',' expected after '\"' (line 2)"),
         ('a,label\n1,"' + "x" * 200_000 + '"\n', "a.csv: not a readable CSV file: field larger than field limit"),
     ],
 )

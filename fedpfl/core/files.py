@@ -74,6 +74,12 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that are others once a file has been written or replaced, though its own time was set back."""
+    about = path.stat()
+    return max(about.st_mtime_ns, about.st_ctime_ns), about.st_mtime_ns, about.st_size, about.st_ino
+
+
 def open_regular(path: Path) -> IO[bytes]:
     """Open a file to read it; ``DamagedFile`` if it is no regular file: a pipe or a device may never give its end."""
     try:

@@ -6,6 +6,8 @@ import zlib
 from pathlib import Path
 from typing import Iterable
 
+from ..core.files import stamp_of
+
 
 def state_of(places: Iterable[str]) -> int:
     """Return a number of the names, sizes and times of files and of all files in folders."""
@@ -14,8 +16,8 @@ def state_of(places: Iterable[str]) -> int:
         root = Path(place).expanduser()
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             try:
-                about = path.stat()
+                stamp = stamp_of(path)
             except OSError:  # what reads it tells
                 continue
-            state = zlib.crc32(f"{path}/{about.st_size}/{about.st_mtime_ns}".encode(errors="replace"), state)
+            state = zlib.crc32(f"{path}/{stamp}".encode(errors="replace"), state)
     return state

@@ -11,7 +11,7 @@ from typing import Any
 from ..core import custom, own_code
 from ..core import settings as s
 from ..core.errors import DataError
-from ..core.files import open_regular
+from ..core.files import open_regular, stamp_of
 from ..data.datasets.places import shortcut
 from ..data.federation import FederatedData
 from ..data.registry import DATASETS
@@ -24,7 +24,7 @@ FRESH = 10**9
 OF_DATA = tagged("file") - tagged("server")
 _HF = "hf:"
 
-_hashes: dict[Path, tuple[tuple[int, int], str]] = {}
+_hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
@@ -90,8 +90,7 @@ def _of_place(place: Path) -> str:
 
 
 def _of_file(path: Path) -> str:
-    about = path.stat()
-    stamp = about.st_mtime_ns, about.st_size
+    stamp = stamp_of(path)
     cached = _hashes.get(path)
     if cached is not None and cached[0] == stamp:
         return cached[1]
@@ -99,6 +98,6 @@ def _of_file(path: Path) -> str:
     with open_regular(path) as file:
         while block := file.read(2**20):
             digest.update(block)
-    if time.time_ns() - about.st_mtime_ns > FRESH:
+    if time.time_ns() - stamp[0] > FRESH:
         _hashes[path] = stamp, digest.hexdigest()[:16]
     return digest.hexdigest()[:16]

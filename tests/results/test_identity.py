@@ -1,5 +1,6 @@
 """What a run belongs to is known by content: files, the user's modules and the samples themselves."""
 
+import os
 import sys
 
 import numpy as np
@@ -115,6 +116,33 @@ def test_other_samples_are_not_resumed_nor_analysed_nor_averaged(folder, how):
     assert any("These runs are not of the same data" in note for note in found.notes)
     table(folder / "people.csv")
     assert fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0).summary["rounds"] == 2
+
+
+@pytest.mark.parametrize("form", ["table", "npz", "folder"])
+def test_a_file_of_the_same_size_and_time_is_another_one_with_other_content(folder, form):
+    def write(flip):
+        if form == "npz":
+            x = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
+            np.savez(folder / "place", x=x, y=(x[:, 0] > 0) ^ flip, client=np.arange(60) % 3)
+            paths = [folder / "place.npz"]
+        else:
+            (folder / "place").mkdir(exist_ok=True)
+            paths = [folder / "place" / f"{name}.csv" for name in ("ann", "ben")]
+            for path in paths:
+                table(path, flip=flip)
+        for path in paths:
+            os.utime(path, (1e9, 1e9))
+
+    places = {"table": "place/ann.csv", "npz": "place.npz", "folder": "place"}
+    own = {**SMALL, "dataset": form.replace("folder", "clients"), "data": places[form], "output_dir": "runs"}
+    own["ignore_columns"] = "client" if form == "folder" else ""
+    write(False)
+    first = fedpfl.run("fedavg", **own)
+    write(True)
+    with pytest.raises(DataError, match="the samples are not those of the run to resume"):
+        fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
+    other = fedpfl.run("fedavg", **own)
+    assert other._folder.task()["data"] != first._folder.task()["data"]
 
 
 def test_equal_data_are_one_data_set_wherever_they_lie(folder):

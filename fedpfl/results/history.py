@@ -87,7 +87,7 @@ class History:
         failed: set[str] = set()
         tested: list[str] = []
         for line in self.lines:
-            trained = set(map(str, line["clients"]))
+            trained = set(map(str, line.get("clients", ())))
             failed = (failed | line.get("failed", {}).keys()) - trained
             if line.get("personalised"):
                 tested = [client for client in line["personalised"]["each"] if client in failed]

@@ -27,6 +27,7 @@ import numpy as np
 from . import custom
 from .custom import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
+from .files import stamp_of
 from .process import process_kept
 
 
@@ -37,7 +38,7 @@ class _AppFolder:
         self.folder: Path | None = None
         self.added = False
         # Of each module that was imported for a setting: its file, with time and size.
-        self.modules: dict[str, tuple[Path, tuple[int, int]]] = {}
+        self.modules: dict[str, tuple[Path, tuple[int, ...]]] = {}
         self.version = 0
         self.things: dict[str, weakref.ref[Any]] = {}  # what Python objects' texts stand for
         self.runs = 0
@@ -52,7 +53,7 @@ class _Source(NamedTuple):
 
 _app = _AppFolder()
 # Files as they were when they were read last, and modules with their files as these were when they were imported.
-_read: dict[Path, tuple[tuple[int, int], _Source]] = {}
+_read: dict[Path, tuple[tuple[int, ...], _Source]] = {}
 _imported: dict[str, tuple[ModuleType, _Source]] = {}
 # Nanoseconds within which a file may change twice and look the same.
 FRESH = 10**9
@@ -123,6 +124,15 @@ def guarded(kind: str, text: str, function: Any, no_class: bool = False) -> Call
             raise ConfigError(kind, text, f"raises {in_one_line(error)}") from error
 
     return called
+
+
+def takes_truth_first(function: Any) -> bool:
+    """Return whether a function takes the truth before what a model gives, as those of scikit-learn and Keras do."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # one that is not written in Python
+        return False
+    return names[:1] == ["y_true"]
 
 
 def require_sendable(named: Iterable[tuple[str, str]]) -> None:
@@ -429,12 +439,11 @@ def _file_of(name: str) -> Path | None:
     return None
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> tuple[int, ...]:
     try:
-        status = path.stat()
+        return stamp_of(path)
     except OSError:
         return (0, -1)
-    return status.st_mtime_ns, status.st_size
 
 
 def require_hooks(kind: str, made: type, base: type) -> None:

@@ -34,7 +34,7 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
         yield reference
         return
     if not text:
-        name = str(getattr(thing, "__name__", kind))
+        name = _name_of(kind, thing)
         text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
         text = _same_text(kind, thing, text) if again else text
     before = objects.get(text)
@@ -47,6 +47,13 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
         if before is not None:
             objects[text] = before
             stands_for(text, before)
+
+
+def _name_of(kind: str, thing: object) -> str:
+    """Return the name of a function or class; of what makes a loss or a metric else that of its function or class."""
+    if kind in ("loss", "metrics") and not hasattr(thing, "__name__"):
+        thing = getattr(thing, "func", type(thing))  # of functools.partial
+    return str(getattr(thing, "__name__", kind))
 
 
 def _same_text(kind: str, thing: object, text: str) -> str:

@@ -7,6 +7,7 @@ weigh classes, or have a function of the user's as its loss.
 
 from __future__ import annotations
 
+import math
 import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -128,10 +129,12 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") 
 @lru_cache(maxsize=8)
 def _own(text: str, version: int) -> Criterion:
     word = custom.without_clients(text)
-    function = own_code.guarded("loss", text, own_code.find("loss", word), no_class=True)
+    users = own_code.find("loss", word)
+    function, truth_first = own_code.guarded("loss", text, users, no_class=True), own_code.takes_truth_first(users)
 
     def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        result: Any = function(outputs, y if y.is_floating_point() else y.long())
+        y = y if y.is_floating_point() else y.long()
+        result: Any = function(y, outputs) if truth_first else function(outputs, y)
         if not isinstance(result, Tensor) or result.shape not in ((), (len(y),)):
             is_one = custom.article(result) if not isinstance(result, Tensor) else f"a tensor of {tuple(result.shape)}"
             raise ConfigError("loss", text, f"returns {is_one}; it must return the mean, or a value for each sample")
@@ -155,6 +158,12 @@ def require_working(text: str, num_classes: int) -> None:
         mean = own_loss(text)(outputs.clone().requires_grad_(), y)
     if not (mean.requires_grad and torch.isfinite(mean)):
         raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
+    if y.is_floating_point():
+        other = y / 2 if labels_of(text) == MULTI_LABEL else 5 * y
+        exchanged, others = (float(own_loss(text)(outputs, targets)) for targets in (y.roll(1, 0), other))
+        if math.isclose(exchanged, float(mean), rel_tol=1e-5) and not math.isclose(others, float(mean), rel_tol=1e-5):
+            allowed = "is the same whichever sample a target belongs to: numbers and targets, of which both are n × k, "
+            raise ConfigError("loss", text, f"{allowed}are broadcast, as when one loses its last dimension")
 
 
 def require_bound(text: str, num_classes: int) -> None:
@@ -172,6 +181,8 @@ def tried(kind: str, num_classes: int) -> tuple[Tensor, Tensor]:
     """
     y = torch.arange(3 if num_classes == 2 else 2) % num_classes
     right = F.one_hot(y, num_classes).float()
+    if num_classes == 1 and kind in (MSE, MULTI_LABEL):
+        right = torch.tensor([[1.0], [0.0]])
     outputs = 3 * right - 1
     if kind == SEGMENTATION:
         outputs = outputs[..., None, None].expand(*outputs.shape, 4, 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from logging import getLogger
 from typing import Any, Callable, Mapping, NamedTuple, Tuple
@@ -96,21 +95,12 @@ class _UsersMetric:
         self._word, self.failed = word, False
         function = own_code.find("metrics", word)
         self._function = own_code.guarded("metrics", word, function, no_class=True)
-        self._truth_first = _takes_truth_first(function)
+        self._truth_first = own_code.takes_truth_first(function)
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         if loss == SEGMENTATION:
             outputs, y = outputs.long(), y.long()
         return _pair(self._word, self._function(y, outputs) if self._truth_first else self._function(outputs, y))
-
-
-def _takes_truth_first(function: Any) -> bool:
-    """Return whether a function takes the truth before what a model gives, as those of scikit-learn do."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # one that is not written in Python
-        return False
-    return names[:1] == ["y_true"]
 
 
 def _pair(word: str, result: Any) -> SumAndCount:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -217,6 +218,56 @@ def test_shapes_that_fit_by_accident_are_refused_before_round_1(classes, loss):
         ConfigError, match=r"loss = .*raises (UserWarning: Using a target size|RuntimeError: The size of)"
     ):
         fedpfl.run("fedavg", data=[(one, np.arange(30) % classes) for one in x], model="mlp", loss=loss, quiet=True)
+
+
+def pinball(y_true, y_pred):
+    error = y_true - y_pred
+    return torch.maximum(0.9 * error, -0.1 * error).mean()
+
+
+def test_a_loss_that_takes_the_truth_first_gets_it_first():
+    x = np.random.default_rng(0).normal(size=(2, 30, 4)).astype(np.float32)
+    few = {"data": [(one, one[:, :1]) for one in x], "model": "mlp", "learning_rate": 0.005, "quiet": True,
+           "workers": 0, "num_server_rounds": 2}  # fmt: skip
+    first = fedpfl.run("fedavg", loss={"mse": pinball}, **few)
+    usual = fedpfl.run("fedavg", loss={"mse": lambda outputs, y: pinball(y, outputs)}, **few)
+    assert first.rounds.train_loss.tolist() == usual.rounds.train_loss.tolist()
+
+
+@pytest.mark.parametrize(
+    ("loss", "fits"),
+    [
+        (lambda outputs, y: (outputs.squeeze(1) - y).square().mean(), False),
+        (lambda outputs, y: (outputs - y.squeeze(1)).abs().mean(), False),
+        (lambda outputs, y: (outputs - y).square().mean(), True),
+        (lambda outputs, y: (outputs.squeeze(1) - y.squeeze(1)).square(), True),
+        (lambda outputs, y: outputs.square().mean(), True),  # does not look at y
+    ],
+)
+def test_targets_that_are_broadcast_are_refused_before_round_1(loss, fits):
+    x = np.random.default_rng(0).normal(size=(2, 30, 4)).astype(np.float32)
+    few = {"data": [(one, one[:, 0]) for one in x], "model": "mlp", "learning_rate": 0.005, "quiet": True,
+           "workers": 0, "num_server_rounds": 1}  # fmt: skip
+    if fits:
+        assert fedpfl.run("fedavg", loss={"mse": loss}, **few).summary["rounds"] == 1
+        return
+    with pytest.raises(ConfigError, match=r"loss = .*is the same whichever sample a target belongs to"):
+        fedpfl.run("fedavg", loss={"mse": loss}, **few)
+
+
+def test_objects_without_a_name_are_called_as_their_function_or_class():
+    x = np.random.default_rng(0).normal(size=(2, 30, 4)).astype(np.float32)
+
+    class Share:
+        def __call__(self, outputs, y):
+            return float((outputs.argmax(1) == y).float().mean())
+
+    def weighed(outputs, y, weight):
+        return weight * float((outputs.argmax(1) == y).float().mean())
+
+    few = {"data": [(one, np.arange(30) % 2) for one in x], "model": "mlp", "quiet": True, "workers": 0}
+    run = fedpfl.run("fedavg", metrics=[Share(), partial(weighed, weight=0.5)], num_server_rounds=1, **few)
+    assert {*run.summary["metrics"]} == {"Share", "weighed"}
 
 
 def test_only_a_loss_of_each_sample_can_be_mixed(tmp_path):

@@ -31,8 +31,8 @@ def _command(name: str, command: Any) -> list[str]:
     context = command.context_class(command, info_name=name)
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [f"### {name}", "", _text(command.help), "", f"```text\n{name} {usage}\n```", ""]
-    found = (parameter.get_help_record(context) for parameter in command.params)
-    rows = [f"| `{row[0]}` | {_text(row[1])} |" for row in found if row and row[0] != "--help"]
+    records = (parameter.get_help_record(context) for parameter in command.params)
+    rows = [f"| `{row[0]}` | {_text(row[1])} |" for row in records if row and row[0] != "--help"]
     if rows:
         lines += ["| option | meaning |", "|---|---|", *rows, ""]
     for below, inner in getattr(command, "commands", {}).items():
@@ -40,5 +40,5 @@ def _command(name: str, command: Any) -> list[str]:
     return lines
 
 
-def _text(words: str | None) -> str:
-    return html.escape(" ".join((words or "").split()), quote=False).replace("|", "\\|")
+def _text(text: str | None) -> str:
+    return html.escape(" ".join((text or "").split()), quote=False).replace("|", "\\|")

@@ -85,13 +85,13 @@ def record(names: Sequence[str], commit: str) -> None:
 
 def page() -> str:
     """Return the page: each script with its text, picture, output and time."""
-    found = json.loads(RECORD.read_text(encoding="utf-8"))
-    parts = [START.format(processor=found["processor"])]
+    records = json.loads(RECORD.read_text(encoding="utf-8"))
+    parts = [START.format(processor=records["processor"])]
     for name in ORDER:
         source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
         title, _, about = (ast.get_docstring(ast.parse(source)) or "").partition(".\n\n")
         code = source.split('"""\n', 1)[1].strip()
-        ran = found["values"][name]
+        ran = records["values"][name]
         seconds = math.ceil(ran["seconds"])
         parts += [
             f"## {title}\n", f"{about}\n", f"```python\n{code}\n```\n", f"```text\n{ran['output'].rstrip()}\n```\n",

@@ -92,21 +92,21 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> Iterator[Block]:
     """Yield the blocks of a page that run or are files, from top to bottom."""
-    for found in _BLOCK.finditer(text):
-        if found["shown"] or found["name"]:
-            yield Block(found["language"], found["code"], found["name"], bool(found["shown"]))
+    for match in _BLOCK.finditer(text):
+        if match["shown"] or match["name"]:
+            yield Block(match["language"], match["code"], match["name"], bool(match["shown"]))
 
 
 def filled(text: str, outputs: dict[str, str]) -> str:
     """Return a page with the recorded output below each block that shows one."""
 
-    def put(found: re.Match[str]) -> str:
-        if not found["shown"]:
-            return found.group()
-        if found["code"] not in outputs:
-            raise ValueError(f"no output is recorded; run the page's session again:\n{found['code']}")
-        block, comment = found.group()[: -len(found["shown"])], found["shown"].split("\n")[1]
-        return f"{block}\n{comment}\n\n```text\n{kept(outputs[found['code']], found['kept'])}\n```\n"
+    def put(match: re.Match[str]) -> str:
+        if not match["shown"]:
+            return match.group()
+        if match["code"] not in outputs:
+            raise ValueError(f"no output is recorded; run the page's session again:\n{match['code']}")
+        block, comment = match.group()[: -len(match["shown"])], match["shown"].split("\n")[1]
+        return f"{block}\n{comment}\n\n```text\n{kept(outputs[match['code']], match['kept'])}\n```\n"
 
     return _BLOCK.sub(put, text)
 
@@ -115,12 +115,14 @@ def kept(output: str, lines: str) -> str:
     """Return the lines of an output that a page keeps, as its comment names them."""
     if " from " not in lines:
         return shortened(output, *(map(int, lines.split("+")) if lines else KEPT))
-    count, words = lines.split(" from ")
-    found = output.splitlines()
-    first = next(number for number, line in enumerate(found) if words in line)
+    count, text = lines.split(" from ")
+    output_lines = output.splitlines()
+    first = next(number for number, line in enumerate(output_lines) if text in line)
     middle, _, last = count.partition("+")
-    end, tail = first + int(middle), len(found) - int(last or 0)
-    return "\n".join([*(["…"] if first else []), *found[first:end], *(["…"] if end < tail else []), *found[tail:]])
+    end, tail = first + int(middle), len(output_lines) - int(last or 0)
+    return "\n".join(
+        [*(["…"] if first else []), *output_lines[first:end], *(["…"] if end < tail else []), *output_lines[tail:]]
+    )
 
 
 def shortened(output: str, head: int, tail: int) -> str:
@@ -140,12 +142,12 @@ def executed(session: str) -> Outputs:
     outputs: Outputs = {}
     with tempfile.TemporaryDirectory() as home:
         for page in SESSIONS[session]:
-            found = list(blocks((ROOT / page).read_text(encoding="utf-8")))
+            blocks_of_page = list(blocks((ROOT / page).read_text(encoding="utf-8")))
             # The blocks of Python are one program, since later ones use the names of earlier ones.
-            program = [block.code for block in found if block.shown and block.language == "python"]
+            program = [block.code for block in blocks_of_page if block.shown and block.language == "python"]
             printed: list[str] = []
             outputs[page] = {}
-            for block in found:
+            for block in blocks_of_page:
                 if block.file:
                     (Path(home) / block.file).write_text(block.code, encoding="utf-8")
                 if not block.shown:
@@ -248,9 +250,9 @@ def _store(path: Path) -> None:
         _write(path, nbformat.writes(notebook).replace(home, "~").rstrip("\n") + "\n")
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run what the command line asks for, then write the pages."""
-    verb, names = (words or [""])[0], words[1:] or list(SESSIONS)
+    verb, names = (arguments or [""])[0], arguments[1:] or list(SESSIONS)
     if verb == "notebooks":
         for path in NOTEBOOKS:
             _store(path)

@@ -18,7 +18,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 def absolute(text: str, repository: str) -> str:
     """Return Markdown whose links to files of the repository lead to its pages, and pictures to their content."""
     return _LINK.sub(
-        lambda found: f"{found[1]}[{found[2]}]({repository}/{'raw' if found[1] else 'blob'}/main/{found[3]})", text
+        lambda match: f"{match[1]}[{match[2]}]({repository}/{'raw' if match[1] else 'blob'}/main/{match[3]})", text
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import FedpflError
-from ..results.line import metric_names
+from ..results.round_line import metric_names
 from ..results.tables import Table
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def _round(line: dict[str, Any]) -> dict[str, Any]:
 def _clients(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
     tests = {key: value for key, value in line.items() if isinstance(value, dict) and "each" in value}
     numbers = {str(client) for client in line["clients"]}
-    for known in (line.get("failed", {}), *(test["each"] for test in tests.values())):
-        numbers.update(known)
+    for by_client in (line.get("failed", {}), *(test["each"] for test in tests.values())):
+        numbers.update(by_client)
     for client in sorted(numbers, key=int):
         row: dict[str, Any] = {"round": line["round"], "client": int(client), "trained": int(client) in line["clients"]}
         for name, test in tests.items():

@@ -165,7 +165,11 @@ class Run:
         curves = {name: self._folder.history().curve(f"{name}.accuracy") for name in CURVES}
         called = score_name(self._folder.config()["loss"])
         factor, axis = (100, "accuracy in percent") if called == ACCURACY else (1, called)
-        series = {name: ([*of], [factor * score for score in of.values()]) for name, of in curves.items() if of}
+        series = {
+            name: ([*scores], [factor * score for score in scores.values()])
+            for name, scores in curves.items()
+            if scores
+        }
         if not series:
             raise FedpflError(f"{self.path}: has no tested round yet")
         return Plot(Lines(self.name, "round", axis, series), (), title, style)
@@ -187,12 +191,12 @@ class Run:
         config, result = self._folder.config(), self.summary
         accuracy = result["personalised_accuracy"]
         called = score_name(config["loss"])
-        words = ""
+        achieved = ""
         if accuracy is not None:
             score = score_in_words(accuracy, config["loss"])
-            words = f", personalised {score}" if called == ACCURACY else f", personalised {called} {score}"
+            achieved = f", personalised {score}" if called == ACCURACY else f", personalised {called} {score}"
         what = f"{custom.short_name(config['method'])} on {custom.short_name(config['dataset'])}"
-        return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{words}>"
+        return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{achieved}>"
 
     def _repr_markdown_(self) -> str:
         return (self.path / "summary.md").read_text(encoding="utf-8") if self._folder.finished else repr(self)
@@ -236,8 +240,8 @@ def load(
             objects[before] = thing
         return before
 
-    given = python_objects(method, model, None, data)
-    for kind, thing in given.items() if client_models is None else [*given.items(), ("client-models", client_models)]:
+    things = python_objects(method, model, None, data)
+    for kind, thing in {**things, **({} if client_models is None else {"client-models": client_models})}.items():
         functions_as_text(thing, keep, str(folder.config().get(kind, "")))
     return Run(folder, objects)
 
@@ -249,30 +253,30 @@ def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
 
     page = Path(path).expanduser()
     with ExitStack() as stack:
-        for one in runs:
-            stack.enter_context(one.objects())
-        found, labels = sections([one._folder for one in runs])
+        for run in runs:
+            stack.enter_context(run.objects())
+        parts, labels = sections([run._folder for run in runs])
         try:
-            write_page(page, title or ", ".join(labels) or "Runs", found, labels)
+            write_page(page, title or ", ".join(labels) or "Runs", parts, labels)
         except OSError as error:
             raise ConfigError("path", str(error.filename or page), f"cannot be written ({error.strerror})") from error
     return page.absolute()
 
 
-def functions_as_text(given: Any, text_of: Callable[[Any, str], str], before: str = "") -> str:
+def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: str = "") -> str:
     """Return a setting of names and objects, or of such for numbers of clients, as a text.
 
     ``before`` is that of a run which is resumed. ``text_of`` returns the text of an object, and is given the one by
     which that run knew it.
     """
-    listed = given if isinstance(given, (list, tuple, Mapping)) else [given]
+    listed = value if isinstance(value, (list, tuple, Mapping)) else [value]
     stored = [custom.without_clients(part) for part in before.split(",")]
-    known = [text if text.startswith(f"{custom.PYTHON}:") else "" for text in stored]
+    earlier_texts = [text if text.startswith(f"{custom.PYTHON}:") else "" for text in stored]
     things = listed.values() if isinstance(listed, Mapping) else listed
-    pairs = zip_longest(things, known[: len(listed)], fillvalue="")
+    pairs = zip_longest(things, earlier_texts[: len(listed)], fillvalue="")
     texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
-    of = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
-    return ",".join(map("".join, zip(of, texts, strict=True)))
+    prefixes = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
+    return ",".join(map("".join, zip(prefixes, texts, strict=True)))
 
 
 def require_listeners(callbacks: Sequence[Any]) -> None:
@@ -284,15 +288,15 @@ def require_listeners(callbacks: Sequence[Any]) -> None:
 
 
 def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
-    """Return what was given as Python objects, by setting; a method of the package is its name."""
-    found: dict[str, object] = {}
+    """Return the Python objects among these arguments, by setting; a method of the package is its name."""
+    objects: dict[str, object] = {}
     for kind, thing in (("method", method), ("model", model), ("dataset", dataset), ("dataset", data)):
         if thing is None or isinstance(thing, (str, PathLike)):
             continue
-        if kind in found or (kind == "dataset" and thing is data and dataset is not None):
+        if kind in objects or (kind == "dataset" and thing is data and dataset is not None):
             raise ConfigError("data", custom.article(thing), "is a data set, but the setting dataset names another one")
-        found[kind] = thing
-    return found
+        objects[kind] = thing
+    return objects
 
 
 def place_of(stack: ExitStack, run: str | PathLike[str] | Run | None, objects: dict[str, object]) -> str | None:
@@ -315,15 +319,15 @@ def stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, 
 
 
 def how_to_resume(plan: Plan, objects: Mapping[str, object]) -> str:
-    """Return what to tell of a run that was interrupted."""
+    """Return the sentence that tells how a run that was interrupted is resumed."""
     if plan.folder.resumable and not plan.has_finished():
-        given, named = [f"resume={str(plan.folder.path)!r}"], dict[str, list[str]]()
+        arguments, named = [f"resume={str(plan.folder.path)!r}"], dict[str, list[str]]()
         for kind, text in code_in(plan.run_config()):
             if text in objects:
                 argument = "data" if kind == "dataset" else kind.replace("-", "_")
                 named.setdefault(argument, []).append(str(getattr(objects[text], "__name__", "")))
         for argument, names in named.items():
-            given.append(f"{argument}={names[0] if len(names) == 1 and names[0].isidentifier() else argument}")
-        same = ", with the same objects" if len(given) > 1 else ""
-        return f"the run was interrupted; resume it{same}: fedpfl.run({', '.join(given)})"
+            arguments.append(f"{argument}={names[0] if len(names) == 1 and names[0].isidentifier() else argument}")
+        same = ", with the same objects" if len(arguments) > 1 else ""
+        return f"the run was interrupted; resume it{same}: fedpfl.run({', '.join(arguments)})"
     return "the run was interrupted"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..bench.superlink import SuperLink
     from ..launch.plan import Plan
     from ..launch.progress import Display
-    from ..results.latest import Version
+    from ..results.file_cache import Version
 
 POLL_SECONDS = 0.2
 # A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
@@ -40,7 +40,7 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     """
     from ..bench.superlink import reason_in
     from ..launch.progress import display
-    from ..results.latest import Version
+    from ..results.file_cache import Version
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:
@@ -88,7 +88,7 @@ def export(plan: Plan, shown: Display) -> None:
 def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[Version]) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
     from ..core.files import Rounds
-    from ..results.latest import ABSENT, Version
+    from ..results.file_cache import ABSENT, Version
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = (plan.folder.path / name for name in FILES_WATCHED)

@@ -261,7 +261,7 @@ def tell_personalised(folder: RunFolder, result: Mapping[str, Any], as_json: boo
 def _list_runs(root: Path) -> None:
     from ..bench.mqtt.events import state_of
     from ..core.metrics import score_in_words
-    from ..results.latest import latest
+    from ..results.file_cache import latest
     from ..results.run_folder import RunFolder
     from ..results.tables import Cell, Table
     from .printing import print_drawn

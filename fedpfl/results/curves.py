@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import naming
-from .line import metric_names
+from .round_line import metric_names
 
 
 class Curves:

@@ -52,8 +52,8 @@ from ..rules import Rule
 from ..setup.config import Config
 from ..version import __version__
 from .history import History
-from .line import summarise
 from .record import Round
+from .round_line import summarise
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
@@ -210,7 +210,7 @@ class RunFolder:
         """Return the stored settings."""
         path = self.path / "config.toml"
         try:
-            from .latest import kept
+            from .file_cache import kept
 
             return Stored(path, kept(path, read_toml).items())
         except FileNotFoundError:
@@ -235,7 +235,7 @@ class RunFolder:
         See :meth:`describe`. ``vocabulary`` is 0 unless the inputs are texts. If clients have different numbers of
         classes, these are ``classes_of_clients`` and the largest is ``num_classes``.
         """
-        from .latest import kept
+        from .file_cache import kept
 
         path = self.path / "task.json"
         try:
@@ -255,7 +255,7 @@ class RunFolder:
 
     def history(self) -> History:
         """Return the recorded rounds, whose lines stay as they are: they may be kept for the next call."""
-        from .latest import kept
+        from .file_cache import kept
 
         lines = kept(self.path / "metrics.jsonl", lambda _: self.metrics())
         chooses = any("validation" in line for line in lines)

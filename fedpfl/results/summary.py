@@ -11,7 +11,7 @@ from ..core.custom import short_name
 from ..core.metrics import ACCURACY, TARGETS, labels_of, score_in_words, score_name
 from ..core.names import in_short
 from .history import History
-from .line import metric_names, over_whom
+from .round_line import metric_names, over_whom
 from .run_folder import RunFolder
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from .history import History
-from .line import metric_names
+from .round_line import metric_names
 
 
 def traffic(history: History) -> dict[int, int]:

@@ -73,11 +73,11 @@ class SuperLinkExecutor:
     def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:
         """Submit a run, or follow it if it is on its way; the share of this machine does not matter."""
         note = store.cell(run) / "flower.json"
-        known = str(read_json(note)["id"]) if note.is_file() else ""
-        if not known or self.status(known).startswith(ENDED):
-            known = self._submit(run, store)
-            write_atomically(note, (json.dumps({"id": known}) + "\n").encode())
-        self._jobs.append(_SubmittedRun(self, known, run, store))
+        run_id = str(read_json(note)["id"]) if note.is_file() else ""
+        if not run_id or self.status(run_id).startswith(ENDED):
+            run_id = self._submit(run, store)
+            write_atomically(note, (json.dumps({"id": run_id}) + "\n").encode())
+        self._jobs.append(_SubmittedRun(self, run_id, run, store))
         return self._jobs[-1]
 
     def active(self) -> list[str]:
@@ -101,17 +101,17 @@ class SuperLinkExecutor:
     def _submit(self, run: PlannedRun, store: Store) -> str:
         store.prepare(run)
         folder, app = store.folder(run), store.cell(run) / "app"
-        own = {"output-dir": str(folder.path.parent), "run-name": run.name, "resume": folder.resumable}
+        values = {"output-dir": str(folder.path.parent), "run-name": run.name, "resume": folder.resumable}
         settings = store.cell(run) / "bench.toml"
-        write_atomically(settings, to_toml({**at_home(run.settings), **own}).encode())
+        write_atomically(settings, to_toml({**at_home(run.settings), **values}).encode())
         shutil.rmtree(app, ignore_errors=True)
         copy_app(self._app, app)
         return str(self._ask("run", str(app), "--run-config", str(settings))["run-id"])
 
     def _ask(self, *arguments: str) -> Mapping[str, Any]:
-        """Return what a command of ``flwr`` answers; the SuperLink comes after the command's own argument."""
-        words = 2 if arguments[0] in ("run", "supernode") else 1
-        command = [*arguments[:words], self._superlink, *arguments[words:], "--format", "json"]
+        """Return the answer of a command of ``flwr``; the SuperLink comes after the command's own argument."""
+        count = 2 if arguments[0] in ("run", "supernode") else 1
+        command = [*arguments[:count], self._superlink, *arguments[count:], "--format", "json"]
         return answer(" ".join(arguments[:1]), run_flwr(*command))
 
 

@@ -42,11 +42,11 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _know_keys(cls, values: Any) -> Any:
-        known = [field.alias or name for name, field in cls.model_fields.items()]
+        keys = [field.alias or name for name, field in cls.model_fields.items()]
         if isinstance(values, dict) and cls.model_config["extra"] == "forbid":
             for key in values:
-                if key not in known:
-                    raise PydanticCustomError("unknown_key", f"there is no such key; known are {', '.join(known)}",
+                if key not in keys:
+                    raise PydanticCustomError("unknown_key", f"there is no such key; known are {', '.join(keys)}",
                                               {"key": key, "value": values[key]})  # fmt: skip
         return values
 
@@ -212,32 +212,32 @@ class ExperimentFile(_Part):
 
     def only(self, scale: str, rows: Sequence[str], columns: Sequence[str]) -> ExperimentFile:
         """Return the experiment with some of a scale's rows and columns alone; none given: all."""
-        at, chosen = self.scale(scale), dict[str, list[str]]()
-        for key, names, known in (("row", rows, at.rows), ("column", columns, at.columns)):
+        extent, chosen = self.scale(scale), dict[str, list[str]]()
+        for key, names, all_names in (("row", rows, extent.rows), ("column", columns, extent.columns)):
             for name in names:
-                if name not in known:
-                    raise ConfigError(key, name, f"must be one of {', '.join(known)} (scale {scale})")
-            chosen[f"{key}s"] = [name for name in known if name in (names or known)]
-        return self.model_copy(update={"scales": {**self.scales, scale: at.model_copy(update=chosen)}})
+                if name not in all_names:
+                    raise ConfigError(key, name, f"must be one of {', '.join(all_names)} (scale {scale})")
+            chosen[f"{key}s"] = [name for name in all_names if name in (names or all_names)]
+        return self.model_copy(update={"scales": {**self.scales, scale: extent.model_copy(update=chosen)}})
 
     def cells(self, scale: str, more: Mapping[str, Any] | None = None) -> list[Cell]:
         """Return the cells that are run at a scale, by columns; settings in ``more`` win over all others."""
-        at = self.scale(scale)
+        extent = self.scale(scale)
         return [
             self._cell(row, column, scale, more or {})
-            for column in at.columns
-            for row in at.rows
+            for column in extent.columns
+            for row in extent.rows
             if not self.pooled(column) and (row, column) not in self.not_covered
         ]
 
     def _cell(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> Cell:
-        at, of_column = self.scale(scale), self.columns[column]
+        extent, of_column = self.scale(scale), self.columns[column]
         settings = {
             **self._bases.get(column, {}), **self.settings, **of_column.settings, **self.rows[row].settings,
-            **self.own.get(row, {}).get(column, {}), **at.settings, **at.column.get(column, {}),
-            **at.row.get(row, {}), **more,
+            **self.own.get(row, {}).get(column, {}), **extent.settings, **extent.column.get(column, {}),
+            **extent.row.get(row, {}), **more,
         }  # fmt: skip
-        script, *arguments = at.generate.get(column) or of_column.generate or [""]
+        script, *arguments = extent.generate.get(column) or of_column.generate or [""]
         generate = (str(self._path.parent / script), *arguments) if script else ()
         choices = tuple(self.choices(scale, row, column, more))
         return Cell(row, column, settings, tuple(of_column.clients), generate, choices, frozenset(self.needs(row)))
@@ -247,45 +247,45 @@ class ExperimentFile(_Part):
         return self.columns[column].pool
 
     def metric(self, row: str, metric: str) -> str:
-        """Return what is measured in a row, in the table of a metric."""
+        """Return the metric that is measured in a row, in the table of a metric."""
         return self.rows[row].metric or metric
 
     def needs(self, row: str) -> set[str]:
         """Return the names of all that is measured in a row."""
         return {self.metric(row, metric) for metric in self.metrics}
 
-    def choices(self, scale: str, row: str, column: str, given: Collection[str] = ()) -> list[Settings]:
+    def choices(self, scale: str, row: str, column: str, fixed: Collection[str] = ()) -> list[Settings]:
         """Return the combinations of values among which those of a cell are chosen; none: nothing is chosen.
 
-        Settings that are given otherwise are not chosen.
+        Settings that are ``fixed`` otherwise are not chosen.
         """
-        known = (self.scale(scale).choose, self.columns[column].choose, self.choose)
-        choose = next(of for of in known if of is not None)
+        levels = (self.scale(scale).choose, self.columns[column].choose, self.choose)
+        choose = next(level for level in levels if level is not None)
         of_row = self.rows[row].choose
         candidates = of_row if choose and of_row is not None else choose
-        values = {key: of for key, of in candidates.items() if key not in given}
-        return [dict(zip(values, one, strict=True)) for one in product(*values.values())] if values else []
+        values = {key: tried for key, tried in candidates.items() if key not in fixed}
+        return [dict(zip(values, choice, strict=True)) for choice in product(*values.values())] if values else []
 
 
 def load(path: Path) -> ExperimentFile:
     """Read the file of an experiment and check its form; the settings are checked when they are planned."""
-    found = _validated(ExperimentFile, path.absolute(), path.name, "experiment")
-    _check_names(found, path.name)
-    _check_paper_values(found, f"{path.name}: paper-values")
-    scales = {name: _scale(found, name, scale, path) for name, scale in found.scales.items()}
-    scales["paper"] = Scale(remarks=AS_PUBLISHED, seeds=found.seeds)
+    experiment = _validated(ExperimentFile, path.absolute(), path.name, "experiment")
+    _check_names(experiment, path.name)
+    _check_paper_values(experiment, f"{path.name}: paper-values")
+    scales = {name: _scale(experiment, name, scale, path) for name, scale in experiment.scales.items()}
+    scales["paper"] = Scale(remarks=AS_PUBLISHED, seeds=experiment.seeds)
     for name in SCALES:
         if name not in scales:
             raise ConfigError("scale", None, f"{path.name} has no [scale.{name}]")
-    everything = {"rows": [*found.rows], "columns": [*found.columns]}
+    everything = {"rows": [*experiment.rows], "columns": [*experiment.columns]}
     filled = {
         name: scale.model_copy(update={key: getattr(scale, key) or names for key, names in everything.items()})
         for name, scale in scales.items()
     }
-    return found.model_copy(update={"scales": filled})
+    return experiment.model_copy(update={"scales": filled})
 
 
-def _scale(found: ExperimentFile, name: str, scale: Scale, path: Path) -> Scale:
+def _scale(experiment: ExperimentFile, name: str, scale: Scale, path: Path) -> Scale:
     """Check a scale, and return it with what it shares with those of other files."""
     if name not in SCALES[:-1]:
         raise ConfigError("scale", name, f"{path.name}: must be one of " + ", ".join(SCALES[:-1]))
@@ -296,74 +296,74 @@ def _scale(found: ExperimentFile, name: str, scale: Scale, path: Path) -> Scale:
         scale = scale.model_copy(update={"remarks": remarks, "settings": {**shared.settings, **scale.settings}})
     if not scale.remarks:
         raise ConfigError("remarks", None, f"{where}: must list what differs from the paper")
-    for key, known in (
-        ("rows", found.rows), ("row", found.rows), ("columns", found.columns), ("column", found.columns),
-        ("generate", found.columns), ("analyses", found.analyses),
+    for key, names in (
+        ("rows", experiment.rows), ("row", experiment.rows), ("columns", experiment.columns),
+        ("column", experiment.columns), ("generate", experiment.columns), ("analyses", experiment.analyses),
     ):  # fmt: skip
-        _check_known(f"{where}.{key}", getattr(scale, key), known)
-    for column, words in scale.generate.items():
-        _check_script(f"{where}.generate.{column}", words, path)
+        _check_known(f"{where}.{key}", getattr(scale, key), names)
+    for column, command in scale.generate.items():
+        _check_script(f"{where}.generate.{column}", command, path)
     return scale
 
 
-def _check_names(found: ExperimentFile, file: str) -> None:
+def _check_names(experiment: ExperimentFile, file: str) -> None:
     """Check that everything exists that the file names."""
-    rows, columns = found.rows, found.columns
+    rows, columns = experiment.rows, experiment.columns
     if both := sorted(rows.keys() & columns.keys()):
         raise ConfigError("rows", both, f"{file}: rows and columns need different names")
-    for metric in (*found.metrics, *(row.metric for row in rows.values() if row.metric)):
+    for metric in (*experiment.metrics, *(row.metric for row in rows.values() if row.metric)):
         run_numbers.find(metric)
-    for curve in found.curves:
+    for curve in experiment.curves:
         run_numbers.find_curve(curve)
-    _check_known(f"{file}: relative-to", [found.relative_to] if found.relative_to else [], rows)
-    _check_known(f"{file}: cells", found.own, rows)
-    for row, cells in found.own.items():
+    _check_known(f"{file}: relative-to", [experiment.relative_to] if experiment.relative_to else [], rows)
+    _check_known(f"{file}: cells", experiment.own, rows)
+    for row, cells in experiment.own.items():
         _check_known(f"{file}: cells.{row}", cells, columns)
     for name, column in columns.items():
         run = [other for other in columns if not columns[other].pool]
         _check_known(f"{file}: columns.{name}.pool", column.pool, run)
-        _check_script(f"{file}: columns.{name}.generate", column.generate, found.path)
-    named: dict[str, Collection[str]] = {"rows": rows, "columns": columns, "metrics": found.metrics}
-    for key, parts in (("not-covered", found.uncovered), ("no-number", found.unmeasured)):
+        _check_script(f"{file}: columns.{name}.generate", column.generate, experiment.path)
+    named: dict[str, Collection[str]] = {"rows": rows, "columns": columns, "metrics": experiment.metrics}
+    for key, parts in (("not-covered", experiment.uncovered), ("no-number", experiment.unmeasured)):
         for part in parts:
             if not part.reason:
                 raise ConfigError("reason", None, f"{file}: {key}: has to be given")
-            for axis, known in named.items():
-                _check_known(f"{file}: {key}: {axis}", getattr(part, axis, None) or [], known)
-    for name, options in found.analyses.items():
-        of = options.get("of") if isinstance(options, dict) else None
-        if of not in (ALL, BY_COLUMN):
-            raise ConfigError(name, of, f"{file}: analyses: needs of = {ALL!r} or {BY_COLUMN!r}")
-    if found.ranking:
-        _check_known(f"{file}: ranking.baseline", [found.ranking.baseline], rows)
-        _check_known(f"{file}: ranking.over", [found.ranking.over], found.metrics)
+            for axis, names in named.items():
+                _check_known(f"{file}: {key}: {axis}", getattr(part, axis, None) or [], names)
+    for name, options in experiment.analyses.items():
+        scope = options.get("of") if isinstance(options, dict) else None
+        if scope not in (ALL, BY_COLUMN):
+            raise ConfigError(name, scope, f"{file}: analyses: needs of = {ALL!r} or {BY_COLUMN!r}")
+    if experiment.ranking:
+        _check_known(f"{file}: ranking.baseline", [experiment.ranking.baseline], rows)
+        _check_known(f"{file}: ranking.over", [experiment.ranking.over], experiment.metrics)
 
 
-def _check_paper_values(found: ExperimentFile, where: str) -> None:
-    published = found.paper_values
-    _check_known(where, published, found.metrics)
+def _check_paper_values(experiment: ExperimentFile, where: str) -> None:
+    published = experiment.paper_values
+    _check_known(where, published, experiment.metrics)
     for metric, lines in published.items():
-        _check_known(f"{where}.{metric}", lines, found.rows)
-        _check_known(f"{where}.{metric}", found.rows, lines)
+        _check_known(f"{where}.{metric}", lines, experiment.rows)
+        _check_known(f"{where}.{metric}", experiment.rows, lines)
         for row, values in lines.items():
-            if len(values) != len(found.columns):
-                allowed = f"{where}.{metric}: needs a value for each of the {len(found.columns)} columns"
+            if len(values) != len(experiment.columns):
+                allowed = f"{where}.{metric}: needs a value for each of the {len(experiment.columns)} columns"
                 raise ConfigError(row, [*values], allowed)
     dashes = any(None in values for lines in published.values() for values in lines.values())
-    if (dashes or published.keys() != {*found.metrics}) and not found.published.missing:
+    if (dashes or published.keys() != {*experiment.metrics}) and not experiment.published.missing:
         raise ConfigError("missing", None, f"{where} must give the reason why the paper has no value")
 
 
-def _check_script(where: str, words: Sequence[str], path: Path) -> None:
+def _check_script(where: str, command: Sequence[str], path: Path) -> None:
     """Check a script that makes data, given with its arguments; it lies next to the experiment's file."""
-    if words and not (script := path.absolute().parent / words[0]).is_file():
-        raise ConfigError(where, words[0], f"there is no such script: {script}")
+    if command and not (script := path.absolute().parent / command[0]).is_file():
+        raise ConfigError(where, command[0], f"there is no such script: {script}")
 
 
-def _check_known(where: str, names: Iterable[str], known: Collection[str]) -> None:
+def _check_known(where: str, names: Iterable[str], allowed_names: Collection[str]) -> None:
     for name in names:
-        if name not in known:
-            raise ConfigError("name", name, f"{where}: must be one of {', '.join(known)}")
+        if name not in allowed_names:
+            raise ConfigError("name", name, f"{where}: must be one of {', '.join(allowed_names)}")
 
 
 P = TypeVar("P", bound=_Part)
@@ -386,7 +386,7 @@ def _translated(error: ErrorDetails, where: str) -> ConfigError:
         where, separator = (where, ": ") if isinstance(part, int) else (f"{where}{separator}{part}", ".")
     if kind == "missing":
         return ConfigError(str(name), None, f"{where} has to have it")
-    words = {"too_short": "needs at least one value"}.get(kind, error["msg"])
-    if (of := _TYPES.get(kind.removesuffix("_type"))) is not None:
-        words = f"must be of type {of}"
-    return ConfigError(str(name + 1 if isinstance(name, int) else name), value, f"{where}: {words}")
+    message = {"too_short": "needs at least one value"}.get(kind, error["msg"])
+    if (type_name := _TYPES.get(kind.removesuffix("_type"))) is not None:
+        message = f"must be of type {type_name}"
+    return ConfigError(str(name + 1 if isinstance(name, int) else name), value, f"{where}: {message}")

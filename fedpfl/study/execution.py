@@ -99,8 +99,8 @@ class Execution:
                     if reason := self._store.outdated(run):
                         self._store.note(run, {"status": "failed", "error": reason, "trained": False})
                         watcher.ended(run, reason)
-                    elif one := self._start_run(run, shares[place], watcher, tried[run.name]):
-                        active[place] = one
+                    elif active_run := self._start_run(run, shares[place], watcher, tried[run.name]):
+                        active[place] = active_run
                     elif self._store.state(run) is State.FINISHED:
                         watcher.ended(run, "")
                     elif self._has_failed_elsewhere(run, tried[run.name]):
@@ -108,18 +108,18 @@ class Execution:
                     else:
                         waiting.append(run)
                 time.sleep(self._pause)
-                for place, one in list(active.items()):
-                    if self._check(one, watcher, discard_models):
+                for place, active_run in list(active.items()):
+                    if self._check(active_run, watcher, discard_models):
                         del active[place]
         finally:
-            ending = [one for one in active.values() if one.job.interrupt()]
-            while any(one.job.outcome() is None for one in ending):
+            ending = [active_run for active_run in active.values() if active_run.job.interrupt()]
+            while any(active_run.job.outcome() is None for active_run in ending):
                 time.sleep(self._pause)
-            for one in ending:
-                if (outcome := one.job.outcome()) is not None:
-                    self._store.note(one.run, outcome)  # what has finished by now is not run again
-            for one in active.values():
-                one.lock.close()
+            for active_run in ending:
+                if (outcome := active_run.job.outcome()) is not None:
+                    self._store.note(active_run.run, outcome)  # what has finished by now is not run again
+            for active_run in active.values():
+                active_run.lock.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
     def _has_failed_elsewhere(self, run: PlannedRun, tried: int) -> bool:
@@ -145,21 +145,21 @@ class Execution:
             lock.close()
             raise
 
-    def _check(self, one: _ActiveRun, watcher: Watcher, discard_models: bool) -> bool:
+    def _check(self, active_run: _ActiveRun, watcher: Watcher, discard_models: bool) -> bool:
         """Show what is new, and return whether the run has ended."""
-        outcome = one.job.outcome()
-        for line in one.rounds.new():
-            watcher.round(one.run, line)
+        outcome = active_run.job.outcome()
+        for line in active_run.rounds.new():
+            watcher.round(active_run.run, line)
         if outcome is None:
             return False
-        if reason := self._store.changed(one.run):
+        if reason := self._store.changed(active_run.run):
             outcome = {"status": "failed", "error": reason, "trained": False}
-        self._store.note(one.run, outcome)
-        one.lock.close()
-        finished = self._store.state(one.run) is State.FINISHED
+        self._store.note(active_run.run, outcome)
+        active_run.lock.close()
+        finished = self._store.state(active_run.run) is State.FINISHED
         if finished and discard_models:
-            self._store.discard_models(one.run)
-        watcher.ended(one.run, "" if finished else self._store.reason(one.run) or str(outcome["status"]))
+            self._store.discard_models(active_run.run)
+        watcher.ended(active_run.run, "" if finished else self._store.reason(active_run.run) or str(outcome["status"]))
         return True
 
 

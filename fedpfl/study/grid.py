@@ -116,7 +116,7 @@ class Grid:
         }
 
     def _best(self, tried: Sequence[tuple[Choice, PlannedRun]], final: bool) -> Choice | None:
-        """Return what is best on the validation samples; None while a trial is open, or where all have failed."""
+        """Return the choice with the best validation score; None while a trial is open, or where all have failed."""
         is_open = (State.MISSING, State.INTERRUPTED, *(() if final else (State.FAILED,)))
         if any(self.store.state(run) in is_open for _, run in tried):
             return None
@@ -146,7 +146,7 @@ class Grid:
         return {place: choices for place, choices in failed.items() if choices}
 
     def _once(self, tried: Collection[Place], runs: Iterable[PlannedRun] | None = None) -> list[PlannedRun]:
-        trials = [run for place, of in self.trials.items() if place in tried for _, run in of]
+        trials = [run for place, tried_in_cell in self.trials.items() if place in tried for _, run in tried_in_cell]
         return unique([*trials, *(self.runs.values() if runs is None else runs)])
 
     @property
@@ -171,17 +171,17 @@ class Grid:
 
     def finished(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
         """Return those of the folders whose runs have finished."""
-        return [of for run, of in self._folders(column, row) if self.store.state(run) is State.FINISHED]
+        return [folder for run, folder in self._folders(column, row) if self.store.state(run) is State.FINISHED]
 
     def _folders(self, column: str | None, row: str | None) -> Iterator[tuple[PlannedRun, RunFolder]]:
         places: dict[str, list[Place]] = {}
         runs = dict[str, PlannedRun]()
-        for (of, other, _), run in self.runs.items():
-            if column in (None, other) and row in (None, of):
-                places.setdefault(run.name, []).append((of, other))
+        for (of_row, of_column, _), run in self.runs.items():
+            if column in (None, of_column) and row in (None, of_row):
+                places.setdefault(run.name, []).append((of_row, of_column))
                 runs[run.name] = run
-        for name, at in places.items():
-            yield runs[name], self.named(runs[name], *map(_joined, zip(*at, strict=True)))
+        for name, of_run in places.items():
+            yield runs[name], self.named(runs[name], *map(_joined, zip(*of_run, strict=True)))
 
     def named(self, run: PlannedRun, row: str, column: str) -> RunFolder:
         """Return the folder of a run that has names."""
@@ -189,18 +189,22 @@ class Grid:
 
     def failures(self, column: str | None = None) -> Iterator[str]:
         """Yield a sentence for each run that failed, of all columns or of one."""
-        runs = [(row, of, f"seed {seed}", run) for (row, of, seed), run in self.runs.items()]
-        tried = [(*place, in_words(choice), run) for place, of in self.trials.items() for choice, run in of]
-        for row, of, what, run in (*runs, *tried):
-            if column in (None, of) and self.store.state(run) is State.FAILED:
-                yield f"{', '.join(filter(None, (row, of, what)))}: {self.store.reason(run)}"
+        runs = [(row, in_column, f"seed {seed}", run) for (row, in_column, seed), run in self.runs.items()]
+        tried = [
+            (*place, in_words(choice), run)
+            for place, tried_in_cell in self.trials.items()
+            for choice, run in tried_in_cell
+        ]
+        for row, in_column, what, run in (*runs, *tried):
+            if column in (None, in_column) and self.store.state(run) is State.FAILED:
+                yield f"{', '.join(filter(None, (row, in_column, what)))}: {self.store.reason(run)}"
 
     def values(self, metric: str, row: str, column: str) -> list[float]:
-        """Return what the finished runs of a cell measured, by seed."""
+        """Return a number of the finished runs of a cell, by seed."""
         return [value for seed in self.seeds if (value := self.value(metric, row, column, seed)) is not None]
 
     def value(self, metric: str, row: str, column: str, seed: int) -> float | None:
-        """Return what the run of a cell with one seed measured; None where it is not finished or has no such number."""
+        """Return a number of the run of a cell with one seed; None where it is not finished or has no such number."""
         run = self.runs.get((row, column, seed))
         return None if run is None else self.store.measure(run, metric, self.cells[row, column].clients)
 
@@ -225,7 +229,7 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def chosen_in_words(grid: Grid, place: Place) -> str | None:
-    """Return what is chosen for a cell, and which trials failed; None where nothing is chosen."""
+    """Return the choice for a cell as text, with the trials that failed; None where nothing is chosen."""
     if place not in grid.chosen:
         return None
     failed = "; ".join(in_words(choice) for choice in grid.failed_trials().get(place, ()))

@@ -72,19 +72,19 @@ def _find(name: str) -> Metric:
     if kind in (LAST, CHOSEN) and argument:
         take = History.last if kind == LAST else History.chosen
         return Metric(argument, lambda history: take(history, f"personalised.{argument}"), digits=4)
-    if kind in COSTS and (found := _cost(kind, argument)):
-        return found
+    if kind in COSTS and (metric := _cost(kind, argument)):
+        return metric
     if name not in METRICS:
         forms = (DETAIL, LAST, CHOSEN)
-        known = ", ".join([*METRICS, *(f"{form}:NAME" for form in forms), f"{NEW_CLIENTS}:MODE",
+        names = ", ".join([*METRICS, *(f"{form}:NAME" for form in forms), f"{NEW_CLIENTS}:MODE",
                            *(f"{cost}:METRIC=VALUE" for cost in COSTS),
                            *(f"{ATTACK}:{pool}" for pool in POOLS)])  # fmt: skip
-        raise ConfigError("metrics", name, f"must be one of {known}")
+        raise ConfigError("metrics", name, f"must be one of {names}")
     return METRICS[name]
 
 
 def _cost(kind: str, argument: str) -> Metric | None:
-    """Return what it costs until a metric is as good as a value, ``accuracy=0.9``; None for another argument."""
+    """Return the cost until a metric is as good as ``accuracy=0.9``, as a metric; None for another argument."""
     name, _, text = argument.partition("=")
     try:
         target = float(text)
@@ -94,7 +94,11 @@ def _cost(kind: str, argument: str) -> Metric | None:
 
     def value(history: History) -> float | None:
         curve = history.curve(f"personalised.{name}")
-        met = (of for of, found in curve.items() if (found <= target if lower_is_better(name) else found >= target))
+        met = (
+            round_number
+            for round_number, score in curve.items()
+            if (score <= target if lower_is_better(name) else score >= target)
+        )
         first = next(met, None)
         return None if first is None else cost(history, first)
 
@@ -106,7 +110,7 @@ COSTS: dict[str, tuple[str, Callable[[History, int], float]]] = {
     "rounds-to": ("rounds", lambda history, number: number),
     "megabytes-to": ("MB", lambda history, number: traffic(history)[number] / 1e6),
     "seconds-to": ("s", lambda history, number: sum(
-        seconds for of, seconds in history.curve("seconds_train").items() if of <= number
+        seconds for round_number, seconds in history.curve("seconds_train").items() if round_number <= number
     )),
 }  # fmt: skip
 
@@ -151,14 +155,14 @@ def _best_trained(history: History) -> float | None:
     The first rounds, after which some clients have not trained yet, do not count.
     """
     # Runs that are older than this number have no sizes.
-    tested = [found for line in history.lines if (found := line.get("trained")) and "samples" in found]
-    everyone = {client for found in tested for client in found["each"]}
+    tested = [test for line in history.lines if (test := line.get("trained")) and "samples" in test]
+    everyone = {client for test in tested for client in test["each"]}
     correct: dict[str, float] = {}
     samples: dict[str, int] = {}
     shares = []
-    for found in tested:
-        samples.update(found["samples"])
-        correct.update({client: accuracy * samples[client] for client, accuracy in found["each"].items()})
+    for test in tested:
+        samples.update(test["samples"])
+        correct.update({client: accuracy * samples[client] for client, accuracy in test["each"].items()})
         if correct.keys() == everyone:
             shares.append(sum(correct.values()) / sum(samples.values()))
     return max(shares, default=None)

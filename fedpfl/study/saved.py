@@ -83,14 +83,14 @@ class SavedGrid:
     def note(self, grid: Grid) -> None:
         """Write which runs the tables need, each with its names in them."""
         private_folder(self.path)
-        names = {of.path.name: (of.row, of.column) for of in grid.folders()} if grid.is_named else {}
+        names = {folder.path.name: (folder.row, folder.column) for folder in grid.folders()} if grid.is_named else {}
         runs = {run.name: [run.key, *names.get(run.name, ("", ""))] for run in grid.wanted()}
         write_atomically(self.path / RUNS, json.dumps(runs, indent=1).encode())
 
     def runs(self) -> list[SavedRun]:
         """Return the runs whose tables lie here, in their order."""
         try:
-            return [SavedRun(name, *map(str, of)) for name, of in read_json(self.path / RUNS).items()]
+            return [SavedRun(name, *map(str, values)) for name, values in read_json(self.path / RUNS).items()]
         except TypeError as error:
             raise DamagedFile(self.path / RUNS) from error
 

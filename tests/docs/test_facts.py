@@ -22,8 +22,8 @@ from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
 from fedpfl.engine.options.devices import SHIPPED
 from fedpfl.methods import methods
-from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
+from fedpfl.results.round_line import summarise
 from fedpfl.results.summary import Summary
 from fedpfl.setup.all_settings import all_settings
 from fedpfl.study.description import load

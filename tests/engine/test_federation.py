@@ -29,7 +29,7 @@ from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.payload import Payload
-from fedpfl.results.line import in_words
+from fedpfl.results.round_line import in_words
 from fedpfl.results.summary import outcome
 
 

@@ -11,7 +11,7 @@ from installed import environment
 from support import exported
 
 from fedpfl.results.export import export_personal
-from fedpfl.results.line import in_words
+from fedpfl.results.round_line import in_words
 from fedpfl.results.summary import outcome
 
 # One thread, and little to do: what the actors get of a busy machine's cores is not for the suite to wait for.

@@ -13,7 +13,7 @@ from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays
 from fedpfl.launch.progress import LineDisplay
-from fedpfl.results.line import in_words
+from fedpfl.results.round_line import in_words
 from fedpfl.setup import reference
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

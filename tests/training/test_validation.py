@@ -10,7 +10,7 @@ from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets.client_files import own_data
-from fedpfl.results import latest
+from fedpfl.results import file_cache
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config
@@ -109,7 +109,7 @@ def test_early_stop_needs_something_to_go_by(settings):
 def test_a_run_that_may_end_early_reads_its_earlier_rounds_once(tmp_path, monkeypatch):
     read, rounds_of = [], RunFolder.metrics
     monkeypatch.setattr(RunFolder, "metrics", lambda self: (read.append(self), rounds_of(self))[1])
-    monkeypatch.setattr(latest, "FRESH", 10**18)  # on a slow machine the file would be old enough to be kept
+    monkeypatch.setattr(file_cache, "FRESH", 10**18)  # on a slow machine the file would be old enough to be kept
     counts = []
     for rounds in (3, 9):
         read.clear()

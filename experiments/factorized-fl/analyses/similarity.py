@@ -53,8 +53,8 @@ def similarity(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 def mean_of_others(values: np.ndarray) -> float | None:
     """Return the mean of a square matrix without its diagonal and without NaN; None if nothing is left."""
     others = values[~np.eye(len(values), dtype=bool)]
-    known = others[~np.isnan(others)]
-    return float(known.mean()) if known.size else None
+    numbers = others[~np.isnan(others)]
+    return float(numbers.mean()) if numbers.size else None
 
 
 def _of_shared(run: RunFolder, last: int, clients: int) -> np.ndarray | None:

@@ -47,7 +47,7 @@ STEPS_OF_LBFGS = 20  # forward passes of one iteration at most
 def cosine_distance(guessed: Sequence[Tensor], target: Sequence[Tensor]) -> Tensor:
     """Return 1 − cos of the angle between all gradients laid end to end; a gradient of nothing but 0 is 1 away."""
     dot = torch.stack([(a * b).sum() for a, b in zip(guessed, target, strict=True)]).sum()
-    squares = [torch.stack([(a * a).sum() for a in of]).sum() for of in (guessed, target)]
+    squares = [torch.stack([(a * a).sum() for a in gradients]).sum() for gradients in (guessed, target)]
     return 1 - dot / torch.sqrt(squares[0] * squares[1] + torch.finfo(dot.dtype).tiny)
 
 
@@ -214,9 +214,9 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     if not rows:
         raise NotRecorded("; ".join(without))
     columns = ["run", "images", "PSNR, dB", "maximum, dB", "of a grey image, dB", "1 − cos of the gradients"]
-    words = (f"{options.kind}, {options.iterations} iterations, best of {options.restarts}; label {options.label}, "
+    note = (f"{options.kind}, {options.iterations} iterations, best of {options.restarts}; label {options.label}, "
              f"personal arrays {options.personal}, attack-seed {options.attack_seed}.")  # fmt: skip
-    note = " ".join([words, *(f"Not attacked: {reason}." for reason in without)])
+    note = " ".join([note, *(f"Not attacked: {reason}." for reason in without)])
     table = Table("Images recovered from what a client sends", columns, rows, note=note)
     bars = Bars("PSNR of recovered images", "dB", [str(row[0]) for row in rows], heights)
     return Result([table], [bars, *figures])
@@ -230,11 +230,11 @@ def attempts_of(run: RunFolder, options: AttackOptions) -> list[Attempt]:
         pictures = {key: torch.stack([getattr(a, key) for a in made]).numpy() for key in ("original", "recovered")}
         return {**pictures, "psnr": np.array([a.psnr for a in made]), "distance": np.array([a.distance for a in made])}
 
-    found = cached(run, "attack", options, compute)
+    attempts = cached(run, "attack", options, compute)
     return [
         Attempt(torch.from_numpy(original), torch.from_numpy(recovered), float(in_db), float(distance))
         for original, recovered, in_db, distance in zip(
-            found["original"], found["recovered"], found["psnr"], found["distance"], strict=True
+            attempts["original"], attempts["recovered"], attempts["psnr"], attempts["distance"], strict=True
         )
     ]
 
@@ -315,8 +315,8 @@ class Seen:
                 assert phase.loss is not None  # filled in with the phases
                 loss = phase.loss(model, batch)
                 wanted = [parameters[name] for name in trained]
-                found = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
-            for name, gradient in zip(trained, found, strict=True):
+                gradients = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
+            for name, gradient in zip(trained, gradients, strict=True):
                 if gradient is not None:
                     sums[name] = sums[name] + gradient
         return [sums[name][self.sent[name]] for name in self.names]
@@ -350,13 +350,13 @@ def observe(stored: Simulation, client: int, place: int, learning_rate: float) -
         run_phase(model, phase, image, settings, np.random.default_rng(0))
     privacy, sharing = stored.engine.config.of(PrivacySettings), stored.engine.sharing
     if privacy.on:  # as the client does before it sends; with a key that is no client's
-        own = stored.engine.extras.copies
+        copies = stored.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
-        extras = {name: state[of].cpu().numpy() for name, of in own.items()}
+        extras = {name: state[copied].cpu().numpy() for name, copied in copies.items()}
         shared, extras = ClientPrivacy(stored.engine).private(local, sharing.get_shared(), extras, key)
         sharing.set_shared(shared)
-        for name, of in own.items():
-            state[of].copy_(torch.from_numpy(extras[name]))
+        for name, copied in copies.items():
+            state[copied].copy_(torch.from_numpy(extras[name]))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:
@@ -413,12 +413,12 @@ def _sent(stored: Simulation) -> dict[str, Tensor]:
     sharing, model = stored.engine.sharing, stored.engine.model
     received, personal = sharing.get_shared(), sharing.get_personal()
     sharing.set_shared(np.full_like(received, math.nan))
-    found = {name: torch.isnan(array) for name, array in model.state_dict().items()}
+    is_sent = {name: torch.isnan(array) for name, array in model.state_dict().items()}
     sharing.set_shared(received)
     sharing.set_personal(personal)
     for name in stored.engine.extras.copies.values():
-        found[name] = torch.ones_like(found[name])
-    return found
+        is_sent[name] = torch.ones_like(is_sent[name])
+    return is_sent
 
 
 def _images(title: str, attempts: Sequence[Attempt]) -> Images:

@@ -41,7 +41,7 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
     how much the maps vary within a map before they are scaled: standard deviation over mean magnitude, averaged.
     """
     groups = grouped(runs)
-    reference = next((found for group in groups for found in [_split_layer(group, options)] if found), None)
+    reference = next((layer for group in groups for layer in [_split_layer(group, options)] if layer), None)
     if reference is None:
         raise NotRecorded(
             "none of the runs splits the channels of a convolution: fedfac and fedsplit do (set the layers with "
@@ -78,11 +78,11 @@ def _split_layer(group: RunGroup, options: FeatureMapOptions) -> tuple[str, np.n
     sharing = stored.engine.sharing
     if not isinstance(sharing, ChannelSharing):
         return None
-    own = sharing.personal_elements()
+    elements = sharing.personal_elements()
     for names in sharing.channels.layers:
         weight = stored.engine.model.state_dict()[names[0]]
         if weight.dim() == 4:
-            personal = own.get(names[0], torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
+            personal = elements.get(names[0], torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
             return names[0].rpartition(".")[0], ~personal.cpu().numpy()
     return None
 

@@ -47,9 +47,11 @@ def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
     """
     rows: list[list[Cell]] = []
     for group in grouped(runs):
-        found = [accuracies for run in group.runs for accuracies in [_cached_accuracies(run, options)] if accuracies]
-        if found:
-            spreads = [Spread.of([100 * of[kind] for of in found]) for kind in KINDS]
+        accuracies_of_runs = [
+            accuracies for run in group.runs for accuracies in [_cached_accuracies(run, options)] if accuracies
+        ]
+        if accuracies_of_runs:
+            spreads = [Spread.of([100 * accuracies[kind] for accuracies in accuracies_of_runs]) for kind in KINDS]
             rows.append([group.label, *spreads])
     require(rows, "a shared and a personal part", 'for example method = "fedfac" has both')
     table = Table("Accuracy with a part masked, in percent", ["run", *KINDS], rows)
@@ -61,8 +63,8 @@ KINDS = ("unmasked", "mask-shared", "mask-personalised")
 
 def _cached_accuracies(run: RunFolder, options: MaskingOptions) -> dict[str, float]:
     def compute() -> dict[str, np.ndarray]:
-        found = masked_accuracies(run, options.draws) or {}
-        return {kind: np.array(accuracy) for kind, accuracy in found.items()}
+        accuracies = masked_accuracies(run, options.draws) or {}
+        return {kind: np.array(accuracy) for kind, accuracy in accuracies.items()}
 
     return {kind: float(accuracy) for kind, accuracy in cached(run, "masking", options, compute).items()}
 
@@ -99,14 +101,14 @@ def parts(stored: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     If the channels of a model are split, only the arrays of the split layers are in either.
     """
     sharing = stored.engine.sharing
-    own = sharing.personal_elements()
+    elements = sharing.personal_elements()
     names = [name for name, _ in stored.engine.model.named_parameters()]
     if isinstance(sharing, ChannelSharing):
         split = {name for layer in sharing.channels.layers for name in layer}
         names = [name for name in names if name in split]
     shared, personal = {}, {}
     for name in names:
-        where = own.get(name)
+        where = elements.get(name)
         if where is None:
             where = torch.zeros_like(stored.engine.model.state_dict()[name], dtype=torch.bool)
         if not where.all():

@@ -62,12 +62,12 @@ def neuron_outputs(runs: Sequence[RunFolder], options: NeuronOptions) -> Result:
             Heatmap(f"Outputs of {group.label}", "client", "neuron", outputs[:, order].T, names,
                     [str(client) for client in range(clients)])
         )  # fmt: skip
-        found = [entropy(neuron, options.neighbours) for of_run in every for neuron in of_run.T]
-        known = [value for value in found if value is not None]
-        rows.append([group.label, len(found), len(found) - len(known), Spread.of(known) if known else None,
-                     sum(value > 1 for value in known)])  # fmt: skip
-        if known:
-            entropies[group.label] = known
+        each = [entropy(neuron, options.neighbours) for of_run in every for neuron in of_run.T]
+        numbers = [value for value in each if value is not None]
+        rows.append([group.label, len(each), len(each) - len(numbers), Spread.of(numbers) if numbers else None,
+                     sum(value > 1 for value in numbers)])  # fmt: skip
+        if numbers:
+            entropies[group.label] = numbers
     columns = ["run", "neurons", "alike for several clients", "entropy", "entropy above 1"]
     if entropies:
         figures.append(Distributions("Entropy of the neurons' outputs over the clients", "entropy, nats", entropies))

@@ -42,7 +42,7 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 def _unchanged(history: History) -> float | None:
     """Return the first round from which on the share is at least ``AT_REST``; None if it is not at the end."""
-    found = None
+    rest_since = None
     for number, value in history.curve(UNCHANGED).items():
-        found = None if value < AT_REST else found or number
-    return found
+        rest_since = None if value < AT_REST else rest_since or number
+    return rest_since

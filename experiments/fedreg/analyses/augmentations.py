@@ -53,10 +53,11 @@ def augmentations(runs: Sequence[RunFolder], options: AugmentationOptions) -> Re
         seed = int(generator(config.run.seed, "example augmentations", options.client).integers(2**63 - 1))
         made = augmented(repeated, kind, seed, normalize)
         shown = {
-            f"image {at}": [
-                picture(image, normalize) for image in (images[at], *made[at * options.copies :][: options.copies])
+            f"image {place}": [
+                picture(image, normalize)
+                for image in (images[place], *made[place * options.copies :][: options.copies])
             ]
-            for at in range(len(images))
+            for place in range(len(images))
         }
         figures.append(Images(f"FedReG's augmentation {kind}", shown))
         changed = float(np.mean([(a != b).any().item() for a, b in zip(made, repeated, strict=True)]))

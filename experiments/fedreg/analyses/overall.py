@@ -49,7 +49,9 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         series.setdefault(group.label, []).append((float(group.clients), metric.mean))
     require(rows, "both a global and a personal accuracy above 0", "evaluate-global = true records the global one of "
             "methods without a global model")  # fmt: skip
-    ordered = {label: ([x for x, _ in sorted(of)], [y for _, y in sorted(of)]) for label, of in series.items()}
+    ordered = {
+        label: ([x for x, _ in sorted(points)], [y for _, y in sorted(points)]) for label, points in series.items()
+    }
     columns = ["run", "clients", "global g, %", "personal p, %", "log10(g/p)", "log10(g·p)"]
     table = Table("Overall metric", columns, rows, digits=3)
     return Result([table], [Lines("Overall metric", "clients", "log10(g/p)", ordered)])

@@ -37,7 +37,7 @@ def _sweep(
     groups = grouped(runs, axis)
     places = sorted({place(group) for group in groups})
     result = Result()
-    for number, words in MEASURES.items():
+    for number, what in MEASURES.items():
         cells: dict[tuple[str, float], Spread] = {}
         for group in groups:
             if spread := group.percent(partial(History.best, number=number)):
@@ -46,12 +46,12 @@ def _sweep(
             continue
         columns, rows, series = ["run", *(f"{name} = {x:g}" for x in places)], [], {}
         for label in dict.fromkeys(label for label, _ in cells):
-            there = [x for x in places if (label, x) in cells]
-            means = [cells[label, x].mean for x in there]
+            known_places = [x for x in places if (label, x) in cells]
+            means = [cells[label, x].mean for x in known_places]
             row: list[Cell] = [label, *(cells.get((label, x)) for x in places)]
-            rows.append([*row, means[-1] - means[0] if len(there) > 1 else None] if loss else row)
-            series[label] = there, means
-        title = f"Best {words} in percent, by {name}"
+            rows.append([*row, means[-1] - means[0] if len(known_places) > 1 else None] if loss else row)
+            series[label] = known_places, means
+        title = f"Best {what} in percent, by {name}"
         result.tables.append(Table(title, [*columns, "lost, points"] if loss else columns, rows))
         result.figures.append(Lines(title, name, "percent", series))
     require(result.tables, "a test of its clients", "every run tests all clients after its last round")

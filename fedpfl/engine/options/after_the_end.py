@@ -15,8 +15,8 @@ from ...core.errors import ConfigError, FedpflError, reasons
 from ...core.extras import Extras
 from ...core.server_view import Client
 from ...results.earlier_run import EarlierRun
-from ...results.line import scores_of
 from ...results.record import Round
+from ...results.round_line import scores_of
 from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.assembly import extras_of, make_rule

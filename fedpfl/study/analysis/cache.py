@@ -20,7 +20,7 @@ from ...version import __version__
 def cached(
     run: RunFolder, name: str, options: Any, compute: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return what an analysis computes of a run, from a file if it has been computed with these options before.
+    """Return the arrays that an analysis computes of a run, from a file if it has one for these options.
 
     A changed run or version of the package makes another file. A run without a folder for a cache is computed each
     time.
@@ -36,7 +36,7 @@ def cached(
         return read_arrays(path)
     except StateError:  # not there, or damaged
         pass
-    found = compute()
+    arrays = compute()
     private_folder(path.parent)
-    write_arrays(path, found)
-    return found
+    write_arrays(path, arrays)
+    return arrays

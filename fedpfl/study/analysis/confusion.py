@@ -23,20 +23,22 @@ def confusion(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         if not stored.engine.config.training.kind.classes:
             continue
         data = stored.engine.data
-        found = {client.id: counts(stored, client.id) for client in stored.rule.participants if client.test_samples}
-        names = {client: data.class_names_of(client) for client in found}
-        heads = list(dict.fromkeys(name for own in (data.class_names, *names.values()) for name in own))
+        counts_of = {client.id: counts(stored, client.id) for client in stored.rule.participants if client.test_samples}
+        names = {client: data.class_names_of(client) for client in counts_of}
+        heads = list(dict.fromkeys(name for listed in (data.class_names, *names.values()) for name in listed))
         accuracies: list[list[Cell]] = []
         matrices: list[list[Cell]] = []
-        for client, matrix in found.items():
-            of = {name: at for at, name in enumerate(names[client])}
+        for client, matrix in counts_of.items():
+            places = {name: place for place, name in enumerate(names[client])}
             samples = matrix.sum(1)
-            shares = {name: 100 * matrix[at, at] / samples[at] for name, at in of.items() if samples[at]}
+            shares = {
+                name: 100 * matrix[place, place] / samples[place] for name, place in places.items() if samples[place]
+            }
             who: Cell = data.client_names[client] if data.client_names else client
             accuracies.append([who, *(float(shares[name]) if name in shares else None for name in heads)])
             for name in shares:
-                row = matrix[of[name]]
-                matrices.append([who, name, *(int(row[of[other]]) if other in of else None for other in heads)])
+                row = matrix[places[name]]
+                matrices.append([who, name, *(int(row[places[other]]) if other in places else None for other in heads)])
         title = f", {name_of(run)}"
         note = "Empty where a client has no test sample of the class."
         result.tables.append(
@@ -55,6 +57,6 @@ def counts(stored: Simulation, client: int) -> np.ndarray:
     _, local = stored.engine.load(client, message)
     stored.engine.config.method.prepare(local)
     outputs = predict(stored.engine.adapted(local), samples.x)
-    found = np.zeros((outputs.shape[1],) * 2, np.int64)
-    np.add.at(found, (samples.y.cpu().numpy(), outputs.argmax(1).cpu().numpy()), 1)
-    return found
+    matrix = np.zeros((outputs.shape[1],) * 2, np.int64)
+    np.add.at(matrix, (samples.y.cpu().numpy(), outputs.argmax(1).cpu().numpy()), 1)
+    return matrix

@@ -30,15 +30,15 @@ def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     score = score_of(runs)
     rows: list[list[Cell]] = []
     for group in grouped(runs):
-        accuracies = [list(found.values()) for run in group.runs if (found := each(run))]
-        numbers = [[score.factor * number(of) for of in accuracies] for number in COLUMNS.values()]
+        accuracies = [list(scores.values()) for run in group.runs if (scores := each(run))]
+        numbers = [[score.factor * number(clients) for clients in accuracies] for number in COLUMNS.values()]
         rows.append([group.label, *(Spread.of(values) if values else None for values in numbers)])
     rows = [row for row in rows if row[1] is not None]
     require(rows, "a test of its clients", "every run tests all clients after its last round; wait for its end")
     note = f"On test samples, {when}."
-    of = "accuracies in percent" if score.factor == 100 else score.name
+    unit = "accuracies in percent" if score.factor == 100 else score.name
     heads = ["run", score.head("mean"), *[*COLUMNS][1:]]
-    table = Table(f"Fairness: the clients' {of}", heads, rows, score.digits, note=note)
+    table = Table(f"Fairness: the clients' {unit}", heads, rows, score.digits, note=note)
     # A deviation has no place on the axis of the others.
     drawn = [[row[0], row[1], *row[3:5]] for row in rows]
     return Result([table], [bars("Fairness", score.axis, ["mean", "worst 10 %", "best 10 %"], drawn)])

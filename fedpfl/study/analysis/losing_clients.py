@@ -30,15 +30,20 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     def scores(run: RunFolder) -> dict[str, float]:
         return {client: score.factor * accuracy for client, accuracy in each_of(run).items()}
 
-    known: dict[str, dict[str, dict[str, Cell]]] = {}
+    columns_by_clients: dict[str, dict[str, dict[str, Cell]]] = {}
     names: dict[str, Sequence[str]] = {}
     for group in groups:
         for label, run, each in _columns(group, scores):
             key = clients_key(run.task(), run.config())
-            known.setdefault(key, {})[label] = each
+            columns_by_clients.setdefault(key, {})[label] = each
             names.setdefault(key, run.task().get("client_names", ()))
-    require(known, "a test of its clients", "every run tests all clients after its last round")
-    result = Result([_table(columns, names[key], len(known) > 1, when, score) for key, columns in known.items()])
+    require(columns_by_clients, "a test of its clients", "every run tests all clients after its last round")
+    result = Result(
+        [
+            _table(columns, names[key], len(columns_by_clients) > 1, when, score)
+            for key, columns in columns_by_clients.items()
+        ]
+    )
     of_groups = {group.label: [a for run in group.runs for a in scores(run).values()] for group in groups}
     some = {label: values for label, values in of_groups.items() if values}
     shown = dict(sorted(some.items(), key=lambda item: statistics.median(item[1])))  # as in the paper's figure
@@ -48,13 +53,14 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         others = [group for group in groups if group is not baseline]
         compared = {group.label: pairs for group in others if (pairs := _pairs(group, baseline, scores))}
         for label, pairs in compared.items():
-            differences = [own - other for own, other in pairs]
+            differences = [score - other for score, other in pairs]
             gain, lose = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
             counts = [len(pairs), gain, len(pairs) - gain - lose, lose]
             gains.append([label, baseline.label, *counts, min(differences), statistics.fmean(differences)])
         if compared:
             points = {
-                label: ([other for _, other in pairs], [own for own, _ in pairs]) for label, pairs in compared.items()
+                label: ([other for _, other in pairs], [score for score, _ in pairs])
+                for label, pairs in compared.items()
             }
             title = f"Each client against {baseline.label}"
             result.figures.append(
@@ -90,8 +96,8 @@ def _columns(group: RunGroup, scores: Scores) -> Iterator[tuple[str, RunFolder, 
     tested = {run: each for run in group.runs if (each := scores(run))}
     if len({clients_key(run.task(), run.config()) for run in tested}) == 1 < len(tested):
         clients = {client for each in tested.values() for client in each}
-        of = {client: [each[client] for each in tested.values() if client in each] for client in clients}
-        yield group.label, next(iter(tested)), {client: Spread.of(values) for client, values in of.items()}
+        spreads = {client: [each[client] for each in tested.values() if client in each] for client in clients}
+        yield group.label, next(iter(tested)), {client: Spread.of(values) for client, values in spreads.items()}
         return
     for run, each in tested.items():
         label = f"{group.label}, seed {run.config()['seed']}" if len(group.runs) > 1 else group.label
@@ -100,11 +106,11 @@ def _columns(group: RunGroup, scores: Scores) -> Iterator[tuple[str, RunFolder, 
 
 def _pairs(group: RunGroup, baseline: RunGroup, scores: Scores) -> list[tuple[float, float]]:
     """Return (own, baseline's) score of every client that both have, seed by seed."""
-    known = {_place(run): scores(run) for run in baseline.runs}
+    scores_of_baseline = {_place(run): scores(run) for run in baseline.runs}
     pairs = []
     for run in group.runs:
-        other = known.get(_place(run), {})
-        pairs += [(own, other[client]) for client, own in scores(run).items() if client in other]
+        other = scores_of_baseline.get(_place(run), {})
+        pairs += [(score, other[client]) for client, score in scores(run).items() if client in other]
     return pairs
 
 

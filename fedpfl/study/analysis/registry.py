@@ -45,12 +45,12 @@ class Analysis:
         """Analyse runs, in the order in which they are to appear, with options by the names of their fields."""
         if not runs:
             raise ConfigError("run", [], f"the analysis {self.name!r} needs at least one run")
-        given = {key.replace("_", "-"): value for key, value in options.items()}
-        known = keys(self.options)
-        for key in given.keys() - set(known):
-            allowed = "is not an option of this analysis; its options: " + (", ".join(known) or "none")
-            raise ConfigError(key, given[key], allowed)
-        return self.function(runs, parse(self.options, given))
+        values = {key.replace("_", "-"): value for key, value in options.items()}
+        option_keys = keys(self.options)
+        for key in values.keys() - set(option_keys):
+            allowed = "is not an option of this analysis; its options: " + (", ".join(option_keys) or "none")
+            raise ConfigError(key, values[key], allowed)
+        return self.function(runs, parse(self.options, values))
 
 
 ANALYSES: Registry[Analysis] = Registry("analysis", __package__)

@@ -65,7 +65,7 @@ class RunGroup:
         """
         curves = [curve for run in self.runs if (curve := run.history().curve(number))]
         rounds = sorted(set.intersection(*map(set, curves))) if curves else []
-        return rounds, [statistics.fmean(curve[of] for curve in curves) for of in rounds]
+        return rounds, [statistics.fmean(curve[round_number] for curve in curves) for round_number in rounds]
 
 
 @dataclass(frozen=True)
@@ -121,25 +121,25 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
     if _is_named(runs, settings, axis):
         with_columns = not axis and len({run.column for run in runs}) > 1
         cells: dict[tuple[str, str], list[int]] = {}
-        for at, run in enumerate(runs):
-            cells.setdefault((run.row, run.column), []).append(at)
+        for place, run in enumerate(runs):
+            cells.setdefault((run.row, run.column), []).append(place)
         return [
             RunGroup(
                 f"{row}, {column}" if with_columns else row, settings[places[0]]["method"],
-                _by_seed(runs[at] for at in places), settings[places[0]]["clients"],
+                _by_seed(runs[place] for place in places), settings[places[0]]["clients"],
             )
             for (row, column), places in cells.items()
         ]  # fmt: skip
     differing = {method: _differing([s for s in settings if s["method"] == method]) - {axis, "method"}
                  for method in {s["method"] for s in settings}}  # fmt: skip
-    found: dict[tuple[tuple[str, Any], ...], list[RunFolder]] = {}
+    equal_runs: dict[tuple[tuple[str, Any], ...], list[RunFolder]] = {}
     for run, values in zip(runs, settings, strict=True):
-        found.setdefault(tuple(sorted(values.items())), []).append(run)
+        equal_runs.setdefault(tuple(sorted(values.items())), []).append(run)
     return [
         RunGroup(
             _label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], _by_seed(same), dict(key)["clients"]
         )
-        for key, same in found.items()
+        for key, same in equal_runs.items()
     ]
 
 
@@ -148,20 +148,20 @@ def named_files(runs: Sequence[RunFolder]) -> list[dict[str, str]]:
 
     The words are names without folders, and where one name held several things with the beginning of a hash.
     """
-    each = [{key: (words, held) for key, words, held in _held(run)} for run in runs]
+    each = [{key: (name, held) for key, name, held in _held(run)} for run in runs]
     all_held: dict[tuple[str, str], dict[str, None]] = {}
     first: dict[tuple[str, str], str] = {}
-    for key, (words, held) in (item for of in each for item in of.items()):
-        words = first.setdefault((key, held), words) if held else words
-        all_held.setdefault((key, words), {})[held] = None
-    found: list[dict[str, str]] = []
-    for of in each:
-        found.append({})
-        for key, (words, held) in of.items():
-            words = first[key, held] if held else words
-            several = len(all_held[key, words]) > 1
-            found[-1][key] = f"{words} ({held[:6]})".strip() if several and held else words
-    return found
+    for key, (name, held) in (item for files in each for item in files.items()):
+        name = first.setdefault((key, held), name) if held else name
+        all_held.setdefault((key, name), {})[held] = None
+    names: list[dict[str, str]] = []
+    for files in each:
+        names.append({})
+        for key, (name, held) in files.items():
+            name = first[key, held] if held else name
+            several = len(all_held[key, name]) > 1
+            names[-1][key] = f"{name} ({held[:6]})".strip() if several and held else name
+    return names
 
 
 def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
@@ -173,9 +173,9 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
     data = "" if task.get("data_drawn") else task.get("data", "")
     for key in tagged("file"):
         yield key, Path(str(config.get(key, ""))).name, files.get(key, "")
-    own = bool(config["data"])
-    yield "dataset", custom.short_name(str(config["dataset"])), "" if own else data
-    yield "data", Path(str(config["data"])).name, data if own else ""
+    is_from_file = bool(config["data"])
+    yield "dataset", custom.short_name(str(config["dataset"])), "" if is_from_file else data
+    yield "data", Path(str(config["data"])).name, data if is_from_file else ""
     yield "own code", "", "".join(f"{name} {held}" for name, held in modules.items())
 
 
@@ -190,11 +190,11 @@ def name_of(run: RunFolder) -> str:
 
 def other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield a note if clients of some runs computed with other numbers of threads, on which the last bits depend."""
-    known = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
-    threads = [(name_of(run), ", ".join(map(str, sorted(of)))) for run, of in known if of]
+    counts_of = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
+    threads = [(name_of(run), ", ".join(map(str, sorted(counts)))) for run, counts in counts_of if counts]
     if len({numbers for _, numbers in threads}) > 1:
-        of = "; ".join(f"{name}: {numbers}" for name, numbers in threads)
-        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
+        listed = "; ".join(f"{name}: {numbers}" for name, numbers in threads)
+        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {listed}."
 
 
 def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
@@ -204,12 +204,12 @@ def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
         written = run.task().get("written_by", {})
         by.setdefault((written.get("fedpfl", ""), written.get("code", "")), []).append(name_of(run))
     if len(by) > 1:
-        of = "; ".join(f"{version} ({code[:6]}): {', '.join(names)}" for (version, code), names in by.items())
-        yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {of}."
+        listed = "; ".join(f"{version} ({code[:6]}): {', '.join(names)}" for (version, code), names in by.items())
+        yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {listed}."
 
 
 def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[RunFolder], dict[str, float]], str]:
-    """Return what gives each client's accuracy, or another metric, in the round that counts, and which round that is.
+    """Return the function of each client's accuracy, or another metric, in the round that counts, and the round's name.
 
     It is the round with the best validation score, or the last test unless all runs have such scores: in an analysis
     as in the table of the same runs.
@@ -219,8 +219,8 @@ def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[Ru
 
     def chosen(run: RunFolder) -> dict[str, float]:
         line = run.history().best_validated() or {}
-        found: dict[str, float] = line["personalised"].get(each_of(by), {})
-        return found
+        scores: dict[str, float] = line["personalised"].get(each_of(by), {})
+        return scores
 
     return chosen, "in the round with the best validation score"
 
@@ -245,13 +245,15 @@ def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
 def bars(title: str, y_label: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Bars:
     """Draw a table whose first column has names and whose next ones, headed ``heads``, have spreads: their means."""
     cells = {head: [row[1 + i] for row in rows] for i, head in enumerate(heads)}
-    means = {head: [cell.mean if isinstance(cell, Spread) else None for cell in of] for head, of in cells.items()}
+    means = {
+        head: [cell.mean if isinstance(cell, Spread) else None for cell in column] for head, column in cells.items()
+    }
     return Bars(title, y_label, [str(row[0]) for row in rows], means)
 
 
-def require(found: Collection[object], what: str, how: str) -> None:
+def require(results: Collection[object], what: str, how: str) -> None:
     """Raise :class:`NotRecorded` if nothing was found: what the analysis needs, and how it is recorded."""
-    if not found:
+    if not results:
         raise NotRecorded(f"none of the runs has {what}: {how}")
 
 

@@ -86,7 +86,7 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     loss = str(runs[0].config()["loss"])
     for groups in by_data.values():
         named = {group.runs[0].row or group.label: accuracies_of(group.runs, by, validated) for group in groups}
-        kinds = {label: found for label, found in named.items() if found}
+        kinds = {label: accuracies for label, accuracies in named.items() if accuracies}
         if pairs := compared(kinds):
             where = groups[0].runs[0].column
             title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
@@ -114,7 +114,7 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
 
     They are of the last test if no round is to be chosen by ``validated`` scores, or none can be.
     """
-    found: dict[object, float] = {}
+    accuracies: dict[object, float] = {}
     for run in runs:
         factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by, str(run.config()["loss"])) else 1)
         history = run.history()
@@ -122,11 +122,11 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
         each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
         if has_same_clients(run.config()):
             seed = run.config()["seed"]
-            found |= {OfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}
+            accuracies |= {OfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}
         else:
             of_seed = clients_key(run.described(), run.config())
-            found |= {(of_seed, client): factor * accuracy for client, accuracy in each.items()}
-    return found
+            accuracies |= {(of_seed, client): factor * accuracy for client, accuracy in each.items()}
+    return accuracies
 
 
 def _data(group: RunGroup) -> object:
@@ -143,23 +143,23 @@ def compared(kinds: Mapping[str, Accuracies], base: str = "", in_advance: bool =
     order = sorted(kinds, key=lambda kind: -statistics.fmean(kinds[kind].values()))
     if not base and len(order) > MAX_KINDS:
         base, in_advance = order[0], False
-    found = []
+    samples = []
     for first, second in combinations(order, 2):
         if in_advance and base and base not in (first, second):
             continue
         if differences := _differences(kinds[first], kinds[second]):
-            found.append((first, second, differences, wilcoxon(differences)))
-    corrected = holm([p for *_, p in found])
-    pairs = [_pair(*of, adjusted) for of, adjusted in zip(found, corrected, strict=True)]
+            samples.append((first, second, differences, wilcoxon(differences)))
+    corrected = holm([p for *_, p in samples])
+    pairs = [_pair(*pair, adjusted) for pair, adjusted in zip(samples, corrected, strict=True)]
     return [pair for pair in pairs if not base or base in pair[:2]]
 
 
 def _differences(first: Accuracies, second: Accuracies) -> list[float]:
     """Return each client's difference, of the mean over the seeds that both have where these have the same clients."""
-    found: dict[object, list[float]] = {}
+    by_client: dict[object, list[float]] = {}
     for key in sorted(first.keys() & second.keys(), key=str):
-        found.setdefault(key.client if isinstance(key, OfSeed) else key, []).append(first[key] - second[key])
-    return [statistics.fmean(of) for of in found.values()]
+        by_client.setdefault(key.client if isinstance(key, OfSeed) else key, []).append(first[key] - second[key])
+    return [statistics.fmean(differences) for differences in by_client.values()]
 
 
 def _pair(first: str, second: str, differences: Sequence[float], p: float, corrected: float) -> Pair:
@@ -171,8 +171,8 @@ def _pair(first: str, second: str, differences: Sequence[float], p: float, corre
         return _pair(second, first, [-difference for difference in differences], p, corrected)
     unequal = _ranked(differences)
     ranks = rankdata([abs(difference) for difference in unequal])
-    mixed = sum(math.copysign(rank, of) for rank, of in zip(ranks, unequal, strict=True)) < 0
-    better, clients = sum(of > 0 for of in unequal), len(differences)
+    mixed = sum(math.copysign(rank, difference) for rank, difference in zip(ranks, unequal, strict=True)) < 0
+    better, clients = sum(difference > 0 for difference in unequal), len(differences)
     return Pair(first, second, mean, clients, better, clients - len(unequal), p, corrected, mixed)
 
 
@@ -195,9 +195,9 @@ def _ranked(differences: Sequence[float]) -> list[float]:
 def holm(values: Sequence[float]) -> list[float]:
     """Return p values with Holm's correction for their number."""
     corrected, so_far = [0.0] * len(values), 0.0
-    for place, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        so_far = max(so_far, min(1.0, (len(values) - place) * values[at]))
-        corrected[at] = so_far
+    for place, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(values) - place) * values[index]))
+        corrected[index] = so_far
     return corrected
 
 
@@ -215,7 +215,7 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
     return max(least, mean - half), min(most, mean + half)
 
 
-def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, of: int = 0) -> str:
+def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, tests: int = 0) -> str:
     """Return in a sentence or two which differences are statistically significant.
 
     p is corrected for ``of`` pairs, by default those that are given.
@@ -227,17 +227,19 @@ def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, of: int = 0) -> str:
             sure.setdefault(pair.first, []).append(pair.second)
     open_pairs = [_open(pair) for pair in pairs if not pair.is_significant]
     above = "; ".join(f"{first} is {above_word} than {_listed(others)}" for first, others in sure.items())
-    words = f"Statistically significant (p < {LEVEL} after Holm's correction): {above}." if above else (
+    sentence = f"Statistically significant (p < {LEVEL} after Holm's correction): {above}." if above else (
         f"No difference is statistically significant (p < {LEVEL} after Holm's correction)."
     )  # fmt: skip
     # The least p is 2 / 2^clients, where one kind is higher for each client.
-    of = of or len(pairs)
-    wanted = math.floor(math.log2(2 * of / LEVEL)) + 1
+    tests = tests or len(pairs)
+    wanted = math.floor(math.log2(2 * tests / LEVEL)) + 1
     if not above and (most := max(pair.clients for pair in pairs)) < wanted:
-        words += f" {most} clients are too few to show one: {of} pair{'s take' if of > 1 else ' takes'} {wanted}."
+        sentence += (
+            f" {most} clients are too few to show one: {tests} pair{'s take' if tests > 1 else ' takes'} {wanted}."
+        )
     # If no pair is significant, only those are named that ranks alone would tell apart.
     named = open_pairs if above else [_open(pair) for pair in pairs if pair.is_by_rank_alone]
-    return f"{words} Not significant: {'; '.join(named)}." if named else words
+    return f"{sentence} Not significant: {'; '.join(named)}." if named else sentence
 
 
 def _open(pair: Pair) -> str:
@@ -253,13 +255,13 @@ def against(kinds: Mapping[str, Accuracies], base: str, in_advance: bool = True)
     sure = [pair for pair in pairs if pair.is_significant]
     higher = [pair.first for pair in sure if pair.second == base]
     lower = [pair.second for pair in sure if pair.first == base]
-    found = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
+    parts = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
              for names, word in ((higher, "higher"), (lower, "lower")) if names]  # fmt: skip
     if rest := len(pairs) - len(sure):
         mixed = sum(pair.is_by_rank_alone for pair in pairs)
         of_these = f" (of {mixed} {MIXED})" if mixed else ""
-        found.append(f"{rest} {'other does' if rest == 1 else 'others do'} not differ significantly{of_these}")
-    return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(found)}."
+        parts.append(f"{rest} {'other does' if rest == 1 else 'others do'} not differ significantly{of_these}")
+    return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(parts)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -284,29 +286,29 @@ def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str, share: bool) 
 def _ranks(data_sets: Sequence[Sequence[RunGroup]], by: str, validated: bool) -> Table | None:
     """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
     values = [
-        {group.runs[0].row or group.method: found
-         for group in groups if (found := accuracies_of(group.runs, by, validated))} for groups in data_sets
+        {group.runs[0].row or group.method: accuracies
+         for group in groups if (accuracies := accuracies_of(group.runs, by, validated))} for groups in data_sets
     ]  # fmt: skip
     # A method that has several kinds of runs on one data set has no rank of its own.
-    if any(len(of) < len(groups) for of, groups in zip(values, data_sets, strict=True)):
+    if any(len(by_name) < len(groups) for by_name, groups in zip(values, data_sets, strict=True)):
         return None
-    names = [name for name in values[0] if all(name in of for of in values)]
+    names = [name for name in values[0] if all(name in by_name for by_name in values)]
     # Clients and seeds that one method lacks do not count.
-    common = [set.intersection(*(set(of[name]) for name in names)) if names else set() for of in values]
+    common = [set.intersection(*(set(by_name[name]) for name in names)) if names else set() for by_name in values]
     if len(names) < 2 or not all(common):
         return None
     means = [
-        {name: statistics.fmean(of[name][key] for key in sorted(keys, key=str)) for name in names}
-        for of, keys in zip(values, common, strict=True)
+        {name: statistics.fmean(by_name[name][key] for key in sorted(keys, key=str)) for name in names}
+        for by_name, keys in zip(values, common, strict=True)
     ]
     from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-    ranks = [rankdata([-of[name] for name in names]) for of in means]
-    average = {name: float(statistics.fmean(of[at] for of in ranks)) for at, name in enumerate(names)}
+    ranks = [rankdata([-of_data[name] for name in names]) for of_data in means]
+    average = {name: float(statistics.fmean(of_data[index] for of_data in ranks)) for index, name in enumerate(names)}
     order = sorted(names, key=average.__getitem__)
     note = f"Rank 1 is the {'lowest' if lower_is_better(by) else 'highest'} {by}; {len(means)} data sets."
     if len(names) > 2:
-        p = float(friedmanchisquare(*([of[name] for of in means] for name in names)).pvalue)
+        p = float(friedmanchisquare(*([of_data[name] for of_data in means] for name in names)).pvalue)
         q = float(studentized_range.ppf(1 - LEVEL, len(names), math.inf)) / math.sqrt(2)
         critical = q * math.sqrt(len(names) * (len(names) + 1) / (6 * len(means)))
         apart = [f"{a} and {b}" for a, b in combinations(order, 2) if average[b] - average[a] > critical]

@@ -25,9 +25,9 @@ def fresh_arrays(stored: Simulation, seed: int) -> dict[str, Tensor]:
 @torch.no_grad()
 def overwrite(stored: Simulation, arrays: dict[str, Tensor], where: dict[str, Tensor]) -> None:
     """Write arrays into the loaded model where the bool arrays ``where`` are true."""
-    own = stored.engine.model.state_dict(keep_vars=True)
+    model_arrays = stored.engine.model.state_dict(keep_vars=True)
     for name, places in where.items():
-        own[name].copy_(torch.where(places, arrays[name], own[name]))
+        model_arrays[name].copy_(torch.where(places, arrays[name], model_arrays[name]))
 
 
 def picture(image: Tensor, normalize: str = HALF) -> np.ndarray:

@@ -227,7 +227,7 @@ class LiveBoard:
             self._board.receive(message)
 
     def payload(self) -> dict[str, Any]:
-        """Return what the page shows of the bench."""
+        """Return the part of the page about the bench."""
         with self._lock:
             devices, log = self._board.devices(), list(self._board.log)
             headline = self._board.headline()
@@ -296,7 +296,7 @@ class Guard:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if reason := refusal(host, origin, request.url.scheme, self._page.host):
             return PlainTextResponse(reason, 403)
-        given = request.headers.get("authorization", "").encode()
-        if request.url.path not in FILES and not secrets.compare_digest(given, f"Bearer {self._page.token}".encode()):
+        header = request.headers.get("authorization", "").encode()
+        if request.url.path not in FILES and not secrets.compare_digest(header, f"Bearer {self._page.token}".encode()):
             return PlainTextResponse("open the address that the command has printed: it has the token", 401)
         return None

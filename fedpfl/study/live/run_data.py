@@ -20,8 +20,8 @@ from ...bench.mqtt.events import state_of
 from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
 from ...core.metrics import score_in_words
 from ...core.stored import from_json_line, read_toml
+from ...results.file_cache import Version, last_lines
 from ...results.history import History
-from ...results.latest import Version, last_lines
 
 # The newest ones are listed.
 MAX_RUNS = 500
@@ -44,9 +44,9 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
     Each has ``name``, ``state``, its ``round``, its last ``personalised`` score, also as a text, and some of its
     settings. A run whose files are damaged has ``error`` instead.
     """
-    found = {path.parent: Version.of(path) for path in root.glob("*/config.toml")}
-    newest = sorted(found, key=lambda folder: found[folder].changed, reverse=True)[:MAX_RUNS]
-    return [_listed(folder, found[folder]) for folder in newest]
+    versions = {path.parent: Version.of(path) for path in root.glob("*/config.toml")}
+    newest = sorted(versions, key=lambda folder: versions[folder].changed, reverse=True)[:MAX_RUNS]
+    return [_listed(folder, versions[folder]) for folder in newest]
 
 
 @contextmanager
@@ -79,7 +79,7 @@ class Pages:
         key = tuple(folder.name for folder in folders)
         with self._lock:  # matplotlib draws one figure at a time
             begun, now, made = time.monotonic(), _version(folders), self._made.pop(key, _NOTHING)
-            if made.version != now and (self.is_last or begun > made.at + PAUSE * made.seconds):
+            if made.version != now and (self.is_last or begun > made.moment + PAUSE * made.seconds):
                 made = _made(now, folders, self.is_last)
             self._made[key] = made
             for old in [*self._made][:-MAX_MADE]:
@@ -98,7 +98,7 @@ class Pages:
 class _Made(NamedTuple):
     version: str
     document: Mapping[str, Any]
-    at: float
+    moment: float
     seconds: float
 
 
@@ -106,7 +106,7 @@ _NOTHING = _Made("", {}, -math.inf, 0.0)
 
 
 def _version(folders: Sequence[Path]) -> str:
-    """Return what differs where a run's files or its state do."""
+    """Return a value that differs where a run's files or its state do."""
     files = [[*map(Version.of, map(folder.joinpath, FILES)), state_of(folder)] for folder in folders]
     return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
 
@@ -121,10 +121,10 @@ def _made(version: str, folders: Sequence[Path], in_a_hurry: bool) -> _Made:
     with _as_written(folders[0].parent):
         going_on = any(run.state["state"] == "running" for run in runs)
         parts, labels = sections(runs, analysed=not going_on and not in_a_hurry)
-        found = document(", ".join(folder.name for folder in folders), parts, labels, progress(runs))
-        json.dumps(found, allow_nan=False)
+        page = document(", ".join(folder.name for folder in folders), parts, labels, progress(runs))
+        json.dumps(page, allow_nan=False)
     ended = time.monotonic()
-    return _Made(version, found, ended, ended - begun)
+    return _Made(version, page, ended, ended - begun)
 
 
 def _listed(folder: Path, config: Version) -> dict[str, Any]:
@@ -134,20 +134,20 @@ def _listed(folder: Path, config: Version) -> dict[str, Any]:
         settings = _kept(_settings, folder / "config.toml", config)
         told = {key: value for key, value in settings.items() if key in LISTED}
         number, score = _kept(_last, metrics, Version.of(metrics))
-        words = score_in_words(score, str(settings.get("loss", "")), 1)
+        accuracy = score_in_words(score, str(settings.get("loss", "")), 1)
         state = state_of(folder)
-        return {"name": folder.name, **told, "round": number, "personalised": score, "score": words, **state}
+        return {"name": folder.name, **told, "round": number, "personalised": score, "score": accuracy, **state}
     except (FedpflError, OSError, UnicodeEncodeError) as error:
         name, reason = (text.encode("utf-8", "replace").decode() for text in (folder.name, str(error)))
         return {"name": name, "state": "unreadable", "error": reason}
 
 
 def _kept(read: Callable[[Path, Version], _T], path: Path, version: Version) -> _T:
-    """Return what is read of a file, read once for each of its versions, also if it is damaged."""
-    found, damage = _read_once(read, path, version)
+    """Return the content of a file, read once for each of its versions, also if it is damaged."""
+    content, damage = _read_once(read, path, version)
     if damage is not None:
         raise DamagedFile(*damage)
-    return cast(_T, found)
+    return cast(_T, content)
 
 
 @lru_cache(2 * MAX_RUNS)
@@ -162,12 +162,12 @@ def _read_once(
 
 
 def _settings(path: Path, version: Version) -> dict[str, Any]:
-    found = read_toml(path)
-    json.dumps(found, allow_nan=False)  # NaN, dates
+    values = read_toml(path)
+    json.dumps(values, allow_nan=False)  # NaN, dates
     for key in LISTED:
-        if isinstance(found.get(key), (dict, list)):
+        if isinstance(values.get(key), (dict, list)):
             raise TypeError(f"{key} is no text or number")
-    return found
+    return values
 
 
 def _last(path: Path, version: Version) -> tuple[int, float | None]:

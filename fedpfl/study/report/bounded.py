@@ -50,7 +50,7 @@ def _bounded(figure: Figure) -> tuple[Figure, str]:
     if isinstance(figure, Points):
         most = max((len(xs) for xs, _ in figure.series.values()), default=0)
         series = {name: (_some(xs), _some(ys)) for name, (xs, ys) in figure.series.items()}
-        sizes: Mapping[str, Sequence[float]] = {name: _some(of) for name, of in figure.sizes.items()}
+        sizes: Mapping[str, Sequence[float]] = {name: _some(values) for name, values in figure.sizes.items()}
         return replace(figure, series=series, sizes=sizes), _of(most, MAX_POINTS, "points of a name, evenly spaced")
     if isinstance(figure, Division):
         # The first ones, since a client's place along the axis is its number.
@@ -58,7 +58,7 @@ def _bounded(figure: Figure) -> tuple[Figure, str]:
             len(figure.counts), MAX_CLIENTS, "clients, the first"
         )
     if isinstance(figure, Heatmap):
-        rows, columns = (_spaced(len(of), MAX_CLIENTS) for of in (figure.rows, figure.columns))
+        rows, columns = (_spaced(len(names), MAX_CLIENTS) for names in (figure.rows, figure.columns))
         values = figure.values[np.ix_(rows, columns)]
         names = [figure.rows[i] for i in rows], [figure.columns[i] for i in columns]
         most = max(len(figure.rows), len(figure.columns))

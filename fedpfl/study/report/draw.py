@@ -112,9 +112,9 @@ class Pen:
                 mpl.style.use(style if isinstance(style, (str, Path)) else dict(style))
             except (KeyError, OSError, ValueError) as error:
                 pairs = style.items() if isinstance(style, Mapping) else ()
-                given = ", ".join(f"{key}={value}" for key, value in pairs) or str(style)
+                listed = ", ".join(f"{key}={value}" for key, value in pairs) or str(style)
                 what = str(error.args[0]).partition("\n")[0].partition(" (see rcParams")[0]
-                raise ConfigError("style", given, f"matplotlib refuses it: {what}") from error
+                raise ConfigError("style", listed, f"matplotlib refuses it: {what}") from error
 
     def _saved(self, figure: Figure, form: str, page: bool, title: str = "") -> bytes:
         with self._style(), warnings.catch_warnings():
@@ -147,8 +147,8 @@ class Pen:
 
     def _of_run(self, name: str) -> int | None:
         """Return the place of the run that a series belongs to: of its label, or of one that the name starts with."""
-        known = [label for label in self._place if name == label or name.startswith((f"{label}:", f"{label}, "))]
-        return self._place[max(known, key=len)] if known else None
+        labels = [label for label in self._place if name == label or name.startswith((f"{label}:", f"{label}, "))]
+        return self._place[max(labels, key=len)] if labels else None
 
     def _lines(self, figure: Lines) -> Canvas:
         many = len(figure.series) > MAX_IN_LEGEND
@@ -200,9 +200,9 @@ class Pen:
         thick = 0.8 / max(series, 1)
         looks = self._looks(list(figure.values))
         for place, ((name, heights), look) in enumerate(zip(figure.values.items(), looks, strict=True)):
-            there = [(i, height) for i, height in enumerate(heights) if height is not None]
-            middles = [i + (place - (series - 1) / 2) * thick for i, _ in there]
-            axes.bar(middles, [height for _, height in there], width=thick * 0.92, color=look["color"], label=name)
+            drawn = [(i, height) for i, height in enumerate(heights) if height is not None]
+            middles = [i + (place - (series - 1) / 2) * thick for i, _ in drawn]
+            axes.bar(middles, [height for _, height in drawn], width=thick * 0.92, color=look["color"], label=name)
         _name_ticks(axes, "x", figure.groups, canvas.get_figwidth())
         axes.grid(False, axis="x")
         _legend(canvas, axes)
@@ -341,13 +341,13 @@ def _name_ends(axes: Axes, figure: Lines, looks: Sequence[dict[str, Any]]) -> No
     axes.set_xlim(axes.get_xlim())
     step = 1 / len(ends)
     # As near to the ends as names that are a step apart can be: each at least a step above the one below it.
-    at: list[float] = []
+    heights: list[float] = []
     for _, y, _, _ in ends:
         wanted = (y - low) / (high - low) if math.isfinite(y) else 0.0
-        at.append(max(wanted, at[-1] + step if at else step / 2))
-    for i in range(len(at) - 1, -1, -1):
-        at[i] = min(at[i], at[i + 1] - step if i + 1 < len(at) else 1 - step / 2)
-    for (x, y, name, look), place in zip(ends, at, strict=True):
+        heights.append(max(wanted, heights[-1] + step if heights else step / 2))
+    for i in range(len(heights) - 1, -1, -1):
+        heights[i] = min(heights[i], heights[i + 1] - step if i + 1 < len(heights) else 1 - step / 2)
+    for (x, y, name, look), place in zip(ends, heights, strict=True):
         # A line that ends far from the margin would be crossed out by the others' leads.
         if math.isfinite(y) and (axes.transScale + axes.transLimits).transform((x, y))[0] > NEAR_MARGIN:
             lead = {
@@ -376,14 +376,14 @@ def _name_ticks(axes: Axes, axis: str, names: Sequence[str], inches: float, midd
     turned = axis == "x" and longest > room and len(names) <= 30
     needed = _relative(0.2) if turned or axis == "y" else longest + 0.06
     step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if room * s >= needed), 1000)
-    at = list(range(0, len(names), step))
-    labels = [_short(names[i]) for i in at]
+    places = list(range(0, len(names), step))
+    labels = [_short(names[i]) for i in places]
     if axis == "x":
         axes.set_xticks(
-            [i + middle for i in at], labels, rotation=30 if turned else 0, ha="right" if turned else "center"
+            [i + middle for i in places], labels, rotation=30 if turned else 0, ha="right" if turned else "center"
         )
     else:
-        axes.set_yticks([i + middle for i in at], labels)
+        axes.set_yticks([i + middle for i in places], labels)
 
 
 def _short(name: str) -> str:

@@ -35,7 +35,7 @@ _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style[ >].*?</style>|(?<=<g) 
 def document(
     title: str, sections: Sequence[Section], names: Sequence[str], runs: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return what the page shows: headings, notes, tables and figures, all as texts.
+    """Return the content of the page: headings, notes, tables and figures, all as texts.
 
     ``names`` are the labels of the runs, which have their own colours in all plots. ``runs`` say how far runs are.
     """
@@ -44,10 +44,10 @@ def document(
     # Files that are saved have the colours of paper, not those of the page.
     colours = {of_page: colour for colour, of_page in IN_PAGE.items()}
     made = f"Made by fedpfl {__version__} from the folders of the runs."
-    found: dict[str, Any] = _without_controls(
+    content: dict[str, Any] = _without_controls(
         {"title": title, "runs": runs, "sections": shown, "made": made, "colours": colours}
     )
-    return found
+    return content
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], names: Sequence[str]) -> None:
@@ -90,7 +90,8 @@ def write_plots(
 def _section(section: Section, pen: Pen) -> dict[str, Any]:
     return {
         "part": section.part, "title": section.title, "notes": section.notes, "warnings": section.warnings,
-        "tables": [_table(table) for table in section.tables], "figures": [_figure(of, pen) for of in section.figures],
+        "tables": [_table(table) for table in section.tables],
+        "figures": [_figure(figure, pen) for figure in section.figures],
     }  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def _embedded(svg: str) -> tuple[str, float]:
 
 
 def _describe(figure: Figure) -> str:
-    """Return what a figure shows, for readers who do not see it."""
+    """Return a description of a figure for readers who do not see it."""
     names = list(getattr(figure, "series", getattr(figure, "groups", getattr(figure, "values", ()))))
     what = f"{figure.title}: {type(figure).__name__.lower()}"
     axes = [getattr(figure, label, "") for label in ("x_label", "y_label")]
@@ -142,5 +143,5 @@ def _without_controls(value: Any) -> Any:
     if isinstance(value, str):
         return uncontrolled(value)
     if isinstance(value, dict):
-        return {_without_controls(key): _without_controls(of) for key, of in value.items()}
+        return {_without_controls(key): _without_controls(part) for key, part in value.items()}
     return [*map(_without_controls, value)] if isinstance(value, (list, tuple)) else value

@@ -23,7 +23,7 @@ from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import EarlierRun
 from ...results.history import History
-from ...results.line import over_whom
+from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.same_clients import clients_key
 from ...results.summary import outcome
@@ -90,7 +90,7 @@ class Snapshot(RunFolder):
         return self._config
 
     def task(self) -> Stored:
-        """Return what the run has to learn."""
+        """Return the stored description of the run and its data."""
         return self._task
 
     def history(self) -> History:
@@ -140,16 +140,16 @@ def sections(
 
 def progress(runs: Sequence[Snapshot]) -> list[dict[str, Any]]:
     """Return how far runs are, and how long the rest takes at the pace of the last rounds."""
-    found = []
+    lines = []
     for run in runs:
         seconds, done = [*run.history().curve("seconds").values()], run.history().last_round
         rounds = int(run.config()["num-server-rounds"])
         pace = statistics.fmean(seconds[-PACE:]) if seconds and run.state["state"] == "running" else None
         left = None if pace is None else pace * (rounds - done)
-        found.append(
+        lines.append(
             {"name": run.path.name, **run.state, "round": done, "rounds": rounds, "seconds": sum(seconds), "left": left}
         )
-    return found
+    return lines
 
 
 def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str], list[str]]:
@@ -190,9 +190,11 @@ def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bo
                    score.head("worst tenth of clients"), score.head("global, last"), "traffic, MB", "s a round",
                    *OPTIONAL]  # fmt: skip
         shown = [
-            at for at, name in enumerate(columns) if name not in OPTIONAL or any(row[at] is not None for row in rows)
+            place
+            for place, name in enumerate(columns)
+            if name not in OPTIONAL or any(row[place] is not None for row in rows)
         ]
-        columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
+        columns, rows = [columns[place] for place in shown], [[row[place] for place in shown] for row in rows]
         note = (f"Personalised: mean over clients of the {score.name} on their own test samples; global: the shared "
                 "model on all clients' test samples. Traffic: both directions, all clients and rounds. "
                 "With several seeds: mean ± standard deviation over them.")  # fmt: skip
@@ -215,19 +217,19 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
     if differing:
-        of = "; ".join(
+        listed = "; ".join(
             f"{group.label}: {', '.join(f'{key} {values[key]}' for key in differing if key in values)}"
             for group, values in zip(groups, settings, strict=True)
         )
-        yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
+        yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {listed}."
 
 
 def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield of which runs the last means lack clients that were asked for a test, or have earlier models of some."""
     for run in runs:
         tested = [line for line in run.history().lines if line.get("personalised")]
-        if tested and (of := over_whom(tested[-1])):
-            yield f"{name_of(run)}: the accuracies of the last round are over {of}; no test of the others counts."
+        if tested and (whom := over_whom(tested[-1])):
+            yield f"{name_of(run)}: the accuracies of the last round are over {whom}; no test of the others counts."
         if untrained := run.history().untrained():
             which = f"client{'s' * (len(untrained) > 1)} {in_short([str(client) for client in untrained])}"
             yield f"{name_of(run)}: the training of {which} failed: in the last round an earlier model counts there."
@@ -262,15 +264,15 @@ def _unfinished(runs: Sequence[Snapshot]) -> Iterator[str]:
 
 def _remarks(runs: Sequence[Snapshot], analysed: bool) -> Iterator[str]:
     """Yield what runs noted and, if they are analysed, what has changed since, once for all of which it is true."""
-    of: dict[str, list[str]] = {}
+    runs_by_remark: dict[str, list[str]] = {}
     for run in runs:
         name, history = name_of(run), run.history()
         if history.lines and not history.tests():
             yield f"{name} has no evaluated round so far, hence no accuracies."
         changes = EarlierRun(run.path).changes() if analysed else []
         for remark in [*run.task().get("remarks", []), *changes]:
-            of.setdefault(remark, []).append(name)
-    for remark, names in of.items():
+            runs_by_remark.setdefault(remark, []).append(name)
+    for remark, names in runs_by_remark.items():
         yield f"{', '.join(names)}: {remark}"
 
 
@@ -279,7 +281,7 @@ def _remarks(runs: Sequence[Snapshot], analysed: bool) -> Iterator[str]:
 
 def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
     score = _score(groups)
-    own = [*_personalised(groups), *_over_rounds(f"{score.title} of the worst tenth of clients over rounds", groups,
+    scores = [*_personalised(groups), *_over_rounds(f"{score.title} of the worst tenth of clients over rounds", groups,
                                                  "personalised.worst-tenth")]  # fmt: skip
     shared = _over_rounds(f"Global {score.name} over rounds", groups, "global.accuracy")
     held = _over_rounds(f"{score.title} on validation samples", groups, "validation.accuracy")
@@ -290,15 +292,15 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
     for name in dict.fromkeys(name for group in groups for name in _metrics(group)):
         measured += _over_rounds(f"{name} over rounds", groups, f"personalised.{name}", name, 1)
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
-    if own or shared or traffic:
-        words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
-        yield Section(score.title, [words], figures=[*own, *traffic, *shared, *held])
+    if scores or shared or traffic:
+        note = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
+        yield Section(score.title, [note], figures=[*scores, *traffic, *shared, *held])
     if measured:
-        words = "Mean over the clients, each on its own test samples, of what the setting metrics asked for." + seeds
-        yield Section("Metrics", [words], figures=measured)
+        note = "Mean over the clients, each on its own test samples, of what the setting metrics asked for." + seeds
+        yield Section("Metrics", [note], figures=measured)
     if loss or seconds:
-        words = "Mean over the clients of the loss in the last epoch they trained; methods differ in what it includes."
-        yield Section("Training", [words + seeds], figures=[*loss, *seconds])
+        note = "Mean over the clients of the loss in the last epoch they trained; methods differ in what it includes."
+        yield Section("Training", [note + seeds], figures=[*loss, *seconds])
 
 
 def _score(groups: Sequence[RunGroup]) -> ScoreFormat:
@@ -334,7 +336,7 @@ def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
     """Draw the personalised accuracy over the mean virtual time of the runs that have one."""
     times = {group: [elapsed(run.history()) for run in group.runs] for group in groups}
     score = _score(groups)
-    curves = {group: _over(group, of, 3600, score) for group, of in times.items() if all(of)}
+    curves = {group: _over(group, hours, 3600, score) for group, hours in times.items() if all(hours)}
     return _lines(f"{score.title} over virtual time", "hours on the devices of devices-model", score.axis, curves)
 
 
@@ -373,30 +375,32 @@ def _mean(group: RunGroup, number: str, factor: float) -> Curve:
 def _clients(groups: Sequence[RunGroup]) -> Iterator[Section]:
     runs = [run for group in groups for run in group.runs]
     try:
-        found = per_client(runs, NoOptions())
+        result = per_client(runs, NoOptions())
     except NotRecorded:
         return
-    words = (
+    note = (
         "Each point is a client's result on its own test samples, of all seeds; the line is the median, the bar holds "
         "the middle half. Heat maps: the first seed's clients over the rounds"
         + (f", of the first {MAX_MAPS} kinds of runs." if len(groups) > MAX_MAPS else ".")
     )
-    figures = [*found.figures, *_over_time(groups[:MAX_MAPS])]
-    yield Section("Clients", [words], list(found.tables), figures)
+    figures = [*result.figures, *_over_time(groups[:MAX_MAPS])]
+    yield Section("Clients", [note], list(result.tables), figures)
 
 
 def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
     """Return a matrix of clients and rounds for each group's first run, with one scale for all."""
     each = {group.label: group.runs[0].history().tests() for group in groups}
     score = _score(groups)
-    every = [score.factor * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
+    every = [
+        score.factor * accuracy for tests in each.values() for test in tests.values() for accuracy in test.values()
+    ]
     maps = []
     names = {group.label: group.runs[0].task().get("client_names") for group in groups}
-    for label, of in each.items():
-        rounds = sorted(of)[:: -(-len(of) // MAX_COLUMNS) or 1]
-        clients = sorted({client for test in of.values() for client in test}, key=int)
+    for label, tests in each.items():
+        rounds = sorted(tests)[:: -(-len(tests) // MAX_COLUMNS) or 1]
+        clients = sorted({client for test in tests.values() for client in test}, key=int)
         if len(rounds) > 1:
-            values = score.factor * np.array([[of[n].get(client, np.nan) for n in rounds] for client in clients])
+            values = score.factor * np.array([[tests[n].get(client, np.nan) for n in rounds] for client in clients])
             title = f"{label}: {score.axis} of each client"
             rows, columns = _called(clients, names[label]), [*map(str, rounds)]
             maps.append(Heatmap(title, "round", "client", values, rows, columns, (min(every), max(every))))
@@ -479,9 +483,11 @@ def _samples(title: str, run: RunFolder, counts: Sequence[Sequence[int]] | None)
 
 def _largest(counts: Sequence[int], names: Sequence[str]) -> str:
     """Name the classes of a client, the largest first."""
-    there = sorted(((count, at) for at, count in enumerate(counts) if count), key=lambda of: (-of[0], of[1]))
-    shown = [f"{names[at] if at < len(names) else at}: {count}" for count, at in there[:MAX_CLASSES]]
-    more = len(there) - len(shown)
+    ordered = sorted(
+        ((count, place) for place, count in enumerate(counts) if count), key=lambda pair: (-pair[0], pair[1])
+    )
+    shown = [f"{names[place] if place < len(names) else place}: {count}" for count, place in ordered[:MAX_CLASSES]]
+    more = len(ordered) - len(shown)
     return ", ".join([*shown, *([f"{more} more"] if more else [])])
 
 
@@ -524,14 +530,14 @@ def _settings(groups: Sequence[RunGroup]) -> Section:
     values = [
         {key: value for key, value in group.runs[0].config().items() if key not in tagged("idle")} for group in groups
     ]
-    for group, of in zip(groups, values, strict=True):
-        of["seed"] = ", ".join(str(run.config()["seed"]) for run in group.runs)
-    keys = list(dict.fromkeys(key for of in values for key in of))
-    texts = {key: [str(of.get(key, "–")) for of in values] for key in keys}
-    differing = [[key, *of] for key, of in texts.items() if len(set(of)) > 1]
+    for group, settings in zip(groups, values, strict=True):
+        settings["seed"] = ", ".join(str(run.config()["seed"]) for run in group.runs)
+    keys = list(dict.fromkeys(key for settings in values for key in settings))
+    texts = {key: [str(settings.get(key, "–")) for settings in values] for key in keys}
+    differing = [[key, *each] for key, each in texts.items() if len(set(each)) > 1]
     changed = {key for group in groups for key in group.runs[0].task().get("changed", ())}
-    same: list[list[Cell]] = [[key, of[0], "no" if key in changed else "yes"] for key, of in texts.items()
-                              if len(set(of)) == 1]  # fmt: skip
+    same: list[list[Cell]] = [[key, each[0], "no" if key in changed else "yes"] for key, each in texts.items()
+                              if len(set(each)) == 1]  # fmt: skip
     same.sort(key=lambda row: row[0] not in changed)
     tables = []
     if differing:

@@ -15,7 +15,7 @@ from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
 from fedpfl.engine.server_run import run_federation
-from fedpfl.results import latest
+from fedpfl.results import file_cache
 from fedpfl.results.earlier_run import best_of
 from fedpfl.results.history import History
 from fedpfl.results.run_folder import RunFolder
@@ -81,7 +81,7 @@ def test_a_round_reads_no_more_after_many_rounds(tmp_path, monkeypatch):
             return False
 
     monkeypatch.setattr(History, "best_score", lambda history: history.last_round)
-    monkeypatch.setattr(latest, "TAIL", 2**12)  # or all lines of so few rounds are read
+    monkeypatch.setattr(file_cache, "TAIL", 2**12)  # or all lines of so few rounds are read
     many = {**GIVEN, "num_server_rounds": 40, "early_stop": 100, "train_samples": 8, "test_samples": 8}
     values = federation(tmp_path, 20, **many)
     run = run_federation(engine(20, values), Config.parse(values), [Reader()])

@@ -9,7 +9,7 @@ import pytest
 
 from fedpfl.core.errors import DamagedFile
 from fedpfl.core.stored import json_line
-from fedpfl.results import latest
+from fedpfl.results import file_cache
 from fedpfl.results.history import History
 
 NUMBERS = ("personalised.accuracy", "global.accuracy")
@@ -24,7 +24,7 @@ def of_round(number, tested, clients):
 @pytest.mark.parametrize("tail", [1, 100, 2**16])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_latest_numbers_are_those_of_all_lines(tmp_path, monkeypatch, seed, tail):
-    monkeypatch.setattr(latest, "TAIL", tail)
+    monkeypatch.setattr(file_cache, "TAIL", tail)
     rng = random.Random(seed)
     # Tests of these kinds, in every nth round; none yet.
     tested, every = rng.choice([("personalised", "global"), ("personalised",), ("global",)]), rng.choice([1, 3, 99])
@@ -32,17 +32,17 @@ def test_the_latest_numbers_are_those_of_all_lines(tmp_path, monkeypatch, seed, 
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(map(json_line, lines)) + rng.choice(["", '{"sha256": "', json_line(lines[-1])[:-1]]))
     history = History(lines)
-    assert latest.latest(path) == (11, *map(history.last, NUMBERS))
-    read = [json.loads(line) for line in latest.last_lines(path)]
+    assert file_cache.latest(path) == (11, *map(history.last, NUMBERS))
+    read = [json.loads(line) for line in file_cache.last_lines(path)]
     assert [line["round"] for line in read] == [*range(11, 0, -1)]
 
 
 def test_a_file_without_a_whole_line_has_no_round(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert latest.latest(path) == (0, None, None)
+    assert file_cache.latest(path) == (0, None, None)
     for content in ("", '{"round": 1, "cli'):
         path.write_text(content)
-        assert latest.latest(path) == (0, None, None)
+        assert file_cache.latest(path) == (0, None, None)
 
 
 def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_path, monkeypatch):
@@ -51,16 +51,16 @@ def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_p
         file.truncate(2**36)  # takes no room on the disk, and would not fit the memory
         file.seek(0, 2)
         file.write(b"\n" + json_line(of_round(9, ("personalised",), 3)).encode())
-    assert latest.latest(path) == (9, 0.09, None)
-    monkeypatch.setattr(latest, "MAX_LINE", 2**18)
+    assert file_cache.latest(path) == (9, 0.09, None)
+    monkeypatch.setattr(file_cache, "MAX_LINE", 2**18)
     with pytest.raises(DamagedFile, match="a line has more than 262144 bytes"):
-        list(latest.last_lines(path))
+        list(file_cache.last_lines(path))
 
 
 def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(latest, "_kept", {})
-    monkeypatch.setattr(latest, "KEPT_BYTES", 10)
-    monkeypatch.setattr(latest, "FRESH", 0)
+    monkeypatch.setattr(file_cache, "_kept", {})
+    monkeypatch.setattr(file_cache, "KEPT_BYTES", 10)
+    monkeypatch.setattr(file_cache, "FRESH", 0)
     read = []
 
     def lines(name, content=None):
@@ -72,7 +72,7 @@ def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit
             read.append(name)
             return path.read_text()
 
-        return latest.kept(path, reader)
+        return file_cache.kept(path, reader)
 
     assert [lines("a", "1234"), lines("a"), lines("b", "5678"), lines("a"), lines("b")] == [
         "1234", "1234", "5678", "1234", "5678"
@@ -80,8 +80,8 @@ def test_a_file_is_read_once_for_each_version_and_others_are_kept_while_they_fit
     assert (lines("a", "12345"), lines("a")) == ("12345", "12345")
     assert read == ["a", "b", "a"]
     assert (lines("long", 20 * "x"), lines("long")) == (20 * "x", 20 * "x")
-    assert read == ["a", "b", "a", "long"] and len(latest._kept) == 1, "the others made room for it"
+    assert read == ["a", "b", "a", "long"] and len(file_cache._kept) == 1, "the others made room for it"
     lines("a")
     assert read[4:] == ["a"]
-    monkeypatch.setattr(latest, "FRESH", 10**18)
+    monkeypatch.setattr(file_cache, "FRESH", 10**18)
     assert [lines("a", "12345"), lines("a", "54321")] == ["12345", "54321"], "they may look the same"

@@ -12,12 +12,12 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Spread
 from fedpfl.study.analysis import ANALYSES, NotRecorded
-from fedpfl.study.analysis.by_participation import lowest
 from fedpfl.study.analysis.repetitions import grouped
 
 # Beside the tables that need them.
 product = ANALYSES["overall"].function.__globals__["product"]
 ratio = ANALYSES["overall"].function.__globals__["ratio"]
+lowest = ANALYSES["participation"].function.__globals__["lowest"]
 
 
 def rows(result, table=0):

@@ -9,10 +9,10 @@ from support import simulate
 from fedpfl import models
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis import ANALYSES, NotRecorded
-from fedpfl.study.analysis.communication import traffic
 
 # Beside the tables that need them.
 mean_of_others = ANALYSES["similarity"].function.__globals__["mean_of_others"]
+traffic = ANALYSES["communication"].function.__globals__["traffic"]
 
 SMALL = {"num_server_rounds": 2, "local_epochs": 1}
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core.names import shape_of
-from ...core.server_view import new_clients
-from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
-from ...models.adapters import merged
-from ...results.run_folder import RunFolder
-from ...results.tables import Cell, Table
-from ...results.views import traffic as moved_in
-from ...setup.assembly import assemble, plain_model
-from .figure import Lines, Points
-from .registry import NoOptions, Result, analysis
-from .repetitions import array, grouped, require, score_of
+from fedpfl.core.names import shape_of
+from fedpfl.core.server_view import new_clients
+from fedpfl.core.sharing import SPLIT, UNUSED_BUFFER, Sharing
+from fedpfl.models.adapters import merged
+from fedpfl.results.run_folder import RunFolder
+from fedpfl.results.tables import Cell, Table
+from fedpfl.results.views import traffic as moved_in
+from fedpfl.setup.assembly import assemble, plain_model
+from fedpfl.study.analysis.figure import Lines, Points
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.repetitions import array, grouped, require, score_of
 
 WIDTHS = {"float32": 4, "float16": 2}
 MB = 1e6

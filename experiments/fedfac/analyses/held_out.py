@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.errors import ConfigError
-from ...results.new_clients import MODES, try_new_clients
-from ...results.run_folder import RunFolder
-from ...results.tables import Cell, Spread, Table
-from .registry import NoOptions, Result, analysis
-from .repetitions import RunGroup, bars, grouped, require
+from fedpfl.core.errors import ConfigError
+from fedpfl.results.new_clients import MODES, try_new_clients
+from fedpfl.results.run_folder import RunFolder
+from fedpfl.results.tables import Cell, Spread, Table
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.repetitions import RunGroup, bars, grouped, require
 
 # If a method shares everything, local-train is its global model, and fine-tune what FedFac calls FedAvg+.
 HEADS = {"local-train": "LocalTrain, %", "ensemble": "Ensemble, %", "fine-tune": "fine-tuned (+), %"}

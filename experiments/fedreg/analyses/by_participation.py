@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ...results.history import History
-from ...results.run_folder import RunFolder
-from ...results.tables import Cell, Spread, Table
-from .figure import Lines
-from .registry import NoOptions, Result, analysis
-from .repetitions import grouped, require, score_of
+from fedpfl.results.history import History
+from fedpfl.results.run_folder import RunFolder
+from fedpfl.results.tables import Cell, Spread, Table
+from fedpfl.study.analysis.figure import Lines
+from fedpfl.study.analysis.registry import NoOptions, Result, analysis
+from fedpfl.study.analysis.repetitions import grouped, require, score_of
 
 
 @analysis("participation", "Accuracy of clients that have trained in 0, 1, 2, 3 to 4, 5 to 8 … rounds so far")

@@ -91,8 +91,9 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
     curves: dict[str, list[float | None]] = {"round": [line["round"] for line in tested]}
     for name, curve in CURVES.items():
         curves[name] = [_percent(curve(line)) for line in tested]
-    best = max(range(len(tested)), key=lambda at: tested[at]["personalised"]["weighted"])
-    shown = [at for at, line in enumerate(tested) if line["round"] % EVERY == 0 or at in (best, len(tested) - 1)]
+    best = max(range(len(tested)), key=lambda place: tested[place]["personalised"]["weighted"])
+    also = (best, len(tested) - 1)
+    shown = [place for place, line in enumerate(tested) if line["round"] % EVERY == 0 or place in also]
     return {
         **about,
         "seed": config["seed"],
@@ -100,7 +101,7 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
         "settings": settings,
         "division": folder.task().get("division"),
         "best": {name: values[best] for name, values in curves.items()},
-        "curves": {name: [values[at] for at in shown] for name, values in curves.items()},
+        "curves": {name: [values[place] for place in shown] for name, values in curves.items()},
         "megabytes": round(sum(line["bytes_up"] + line["bytes_down"] for line in lines) / 1e6, 1),
         **machine(),
     }
@@ -138,8 +139,8 @@ def grid(
         for row, column in product(measured.at.rows, measured.at.columns):
             if (row, column) not in measured.cells:
                 continue
-            found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
-            values.setdefault(metric, {}).setdefault(row, {})[column] = found
+            numbers = [round(factor * value, 4) for value in measured.values(metric, row, column)]
+            values.setdefault(metric, {}).setdefault(row, {})[column] = numbers
     curves = {curve: _curves(measured, curve) for curve in experiment.curves}
     tables = {
         made.title: [list(made.columns), *map(made.texts, made.rows)]
@@ -163,10 +164,10 @@ def _keep(before: Record, values: Record, curves: Record, tables: Record) -> dic
     for numbers, old in ((values, before["values"]), (curves, before["curves"])):
         for name, rows in numbers.items():
             for row, cells in rows.items():
-                for column, found in cells.items():
-                    known = old.get(name, {}).get(row, {}).get(column)
-                    if len(found) < len(known or ()):
-                        cells[column] = known
+                for column, numbers_now in cells.items():
+                    numbers_before = old.get(name, {}).get(row, {}).get(column)
+                    if len(numbers_now) < len(numbers_before or ()):
+                        cells[column] = numbers_before
                         kept.add((row, column))
     for title, rows in before.get("tables", {}).items():
         lines = {row[0]: row for row in rows}
@@ -199,12 +200,12 @@ def ranked(column: str, output: Path, commit: str) -> Record:
     """
     experiment = load(LEADERBOARD).only("small", (), [column])
     measured = ExperimentGrid(experiment, "small", Store(output))
-    (found,) = rankings(measured)
-    words = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column]
+    (column_ranking,) = rankings(measured)
+    command_line = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column]
     return {
-        "command": shlex.join(words), "commit": commit, "seeds": len(measured.seeds),
-        "table": [list(found.table.columns), *map(found.table.texts, found.table.rows)],
-        "remarks": list(found.remarks), **machine(),
+        "command": shlex.join(command_line), "commit": commit, "seeds": len(measured.seeds),
+        "table": [list(column_ranking.table.columns), *map(column_ranking.table.texts, column_ranking.table.rows)],
+        "remarks": list(column_ranking.remarks), **machine(),
     }  # fmt: skip
 
 
@@ -215,29 +216,29 @@ def attacks(path: Path, commit: str, before: Callable[[str], Record] | None = No
     """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     about = {"command": "python benchmarks/attacks.py", "commit": commit, "seeds": max(line["seed"] for line in lines)}
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for line in sorted(lines, key=lambda line: line["seed"]):
-        record = found.setdefault(line["method"], {**about, "values": {}, **machine()})
+        record = records.setdefault(line["method"], {**about, "values": {}, **machine()})
         attack = f"{line['attack']}, {line['liars']} of 10" if line["liars"] else line["attack"]
         cell = record["values"].setdefault(attack, {}).setdefault(line["defence"], [])
         cell.append(_percent(line["accuracy"]))
-    for method, record in found.items() if before else ():
+    for method, record in records.items() if before else ():
         earlier, again = before(method), record["values"]
         kept = [attack for attack in earlier["values"] if attack not in again]
         record["kept"] = {**earlier.get("kept", {}), earlier["commit"]: kept}
         record["values"] = {**{attack: earlier["values"][attack] for attack in kept}, **again}
-    return found
+    return records
 
 
 def _curves(measured: ExperimentGrid, curve: str) -> dict[str, dict[str, list[list[float]]]]:
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
     _, number = run_numbers.find_curve(curve)
-    found: dict[str, dict[str, list[list[float]]]] = {}
+    by_row: dict[str, dict[str, list[list[float]]]] = {}
     for row, column in measured.cells:
         runs = [folder for folder in measured.finished(column) if folder.row == row]
         values = [folder.history().curve(number).values() for folder in runs]
-        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
-    return found
+        by_row.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
+    return by_row
 
 
 def environment(home: Path | str) -> dict[str, str]:
@@ -260,12 +261,12 @@ CURVES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
 }
 
 
-def write(name: str, found: Record, records: Path = RECORDS) -> Path:
+def write(name: str, content: Record, records: Path = RECORDS) -> Path:
     """Write a record under ``GROUP/NAME``, a curve on a line."""
     path = records / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(found, indent=1, ensure_ascii=False)
-    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda of: "[" + re.sub(r",\s+", ", ", of.group(1)) + "]", text)
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: "[" + re.sub(r",\s+", ", ", match.group(1)) + "]", text)
     write_atomically(path, (text + "\n").encode())
     return path
 
@@ -277,14 +278,14 @@ def read(group: str, records: Path = RECORDS) -> list[Record]:
 
 def leaderboard(records: Path = RECORDS) -> dict[str, Record]:
     """Return the records of the leaderboard by column, in the order of its file."""
-    found = {shlex.split(of["command"])[-1]: of for of in read("leaderboard", records)}
-    return {column: found[column] for column in load(LEADERBOARD).columns if column in found}
+    by_column = {shlex.split(record["command"])[-1]: record for record in read("leaderboard", records)}
+    return {column: by_column[column] for column in load(LEADERBOARD).columns if column in by_column}
 
 
 def one(name: str, records: Path = RECORDS) -> Record:
     """Return the record ``GROUP/NAME``."""
-    found: Record = json.loads((records / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    record: Record = json.loads((records / f"{name}.json").read_text(encoding="utf-8"))
+    return record
 
 
 def _percent(value: float | None) -> float | None:
@@ -310,23 +311,23 @@ def table(make: Maker) -> Maker:
 
 
 @table
-def published(records: Path, words: Sequence[str]) -> str:
+def published(records: Path, arguments: Sequence[str]) -> str:
     """Return a column of an experiment next to the published values: ``EXPERIMENT COLUMN``."""
-    name, column = words
+    name, column = arguments
     experiment = load(EXPERIMENTS[name])
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
-    found = {of["row"]: of for of in read(name, records) if of["column"] == column}
-    counts = {row: of for row, of in found.items() if of["rounds"] >= MIN_ROUNDS}
+    records_by_row = {of_row["row"]: of_row for of_row in read(name, records) if of_row["column"] == column}
+    counts = {row: of_row for row, of_row in records_by_row.items() if of_row["rounds"] >= MIN_ROUNDS}
     rows, pairs, order = [], {}, {}
-    equal = min((of["rounds"] for of in counts.values()), default=0)
+    equal = min((of_row["rounds"] for of_row in counts.values()), default=0)
     for row in (row for row in experiment.rows if row in counts):
-        theirs, of = values[row][place], counts[row]
-        best = of["best"]["weighted"]
+        theirs, of_row = values[row][place], counts[row]
+        best = of_row["best"]["weighted"]
         if theirs:
             pairs[row] = float(str(theirs).split()[0]), best
-            order[row] = pairs[row][0], _best_until(of["curves"], equal)
+            order[row] = pairs[row][0], _best_until(of_row["curves"], equal)
         apart = f"{best - pairs[row][0]:+.2f}" if theirs else ""
-        rows.append([row, str(theirs or "–"), f"{best:.2f}", apart, str(of["rounds"])])
+        rows.append([row, str(theirs or "–"), f"{best:.2f}", apart, str(of_row["rounds"])])
     missing = ", ".join(row for row in experiment.rows if row not in counts)
     text = agreement(pairs, order, equal)
     text += f" Not run, or for fewer than {MIN_ROUNDS} rounds: {missing}." if missing else ""
@@ -336,7 +337,7 @@ def published(records: Path, words: Sequence[str]) -> str:
 def _best_until(curves: Mapping[str, Sequence[float]], last: int) -> float:
     """Return the best accuracy of the tests up to a round."""
     pairs = zip(curves["round"], curves["weighted"], strict=True)
-    return max(accuracy for at, accuracy in pairs if at <= last)
+    return max(accuracy for round_number, accuracy in pairs if round_number <= last)
 
 
 Pairs = Mapping[str, tuple[float, float]]
@@ -363,28 +364,28 @@ ONE_MODEL = ("FedAvg", "FedProx")
 
 
 @table
-def grids(records: Path, words: Sequence[str]) -> str:
+def grids(records: Path, arguments: Sequence[str]) -> str:
     """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``.
 
     Rows and columns without any number are left out.
     """
-    name, scale, metric = words
-    found = one(f"grids/{name}-{scale}", records)["values"][metric]
-    found = {row: cells for row, cells in found.items() if any(cells.values())}
-    longest = max(found.values(), key=len)
-    columns = dict.fromkeys(column for cells in (longest, *found.values()) for column in cells)
-    columns = [column for column in columns if any(cells.get(column) for cells in found.values())]
-    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
+    name, scale, metric = arguments
+    cells_by_row = one(f"grids/{name}-{scale}", records)["values"][metric]
+    cells_by_row = {row: cells for row, cells in cells_by_row.items() if any(cells.values())}
+    longest = max(cells_by_row.values(), key=len)
+    columns = dict.fromkeys(column for cells in (longest, *cells_by_row.values()) for column in cells)
+    columns = [column for column in columns if any(cells.get(column) for cells in cells_by_row.values())]
+    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in cells_by_row.items()]
     return markdown(["", *columns], rows)
 
 
 @table
-def curves(records: Path, words: Sequence[str]) -> str:
+def curves(records: Path, arguments: Sequence[str]) -> str:
     """Return the least, the mean and the last value of a curve, over all seeds: ``EXPERIMENT SCALE CURVE``."""
-    name, scale, curve = words
-    found = one(f"grids/{name}-{scale}", records)["curves"][curve]
+    name, scale, curve = arguments
+    cells_by_row = one(f"grids/{name}-{scale}", records)["curves"][curve]
     rows = []
-    for row, cells in found.items():
+    for row, cells in cells_by_row.items():
         for column, runs in cells.items():
             numbers = [number for run in runs for number in run]
             shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
@@ -393,68 +394,76 @@ def curves(records: Path, words: Sequence[str]) -> str:
 
 
 @table
-def analysis(records: Path, words: Sequence[str]) -> str:
+def analysis(records: Path, arguments: Sequence[str]) -> str:
     """Return a table of an experiment's analyses, or some of its columns: ``EXPERIMENT SCALE TITLE [COLUMN …]``."""
-    name, scale, title, *columns = words
+    name, scale, title, *columns = arguments
     head, *rows = one(f"grids/{name}-{scale}", records)["tables"][title]
     shown = [0, *map(head.index, columns)] if columns else range(len(head))
-    chosen = [[line[at] for at in shown] for line in (head, *rows)]
+    chosen = [[line[place] for place in shown] for line in (head, *rows)]
     return markdown(chosen[0], chosen[1:])
 
 
 @table
-def epochs(records: Path, words: Sequence[str]) -> str:
+def epochs(records: Path, arguments: Sequence[str]) -> str:
     """Return a number of some epochs, a row for each kind of data: ``RECORD NUMBER EPOCH …``."""
-    name, number, *shown = words
-    found = one(f"figures/{name}", records)["values"]
-    rows = [[kind, *(f"{values[number][int(at) - 1]:g}" for at in shown)] for kind, values in found.items()]
-    return markdown(["second client", *(f"epoch {at}" for at in shown)], rows)
+    name, number, *shown = arguments
+    values_by_kind = one(f"figures/{name}", records)["values"]
+    rows = [
+        [kind, *(f"{values[number][int(epoch) - 1]:g}" for epoch in shown)] for kind, values in values_by_kind.items()
+    ]
+    return markdown(["second client", *(f"epoch {epoch}" for epoch in shown)], rows)
 
 
 @table
-def measured(records: Path, words: Sequence[str]) -> str:
+def measured(records: Path, arguments: Sequence[str]) -> str:
     """Return what a script measured, mean ± deviation where it has several values: ``RECORD``."""
-    found = one(f"figures/{words[0]}", records)["values"]
-    heads = list(next(iter(found.values())))
-    return markdown(["", *heads], [[row, *(_spread(cells[head]) for head in heads)] for row, cells in found.items()])
+    cells_by_row = one(f"figures/{arguments[0]}", records)["values"]
+    heads = list(next(iter(cells_by_row.values())))
+    return markdown(
+        ["", *heads], [[row, *(_spread(cells[head]) for head in heads)] for row, cells in cells_by_row.items()]
+    )
 
 
 @table
-def works(records: Path, words: Sequence[str]) -> str:
+def works(records: Path, arguments: Sequence[str]) -> str:
     """Return the seconds a round of each work of ``benchmarks/gpu.py``, a row for each way to do it: ``RECORD``."""
-    parts = one(f"figures/{words[0]}", records)["values"]["parts"]
-    found, ways = (list(dict.fromkeys(part.split(" | ")[at] for part in parts)) for at in (0, 1))
-    rows = [[way, *(f"{parts[f'{work} | {way}']['median']:.3f}" for work in found)] for way in ways if way != "idle"]
-    idle = ["the card is idle", *(f"{100 * parts[f'{work} | idle']['idle share']:.0f} %" for work in found)]
-    return markdown(["", *found], [*rows, idle])
+    parts = one(f"figures/{arguments[0]}", records)["values"]["parts"]
+    names_of_works, ways = (list(dict.fromkeys(part.split(" | ")[place] for part in parts)) for place in (0, 1))
+    rows = [
+        [way, *(f"{parts[f'{work} | {way}']['median']:.3f}" for work in names_of_works)]
+        for way in ways
+        if way != "idle"
+    ]
+    idle = ["the card is idle", *(f"{100 * parts[f'{work} | idle']['idle share']:.0f} %" for work in names_of_works)]
+    return markdown(["", *names_of_works], [*rows, idle])
 
 
 @table
-def programs(records: Path, words: Sequence[str]) -> str:
+def programs(records: Path, arguments: Sequence[str]) -> str:
     """Return another program's accuracies and a column's records after as many rounds: ``EXPERIMENT COLUMN RECORD``."""
-    name, column, script = words
+    name, column, script = arguments
     theirs = one(f"figures/{script}", records)["values"]
-    ours = {of["row"]: of["curves"] for of in read(name, records) if of["column"] == column}
+    ours = {of_run["row"]: of_run["curves"] for of_run in read(name, records) if of_run["column"] == column}
     shown = sorted({int(number) for values in theirs.values() for number in values if number.isdecimal()})
     rows = []
     for row, values in theirs.items():
         here = dict(zip(ours[row]["round"], ours[row]["weighted"], strict=True))
         pairs = {number: (values[str(number)][0], here[number]) for number in shown if str(number) in values}
         cells = [f"{pairs[number][0]:.2f} / {pairs[number][1]:.2f}" if number in pairs else "" for number in shown]
-        other, own = pairs[max(pairs)]
-        rows.append([row, *cells, f"{own - other:+.2f}"])
+        other, here_last = pairs[max(pairs)]
+        rows.append([row, *cells, f"{here_last - other:+.2f}"])
     return markdown(["", *(f"round {number}" for number in shown), "difference"], rows)
 
 
 @table
-def rounds(records: Path, words: Sequence[str]) -> str:
+def rounds(records: Path, arguments: Sequence[str]) -> str:
     """Return a curve, mean ± deviation over the seeds in each tested round: ``EXPERIMENT SCALE CURVE ROUND …``."""
-    name, scale, curve, *numbers = words
-    found = one(f"grids/{name}-{scale}", records)["curves"][curve]
+    name, scale, curve, *numbers = arguments
+    cells_by_row = one(f"grids/{name}-{scale}", records)["curves"][curve]
     rows = []
-    columns = dict.fromkeys(column for cells in found.values() for column in cells)
+    columns = dict.fromkeys(column for cells in cells_by_row.values() for column in cells)
     for column in columns:
-        for row, runs in ((row, cells[column]) for row, cells in found.items() if column in cells):
+        for row, runs in ((row, cells[column]) for row, cells in cells_by_row.items() if column in cells):
             spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)] or ["not run"]
             rows.append([f"{column}: {row}" if len(columns) > 1 else row, *spreads])
             rows[-1] += [""] * (len(numbers) - len(spreads))
@@ -465,7 +474,7 @@ def ranks(table: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return the rank of each row of a column of the leaderboard; rows with the same accuracies share one."""
     rows = table[1:]
     alike = [row[1:ACCURACIES] for row in rows]
-    return {row[0]: fmean(at for at, of in enumerate(alike, 1) if of == row[1:ACCURACIES]) for row in rows}
+    return {row[0]: fmean(rank for rank, same in enumerate(alike, 1) if same == row[1:ACCURACIES]) for row in rows}
 
 
 # After the method: mean, difference to Local, and worst tenth.
@@ -474,37 +483,39 @@ MARKS = {"higher": " ▲", "lower": " ▼"}
 
 
 @table
-def ranking(records: Path, words: Sequence[str]) -> str:
+def ranking(records: Path, arguments: Sequence[str]) -> str:
     """Return the leaderboard: each method's mean on each data set, best mean rank first, and which runs failed."""
-    found, work = leaderboard(records), one("grids/methods-work-small", records)["values"]["detail:gradients"]
+    records_by_column = leaderboard(records)
+    work = one("grids/methods-work-small", records)["values"]["detail:gradients"]
     methods = {label: row.settings["method"] for label, row in load(LEADERBOARD).rows.items()}
     means: dict[str, dict[str, str]] = {}
-    for column, of in found.items():
-        for label, mean, *_ in of["table"][1:]:
+    for column, of_column in records_by_column.items():
+        for label, mean, *_ in of_column["table"][1:]:
             means.setdefault(label, {})[column] = mean
-    places = {column: ranks(of["table"]) for column, of in found.items()}
-    mean_rank = {label: fmean(places[column][label] for column in of) for label, of in means.items()}
-    against = {column: against_local(of["remarks"]) for column, of in found.items()}
-    head, *rows = list(found.values())[-1]["table"]
+    places = {column: ranks(of_column["table"]) for column, of_column in records_by_column.items()}
+    mean_rank = {label: fmean(places[column][label] for column in of_row) for label, of_row in means.items()}
+    against = {column: against_local(of_column["remarks"]) for column, of_column in records_by_column.items()}
+    head, *rows = list(records_by_column.values())[-1]["table"]
     sent = {row[0]: float(_mean(row[head.index("MB")])) for row in rows}
     seconds = {row[0]: float(_mean(row[head.index("s")])) for row in rows}
-    costs = {label: _first(of) for label, of in work.items()}, seconds, sent
-    at_edge = {column: edges(column, of["table"]) for column, of in found.items()}
+    costs = {label: _first(gradients) for label, gradients in work.items()}, seconds, sent
+    at_edge = {column: edges(column, of_column["table"]) for column, of_column in records_by_column.items()}
 
     def cell(label: str, column: str) -> str:
         marks = MARKS.get(against[column].get(label, ""), "") + " †" * (label in at_edge[column])
         return f"{means[label].get(column, '–')}{marks}"
 
     lines = []
-    for label, rank in sorted(mean_rank.items(), key=lambda of: of[1]):
+    for label, rank in sorted(mean_rank.items(), key=lambda pair: pair[1]):
         among = [places[column][label] for column in means[label]]
         lines.append([
             f"[{label}](../methods/{methods[label]}.md)", f"{rank:.1f}", f"{min(among):.0f} to {max(among):.0f}",
-            *(cell(label, column) for column in found), *(f"{of[label] / of['FedAvg']:.2g}" for of in costs),
+            *(cell(label, column) for column in records_by_column),
+            *(f"{cost[label] / cost['FedAvg']:.2g}" for cost in costs),
         ])  # fmt: skip
     failed = [
-        f"{column}: {'; '.join(named)}" for column, of in found.items()
-        if (named := [remark.split(": ")[1].replace(f", {column}", "") for remark in of["remarks"]
+        f"{column}: {'; '.join(named)}" for column, of_column in records_by_column.items()
+        if (named := [remark.split(": ")[1].replace(f", {column}", "") for remark in of_column["remarks"]
                       if remark.startswith("Failed: ")])
     ]  # fmt: skip
     said = [
@@ -514,15 +525,15 @@ def ranking(records: Path, words: Sequence[str]) -> str:
         "FedAvg's; the last two on CIFAR-10."
     ]
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
-    pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in found]
-    heads = ["method", "mean rank", "ranks", *found, "gradients", "seconds", "traffic"]
+    pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in records_by_column]
+    heads = ["method", "mean rank", "ranks", *records_by_column, "gradients", "seconds", "traffic"]
     return "\n\n".join([markdown(heads, lines), *(wrapped(text, "") for text in said), *pictures])
 
 
 @table
-def column(records: Path, words: Sequence[str]) -> str:
+def column(records: Path, arguments: Sequence[str]) -> str:
     """Return all numbers of a column of the leaderboard: ``COLUMN``."""
-    head, *lines = leaderboard(records)[words[0]]["table"]
+    head, *lines = leaderboard(records)[arguments[0]]["table"]
     return markdown(["method", *head[1:]], lines)
 
 
@@ -531,14 +542,14 @@ def edges(column: str, table: Sequence[Sequence[str]]) -> set[str]:
     experiment, head = load(LEADERBOARD), table[0]
     if "chosen" not in head:
         return set()
-    found = set()
+    rows_at_edge = set()
     for row in table[1:]:
         key, _, value = row[head.index("chosen")].partition(" ")
         places = experiment.choose, experiment.columns[column].choose, experiment.rows[row[0]].choose
-        tried = next(of[key] for of in reversed(places) if of and key in of)
+        tried = next(choose[key] for choose in reversed(places) if choose and key in choose)
         if float(value) in (min(tried), max(tried)):
-            found.add(row[0])
-    return found
+            rows_at_edge.add(row[0])
+    return rows_at_edge
 
 
 def _first(cells: Mapping[str, Sequence[float]]) -> float:
@@ -547,23 +558,23 @@ def _first(cells: Mapping[str, Sequence[float]]) -> float:
 
 def against_local(remarks: Sequence[str]) -> dict[str, str]:
     """Return which rows are significantly "higher" or "lower" than Local, as a column of the leaderboard remarks."""
-    found: dict[str, str] = {}
+    kinds_by_row: dict[str, str] = {}
     for text in (remark for remark in remarks if remark.startswith("Compared with Local")):
         for part in text.partition("): ")[2].rstrip(".").split("; "):
             names, _, kind = part.partition(" are " if " are " in part else " is ")
             if kind in MARKS:
-                found |= dict.fromkeys(names.split(", "), kind)
-    return found
+                kinds_by_row |= dict.fromkeys(names.split(", "), kind)
+    return kinds_by_row
 
 
 def files() -> dict[Path, str]:
     """Return the tables that pages link to, by their CSV files."""
-    found = {}
+    texts = {}
     for page in pages():
         for text in _FILE.findall(page.read_text(encoding="utf-8")):
-            name, made, *words = shlex.split(text)
-            found[page.parent / name] = _csv(TABLES[made](RECORDS, words))
-    return found
+            name, made, *arguments = shlex.split(text)
+            texts[page.parent / name] = _csv(TABLES[made](RECORDS, arguments))
+    return texts
 
 
 def _csv(text: str) -> str:
@@ -576,18 +587,20 @@ def _csv(text: str) -> str:
 
 
 @table
-def attacked(records: Path, words: Sequence[str]) -> str:
+def attacked(records: Path, arguments: Sequence[str]) -> str:
     """Return honest clients' accuracy under attacks with each defence or some: ``METHOD``, or ``all``, ``[DEFENCE …]``.
 
     ``all`` is the mean over the methods.
     """
-    paths = sorted((records / "attacks").glob("*.json" if words[0] == "all" else f"{words[0]}.json"))
+    paths = sorted((records / "attacks").glob("*.json" if arguments[0] == "all" else f"{arguments[0]}.json"))
     chosen = [json.loads(path.read_text(encoding="utf-8"))["values"] for path in paths]
     first = chosen[0]
-    defences = words[1:] or list(dict.fromkeys(defence for cells in first.values() for defence in cells))
+    defences = arguments[1:] or list(dict.fromkeys(defence for cells in first.values() for defence in cells))
     rows = []
     for attack in first:
-        cells = ([value for of in chosen for value in of[attack].get(defence, [])] for defence in defences)
+        cells = (
+            [value for values_of in chosen for value in values_of[attack].get(defence, [])] for defence in defences
+        )
         rows.append([attack, *map(_outcome, cells)])
     return markdown(["", *defences], rows)
 
@@ -610,13 +623,13 @@ VERDICTS = ("reproduced", "in part", "not reproduced", "contradicted", "undecide
 
 
 @table
-def verdicts(records: Path, words: Sequence[str]) -> str:
+def verdicts(records: Path, arguments: Sequence[str]) -> str:
     """Return how many claims of each paper have which verdict, from the papers' pages: ``PAGE …``.
 
     A page's first section has the main claims and the others, each below a heading of its own.
     """
     rows: dict[str, list[list[str]]] = {}
-    for name in words:
+    for name in arguments:
         title, _, text = (DOCS / "results" / f"{name}.md").read_text(encoding="utf-8").partition("\n")
         for part in text.split("\n## ")[1].split("\n### ")[1:]:
             claims = re.findall(r"^\| .* \| (.*?) \| .* \|$", part, re.MULTILINE)[1:]
@@ -626,7 +639,7 @@ def verdicts(records: Path, words: Sequence[str]) -> str:
             kind = part.partition("\n")[0]
             link = f"[{title[2:].partition(':')[0]}]({name}.md): {kind.lower()}"
             rows.setdefault(kind, []).append([link, str(len(claims)), *(str(count or "") for count in counts)])
-    return markdown(["", "claims", *VERDICTS], [row for of in rows.values() for row in of])
+    return markdown(["", "claims", *VERDICTS], [row for lines in rows.values() for row in lines])
 
 
 @table
@@ -657,9 +670,9 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def picture(column: str, found: Record) -> tuple[Path, str]:
+def picture(column: str, of_column: Record) -> tuple[Path, str]:
     """Return the file of a column's picture, and the SVG: the accuracy of each row over its traffic."""
-    head, *rows = found["table"]
+    head, *rows = of_column["table"]
     accuracy, traffic = head[1], head.index("MB")
     series = {row[0]: ([float(_mean(row[traffic]))], [float(_mean(row[1]))]) for row in rows}
     figure = Points(column, run_numbers.find("megabytes").heading, accuracy, series, log_x=True)
@@ -682,8 +695,8 @@ def filled(text: str, records: Path = RECORDS) -> str:
     """Return a page whose tables are those of the records."""
 
     def fill(block: re.Match[str]) -> str:
-        start, words, end = block.groups()
-        name, *others = shlex.split(words)
+        start, directive, end = block.groups()
+        name, *others = shlex.split(directive)
         return f"{start}\n\n{TABLES[name](records, others)}\n\n{end}"
 
     return _BLOCK.sub(fill, text)
@@ -734,28 +747,28 @@ def main() -> None:
         print(f"wrote {write(f'figures/{options.name}', made).relative_to(ROOT)}")
         return
     if options.verb == "ranking":
-        found = ranked(options.column, options.output_dir, options.commit)
-        print(f"wrote {write(f'leaderboard/{options.name}', found).relative_to(ROOT)}")
+        content = ranked(options.column, options.output_dir, options.commit)
+        print(f"wrote {write(f'leaderboard/{options.name}', content).relative_to(ROOT)}")
         return
     if options.verb == "attacks":
         before = (lambda method: one(f"attacks/{method}")) if options.add else None
-        for method, found in attacks(options.file, options.commit, before).items():
-            print(f"wrote {write(f'attacks/{method}', found).relative_to(ROOT)}")
+        for method, content in attacks(options.file, options.commit, before).items():
+            print(f"wrote {write(f'attacks/{method}', content).relative_to(ROOT)}")
         return
     if options.verb == "grid":
         place = f"grids/{options.name}-{options.scale}"
         before = one(place) if options.add else None
-        found = grid(
+        content = grid(
             options.name, options.scale, options.output_dir, options.commit, options.seeds, options.column, before
         )
-        print(f"wrote {write(place, found).relative_to(ROOT)}")
+        print(f"wrote {write(place, content).relative_to(ROOT)}")
         return
     if options.verb == "add":
         about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}
         print(f"wrote {write(options.name, record(RunFolder(options.run), about)).relative_to(ROOT)}")
         return
     texts = {path: filled(path.read_text(encoding="utf-8")) for path in pages()}
-    texts |= dict(picture(column, found) for column, found in leaderboard().items())
+    texts |= dict(picture(column, content) for column, content in leaderboard().items())
     texts |= files()
     for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -60,7 +60,10 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             100 * (t.up + t.down) / t.whole,
         ])  # fmt: skip
         moved, tests = moved_in(history), history.curve("personalised.accuracy")
-        series[group.label] = [moved[of] / MB for of in tests], [score.factor * accuracy for accuracy in tests.values()]
+        series[group.label] = (
+            [moved[round_number] / MB for round_number in tests],
+            [score.factor * accuracy for accuracy in tests.values()],
+        )
         accuracy = history.best("personalised.accuracy")
         if accuracy is not None:
             # Methods whose models are sparse count their parameters themselves.
@@ -76,8 +79,9 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     lines = Lines(
         f"{score.title} over traffic", "MB up and down", score.axis, {k: v for k, v in series.items() if v[0]}
     )
-    unit, of = ("million", 1e6) if max((size for size, _ in sizes.values()), default=0) >= 1e6 else ("thousand", 1e3)
-    places = {label: ([size / of], [accuracy]) for label, (size, accuracy) in sizes.items()}
+    largest = max((size for size, _ in sizes.values()), default=0)
+    unit, factor = ("million", 1e6) if largest >= 1e6 else ("thousand", 1e3)
+    places = {label: ([size / factor], [accuracy]) for label, (size, accuracy) in sizes.items()}
     model = Points(
         f"{score.title} over model size", f"{unit} values", f"best {score.axis}", places, bubbles, "MB up and down"
     )

@@ -20,24 +20,25 @@ def participation(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
     Each test of each client counts, by the number of rounds in which the client had trained until then.
     """
-    found, score = {}, score_of(runs)
+    values_by_label, score = {}, score_of(runs)
     for group in grouped(runs):
         values: dict[int, list[float]] = {}
         for run in group.runs:
             for rounds, accuracy in by_rounds(run.history(), run.config().get("test-at") == "start").items():
                 values.setdefault(rounds, []).append(score.factor * accuracy)
         if values:
-            found[group.label] = values
-    require(found, "a test of its clients", "every run tests all clients after its last round")
-    starts = sorted({rounds for values in found.values() for rounds in values})
+            values_by_label[group.label] = values
+    require(values_by_label, "a test of its clients", "every run tests all clients after its last round")
+    starts = sorted({rounds for values in values_by_label.values() for rounds in values})
     rows: list[list[Cell]] = [
         [label, *(Spread.of(values[start]) if start in values else None for start in starts)]
-        for label, values in found.items()
+        for label, values in values_by_label.items()
     ]
     title, note = f"{score.title} by how often a client has trained", "Columns: rounds in which the client has trained."
     table = Table(title, ["run", *map(named, starts)], rows, score.digits, note=note)
     series = {
-        label: (sorted(values), [fmean(values[start]) for start in sorted(values)]) for label, values in found.items()
+        label: (sorted(values), [fmean(values[start]) for start in sorted(values)])
+        for label, values in values_by_label.items()
     }
     return Result([table], [Lines(title, "rounds in which the client has trained", score.axis, series)])
 
@@ -48,16 +49,16 @@ def by_rounds(history: History, before_training: bool = False) -> Mapping[int, f
     The tests of a round are after its training, or before it.
     """
     trained: Counter[str] = Counter()
-    found: dict[int, list[float]] = {}
+    accuracies: dict[int, list[float]] = {}
     tests = history.tests()
     for line in history.lines:
         if not before_training:
             trained.update(map(str, line["clients"]))
         for client, accuracy in tests.get(line["round"], {}).items():
-            found.setdefault(lowest(trained[client]), []).append(accuracy)
+            accuracies.setdefault(lowest(trained[client]), []).append(accuracy)
         if before_training:
             trained.update(map(str, line["clients"]))
-    return {start: fmean(found[start]) for start in sorted(found)}
+    return {start: fmean(accuracies[start]) for start in sorted(accuracies)}
 
 
 def lowest(rounds: int) -> int:

@@ -43,8 +43,8 @@ def _are_options(value: object) -> bool:
     return isinstance(value, list) and all(type(option) in (str, int) for option in value)
 
 
-def _one_of(*words: object) -> _Must:
-    return (lambda value: value in words), f"must be {', '.join(map(str, words[:-1]))} or {words[-1]}"
+def _one_of(*choices: object) -> _Must:
+    return (lambda value: value in choices), f"must be {', '.join(map(str, choices[:-1]))} or {choices[-1]}"
 
 
 _ANYTHING: _Must = (lambda value: True, "")

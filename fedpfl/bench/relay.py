@@ -59,8 +59,8 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dir
 
     async def deliver() -> None:
         while True:
-            at, piece = await pieces.get()
-            await asyncio.sleep(at - clock())
+            due, piece = await pieces.get()
+            await asyncio.sleep(due - clock())
             if not piece:
                 writer.write_eof() if writer.can_write_eof() else writer.close()
                 return

@@ -130,20 +130,23 @@ def with_grid_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command, whose last argument is ``options``, the options of all that start many runs."""
 
     @wraps(command)
-    def call(**given: Any) -> None:
-        options = GridOptions(**{of.name: given.pop(of.name) for of in fields(GridOptions)})
-        command(**given, options=options)
+    def call(**values: Any) -> None:
+        options = GridOptions(**{field.name: values.pop(field.name) for field in fields(GridOptions)})
+        command(**values, options=options)
 
     hints = get_type_hints(GridOptions, include_extras=True)
-    own = [param for name, param in inspect.signature(command).parameters.items() if name != "options"]
+    parameters = [param for name, param in inspect.signature(command).parameters.items() if name != "options"]
     more = [
-        inspect.Parameter(of.name, inspect.Parameter.KEYWORD_ONLY, default=of.default, annotation=hints[of.name])
-        for of in fields(GridOptions)
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(GridOptions)
     ]
     types = get_type_hints(command, include_extras=True)
     call.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        *(param.replace(annotation=types[param.name], kind=inspect.Parameter.KEYWORD_ONLY) for param in own), *more,
+        *(param.replace(annotation=types[param.name], kind=inspect.Parameter.KEYWORD_ONLY) for param in parameters),
+        *more,
     ])  # fmt: skip
-    call.__annotations__ = {**{param.name: types[param.name] for param in own}, **hints, "return": None}
+    call.__annotations__ = {**{param.name: types[param.name] for param in parameters}, **hints, "return": None}
     del call.__wrapped__  # type: ignore[attr-defined]
     return call

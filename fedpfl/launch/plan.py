@@ -67,7 +67,7 @@ class Plan:
 def prepare(
     app: Path | None,
     defaults: Mapping[str, Any],
-    given: Mapping[str, Any],
+    changes: Mapping[str, Any],
     num_clients: int | None = None,
     resume: str | None = None,
     default_clients: int = DEFAULT_CLIENTS,
@@ -76,7 +76,7 @@ def prepare(
 ) -> Plan:
     """Check everything that can be checked before a run.
 
-    ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``given``
+    ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``changes``
     those that replace them; the rest takes the package's defaults. ``num_clients`` counts where the setting is 0, and
     ``default_clients`` where nothing says it. ``resume`` is the name or folder of a run to resume, and ``continued``
     that of one that a new run continues, with its settings. ``own_data``: each client has data of its own, so there are
@@ -91,18 +91,18 @@ def prepare(
     try:
         know_method(defaults)  # the app's settings have those of its method, also where another one is run
     except FedpflError as error:
-        if "method" not in given and resume is None and continued is None:
+        if "method" not in changes and resume is None and continued is None:
             reason = f"the default of pyproject.toml: {str(error).partition(': ')[2]}"
             raise ConfigError("method", defaults["method"], reason) from error
         settings = all_settings()
         defaults = {key: value for key, value in defaults.items() if key in settings and key != "method"}
-    values = {**defaults, **given}
+    values = {**defaults, **changes}
     if resume is None and continued is None:
         check_keys(values)
     else:
-        stored = _stored_settings(resume, continued, values, given)
-        if continued is not None and (num_clients or "data" in given or "dataset" in given):
-            default_clients, stored["num-clients"] = stored["num-clients"], given.get("num-clients", 0)
+        stored = _stored_settings(resume, continued, values, changes)
+        if continued is not None and (num_clients or "data" in changes or "dataset" in changes):
+            default_clients, stored["num-clients"] = stored["num-clients"], changes.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
@@ -186,16 +186,16 @@ def _fresh(config: Config) -> RunFolder:
 
 
 def _stored_settings(
-    resume: str | None, continued: str | None, values: Mapping[str, Any], given: Mapping[str, Any]
+    resume: str | None, continued: str | None, values: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings of a run that is resumed, or else continued, with those that are ``given``."""
+    """Return the settings of a run that is resumed, or else continued, with ``changes``."""
     run = find_run(str(resume or continued), Path(str(values.get("output-dir", RunSettings.output_dir))))
     if resume is None:
-        return _with_clients({**run.config(), **given, "continue-from": str(run.path)}, run)
+        return _with_clients({**run.config(), **changes, "continue-from": str(run.path)}, run)
     where = {"run-name": run.path.name, "output-dir": str(run.path.parent), "resume": True}
     # What auto meant was decided when the run began.
-    given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
-    return _with_clients({**run.config(), **given, **where}, run)
+    changes = {key: value for key, value in changes.items() if (key, value) != ("partitioner", AUTO)}
+    return _with_clients({**run.config(), **changes, **where}, run)
 
 
 def _with_clients(values: Mapping[str, Any], run: RunFolder) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import secrets
 import signal
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,12 +129,17 @@ def place() -> Iterator[Path]:
 
 def environment(folder: Path, part: str = "") -> dict[str, str]:
     """Return the environment of a part; each SuperNode has a home of its own."""
-    home = Path(f"{run_guard.home(folder)}{part}")
+    home, token = Path(f"{run_guard.home(folder)}{part}"), folder / "token"
     home.mkdir(exist_ok=True)
+    if not token.exists():
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(32), encoding="utf-8")
     return {
         **os.environ, "FLWR_HOME": str(home), "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder),
         "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-        "NO_PROXY": "127.0.0.1,localhost", "RAY_AUTH_MODE": "token", "FLWR_TELEMETRY_ENABLED": "0",
+        "NO_PROXY": "127.0.0.1,localhost", "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_USAGE_STATS_ENABLED": "0",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()), "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
     }  # fmt: skip
@@ -159,8 +166,6 @@ def start(words: Sequence[str], log: Path, environment: Mapping[str, str], cwd: 
 
 def wait_for_superlink(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     """Wait until the SuperLink answers."""
-    import urllib.request
-
     opener, deadline = urllib.request.build_opener(urllib.request.ProxyHandler({})), time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:

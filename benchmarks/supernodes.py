@@ -30,7 +30,7 @@ from pathlib import Path
 from common import POLL_SECONDS, BenchmarkError, count, footer, main, note, reason, table
 
 from fedpfl.bench import run_guard
-from fedpfl.bench.superlink import copy_app, free_port, script, text
+from fedpfl.bench.superlink import copy_app, free_port, reason_in, script, text
 from fedpfl.core.stored import to_toml
 from fedpfl.flower_private import HEALTH
 
@@ -195,7 +195,8 @@ def run(folder: Path, name: str, where: Sequence[str], rounds: int) -> list[floa
             break
         time.sleep(POLL_SECONDS)
     if len(ends) != rounds:
-        raise BenchmarkError(f"{name}: {len(ends)} of {rounds} rounds: {reason(text(log))}")
+        said = text(log)
+        raise BenchmarkError(f"{name}: {len(ends)} of {rounds} rounds: {reason_in(said) or reason(said)}")
     return ends
 
 

@@ -807,10 +807,12 @@ def _owners(parts: Sequence[FileSamples]) -> tuple[list[np.ndarray | None], tupl
         if len(lacking) < len(parts):
             raise DataError(f"{lacking[0]}: has no column client, but the other table has one")
         return [None] * len(parts), ()
-    names = sorted({name for part in parts for name in part.columns["client"].names}, key=_order)
+    columns = [part.columns["client"] for part in parts]
+    if all(_whole(name) is not None for column in columns for name in column.names):  # 1.0 in a file of floats
+        columns = [column._replace(names=[name.partition(".")[0] for name in column.names]) for column in columns]
+    names = sorted({name for column in columns for name in column.names}, key=_order)
     number = {name: index for index, name in enumerate(names)}
-    columns = (part.columns["client"] for part in parts)
-    return [np.array([number[name] for name in w.names])[w.codes] for w in columns], tuple(names)
+    return [np.array([number[name] for name in column.names])[column.codes] for column in columns], tuple(names)
 
 
 def _order(name: str) -> tuple[int, int, str]:

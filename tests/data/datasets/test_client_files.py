@@ -38,6 +38,15 @@ def settings(**values: object) -> DataSettings:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
+def test_numbers_of_clients_are_the_same_ones_as_floats(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", "a,label,client\n" + "".join(f"{row},{row % 2},{row % 3}\n" for row in range(30)))
+    write(tmp_path / "test.csv", "a,label,client\n" + "".join(f"{row},{row % 2},{row % 3}.0\n" for row in range(30)))
+    data = load(settings(data=str(tmp_path)))
+    assert data.client_names == ("0", "1", "2") and data.client_train.tolist() == data.client_test.tolist()
+    write(tmp_path / "test.csv", "a,label,client\n" + "".join(f"{row},{row % 2},v1.0\n" for row in range(30)))
+    assert "v1.0" in load(settings(data=str(tmp_path))).client_names
+
+
 def test_a_table_has_features_labels_owners_and_a_split(tmp_path: Path) -> None:
     path = write(tmp_path / "people.csv", PEOPLE)
     data = load(settings(data=str(path)))
@@ -285,7 +294,7 @@ def test_owners_have_the_same_numbers_in_every_process(names: list[str]) -> None
 def test_owners_may_have_numbers_with_a_point(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "client,a,label\n" + "".join(f"{k % 11}.0,{k},{k % 2}\n" for k in range(33)))
     data = load(DataSettings(dataset="table", data=str(path)))
-    assert data.client_names == tuple(f"{k}.0" for k in range(11)) and data.client_train.tolist() == [*range(11)] * 3
+    assert data.client_names == tuple(map(str, range(11))) and data.client_train.tolist() == [*range(11)] * 3
 
 
 # -- series ------------------------------------------------------------------------------------------------------------

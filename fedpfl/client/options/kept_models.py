@@ -31,5 +31,7 @@ class KeptModels(ClientPart):
         return bool(due and (anywhere or state.of_a_device))
 
     def _keeps_best(self, state: ClientState) -> bool:
-        config, mine = self.engine.config, state.of_a_device or self.engine.config.run.device_models == "always"
-        return mine and config.run.writes_models and config.data.validation_fraction > 0 and not self.engine.instead
+        config = self.engine.config
+        if not (config.run.writes_models and config.data.validation_fraction > 0) or self.engine.instead:
+            return False
+        return config.run.device_models == "always" or state.of_a_device  # the last, as it looks for a file

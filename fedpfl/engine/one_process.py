@@ -22,9 +22,10 @@ from ..setup.options.after_the_end import PersonaliseOption
 if TYPE_CHECKING:
     from torch import Tensor
 
-# glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
+# glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it. Vectors of
+# light clients' models and gradients of most layers are smaller; a large model's vectors would be several copies of it.
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
-KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
+KEPT_BLOCK, KEPT_FREE = 16 * 2**20, 64 * 2**20
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,7 @@ def _run(
         own_loss=config.training.has_own_loss,
     )  # fmt: skip
     beginning.prepare(loop)
+    del server, agreed  # with the model that was agreed on, unless a listener needs it
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=beginning.finished + 1)

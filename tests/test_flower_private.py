@@ -40,6 +40,15 @@ ELSEWHERE = {
         "flwr.supercore.primitives.asymmetric.private_key_to_bytes",
         "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
     },
+    "benchmarks/superlink.py": {
+        "flwr.common.constant.SUPERLINK_NODE_ID",
+        "flwr.server.superlink.linkstate.linkstate_factory.LinkStateFactory",
+        "flwr.supercore.constant.FLWR_IN_MEMORY_DB_NAME",
+        "flwr.supercore.constant.NOOP_FEDERATION_ID",
+        "flwr.supercore.constant.TaskType",
+        "flwr.supercore.object_store.object_store_factory.ObjectStoreFactory",
+        "flwr.superlink.federation.noop_federation_manager.NoOpFederationManager",
+    },
     # What `flwr app publish` checks before it sends anything.
     "docs/tools/hub.py": {"flwr.cli.app_cmd.publish"},
     "tests/launch/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},

@@ -1,0 +1,99 @@
+"""What Flower's SuperLink keeps of each node, and what a node's calls cost its state: for a plan of more of them.
+
+Its state is filled with nodes that never connect, in memory and in SQLite, and called as the Fleet API calls it: a
+heartbeat, a pull that finds nothing while messages to others wait, and the list of all nodes that a run asks for.
+Processor time of the state alone: HTTP, TLS and protobuf come on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import count, footer, main, note, table
+from flwr.app import Message, Metadata, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.server.superlink.linkstate.linkstate_factory import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.object_store.object_store_factory import ObjectStoreFactory
+from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
+
+# Seconds between heartbeats; bytes of a public key of the curve P-384 in PEM; seconds that a message waits.
+HEARTBEAT, KEY_BYTES, TTL = 30.0, 215, 3600.0
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Fill and call both kinds of state."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
+        database = str(Path(folder) / "state.db")
+        for nodes in options.nodes:
+            note(f"memory: {nodes} nodes")
+            rows.append(["memory", f"{nodes:,}", *costs(FLWR_IN_MEMORY_DB_NAME, nodes, options)])
+        # Of the first number alone: SQLite waits for the disk at each node.
+        note(f"SQLite: {options.nodes[0]} nodes")
+        rows.append(["SQLite", f"{options.nodes[0]:,}", *costs(database, options.nodes[0], options)])
+    header = ["state", "nodes", "bytes a node", "register, ms", "heartbeat, ms", "empty pull, ms"]
+    print(table([*header, f"the same, {options.messages:,} messages waiting", "list of nodes, s"], rows))
+    print(footer(options.seed))
+
+
+def costs(database: str, nodes: int, options: argparse.Namespace) -> list[str]:
+    """Return the row of a state: bytes of a node, milliseconds of calls, seconds of the list of all nodes."""
+    state: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
+    run = state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
+    rng, before = random.Random(options.seed), size_of(database)
+    ids: list[int] = []
+
+    def register(_: int) -> None:
+        ids.append(state.create_node("", "", rng.randbytes(KEY_BYTES), HEARTBEAT))
+        state.activate_node(ids[-1], HEARTBEAT)
+
+    registered = milliseconds(register, range(nodes))
+    size = size_of(database) - before
+    some = rng.sample(ids, min(nodes, options.calls))
+    beat = milliseconds(lambda node: state.acknowledge_node_heartbeat(node, HEARTBEAT), some)
+    pull = milliseconds(lambda node: state.get_message_ins(node, 1), some)
+    for node in ids[: options.messages]:
+        state.store_message_ins(message(node, run))
+    waiting = milliseconds(lambda node: state.get_message_ins(node, 1), some[-20:])
+    listed = milliseconds(lambda _: state.get_nodes(run), [0]) / 1000
+    return [f"{size / nodes:.0f}", *(f"{one:.3f}" for one in (registered, beat, pull, waiting)), f"{listed:.2f}"]
+
+
+def message(node: int, run: int) -> Message:
+    """Return an empty message of a run to a node, as the SuperLink stores it."""
+    now = time.time()
+    metadata = Metadata(run, f"{run}/{node}", SUPERLINK_NODE_ID, node, "", "", now, TTL, "train")
+    return Message(RecordDict(), metadata=metadata)
+
+
+def milliseconds(call: Callable[[int], Any], arguments: Sequence[int]) -> float:
+    """Return the mean processor time of a call."""
+    begun = time.process_time()
+    for argument in arguments:
+        call(argument)
+    return 1000 * (time.process_time() - begun) / len(arguments)
+
+
+def size_of(database: str) -> int:
+    """Return the bytes of a state: of its file with its log, or of this process."""
+    if database == FLWR_IN_MEMORY_DB_NAME:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+    files = (Path(database + end) for end in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=count, nargs="+", default=[10_000, 100_000], help="how many (%(default)s)")
+    parser.add_argument("--messages", type=count, default=1_000, help="that wait for other nodes (%(default)s)")
+    parser.add_argument("--calls", type=count, default=500, help="of each kind (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="nodes' keys follow from it (%(default)s)")
+    main(measure, parser)

@@ -20,7 +20,7 @@ May be run again at any time: what is there already stays as it is.
   --offline FOLDER      take everything from a bundle made by wheelhouse.sh; without it packages come from PyPI
   --allowed-signers FILE
                         refuse a bundle that none of these keys has signed (wheelhouse.sh --sign); needs OpenSSH 8.2
-  --target BOARD        nano (Jetson Nano, JetPack 4.6), orin (Orin Nano, JetPack 6), pi (Raspberry Pi OS, 64 bit) or
+  --target BOARD        nano (Jetson Nano, JetPack 4.6), orin (Orin, JetPack 6 or 5), pi (Raspberry Pi OS, 64 bit) or
                         auto (the default: as in the device tree)
   --prefix FOLDER       where to install (default /opt/fedpfl)
   --user NAME           system user for the services, made if it is missing; its home is the state folder
@@ -184,7 +184,9 @@ check_board() {
         *:) problem 'L4T: /etc/nv_tegra_release does not name a release; is this a JetPack system?' ;;
         nano:32.[67].* | orin:36.*) good "L4T: $release" ;;
         nano:*) problem "L4T: $release; a Nano needs JetPack 4.6 (L4T 32.6 or 32.7)" ;;
-        orin:*) problem "L4T: $release; an Orin Nano needs JetPack 6 (L4T 36)" ;;
+        # The C library of JetPack 5 is new enough for the same packages.
+        orin:35.*) warning "L4T: $release (JetPack 5); packages were chosen for JetPack 6 (L4T 36)" ;;
+        orin:*) problem "L4T: $release; an Orin needs JetPack 6 (L4T 36) or 5 (L4T 35)" ;;
     esac
 }
 

@@ -54,8 +54,8 @@ def _round(line: dict[str, Any]) -> dict[str, Any]:
     for key, value in line.items():
         if key == "clients":
             row["clients_trained"] = len(value)
-        elif key == "failed":
-            row["clients_failed"] = len(value)
+        elif key in ("failed", "unwritten"):
+            row[f"clients_{key}"] = len(value)
         elif key in ("details", "privacy"):
             prefix = "privacy_" * (key == "privacy")
             row.update({prefix + name.replace("-", "_"): number for name, number in value.items()})
@@ -81,6 +81,7 @@ def _clients(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for metric in metric_names(test):
                 if f"each-{metric}" in test:
                     row[f"{prefix}{metric.replace('-', '_')}"] = test[f"each-{metric}"].get(client)
-        if client in line.get("failed", {}):
-            row["failed"] = line["failed"][client]
+        for key in ("failed", "unwritten"):
+            if client in line.get(key, {}):
+                row[key] = line[key][client]
         yield row

@@ -24,7 +24,7 @@ from ..core.layout import Layout
 from ..core.metrics import MASKS
 from ..core.model_state import MethodState, ModelState, is_usual
 from ..core.names import digest, sent, shown
-from ..core.payload import Payload
+from ..core.payload import UNWRITTEN, Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
 from ..core.settings import Value
@@ -348,11 +348,11 @@ class Engine:
         if shared is not None and "global-correct" not in metrics:
             metrics.update(metrics_of("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
-        for option in self.parts:
-            option.tested(state, local, personalised, score, validation)
+        failures = [option.tested(state, local, personalised, score, validation) for option in self.parts]
         if self._stays and not adaptation:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
-        return Payload(metrics=metrics)
+        unwritten = "; ".join(filter(None, failures))
+        return Payload(metrics=metrics, config={UNWRITTEN: unwritten} if unwritten else {})
 
     def adapted(self, local: LocalRound, method: Method | None = None) -> Forward:
         """Adapt the loaded model to a test, at the unscheduled rate; return the forward pass that predicts."""

@@ -108,5 +108,9 @@ class ClientPart:
         """Test more than the client's and the global model, before the model adapts; return numbers for the reply."""
         return {}
 
-    def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> None:
-        """Do something with the client's model, as it was tested; ``held`` is its score on validation samples."""
+    def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> str:
+        """Do something with the client's model, as it was tested; return why it could not, for the reply.
+
+        ``held`` is its score on validation samples.
+        """
+        return ""

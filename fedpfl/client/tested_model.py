@@ -8,7 +8,7 @@ from typing import Any, Mapping
 
 from torch import Tensor
 
-from ..core.errors import NoPlainModel, StateError, in_one_line
+from ..core.errors import NoPlainModel, StateError, in_one_line, printable
 from ..core.metrics import ACCURACY, LOSS, lower_is_better, value
 from ..core.names import stored
 from ..methods.base import LocalRound, export_of
@@ -32,13 +32,16 @@ KEPT, KEPT_BEST = 2, 1
 def keep(
     engine: Any, state: ClientState, local: LocalRound, personalised: Forward, score: Score,
     validation: Score | None, due: bool,
-) -> None:  # fmt: skip
-    """Write a tested model if it is due, and as the best if no earlier one was as good on ``validation`` samples."""
+) -> str:  # fmt: skip
+    """Write a tested model if it is due, and as the best if no earlier one was as good on ``validation`` samples.
+
+    Return why it could not be written, as on a full card; empty if it was, or was not to be.
+    """
     best = None if validation is None else score_of(validation, engine.config.run.choose_by)
     if best is not None and (before := best_score(state.folder)) is not None and best <= before:
         best = None
     if not due and best is None:
-        return
+        return ""
     about, content = _made(engine, local, personalised, score)
     try:
         if due:
@@ -47,6 +50,8 @@ def keep(
             write_model(state.folder / BEST, {**about, "validation": best}, content, KEPT_BEST)
     except (OSError, PolicyError) as error:  # the round still counts
         logger.warning("client %d: its model was not written: %s", local.client, error)
+        return printable(str(error), MAX_TEXT)
+    return ""
 
 
 def _made(

@@ -15,6 +15,8 @@ Number = Union[int, float]
 EVALUATION_ONLY = "evaluation-only"
 # In the answer of a node that has data but does not know yet which client it is.
 UNNUMBERED = "unnumbered"
+# In a client's reply to a test: why it could not write its model on its own machine.
+UNWRITTEN = "unwritten-model"
 
 
 @dataclass

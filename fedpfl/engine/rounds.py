@@ -21,7 +21,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, TooLong, printa
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
-from ..core.payload import EVALUATION_ONLY, Payload
+from ..core.payload import EVALUATION_ONLY, UNWRITTEN, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..core.vectors import is_finite
@@ -39,6 +39,8 @@ logger = getLogger("flwr")
 MIN_FOR_TESTS = 0.25
 # How many packed vectors are cached, because several clients get them.
 KEPT_PACKED = 16
+# Of a reason that a client gives.
+MAX_WHY = 200
 
 
 class Packing(NamedTuple):
@@ -332,6 +334,10 @@ class RoundLoop:
         for client, reply, _ in chain.from_iterable(replies):
             if self._is_sound(client, reply, EVALUATE):
                 self.round.evaluated[client.id] = dict(reply.metrics)
+            if why := reply.config.get(UNWRITTEN):
+                self.round.unwritten[client.id] = printable(str(why), MAX_WHY)
+                words = "fedpfl: client %d could not write its model: %s"
+                logger.log(WARNING, words, client.id, self.round.unwritten[client.id])
 
     def requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
         """Return the messages of a kind (``train`` or ``evaluate``) to clients, each made when it is sent."""

@@ -17,6 +17,7 @@ class Round:
     trained: dict[int, dict[str, float]] = field(default_factory=dict)
     evaluated: dict[int, dict[str, float]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # why clients did not answer, by client id
+    unwritten: dict[int, str] = field(default_factory=dict)  # why clients could not write their models, by client id
     # clients, where they follow from more than seed and round: those asked to train, and of them those that nobody
     # waited for; those that are here for the first time; and those that are not asked because they have no network at
     # this hour

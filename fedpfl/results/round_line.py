@@ -32,7 +32,8 @@ def summarise(done: Round) -> dict[str, Any]:
     ``test-on = "server"``: on the server's). ``trained`` (with ``evaluate-trained``)
     is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
     ready for a test as the method does. Clients without test samples do not count.
-    ``untested`` are the clients that were asked for a test and gave none that counts.
+    ``untested`` are the clients that were asked for a test and gave none that counts, ``unwritten`` tells why clients
+    could not write their models on their own machines.
     ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
     With ``metrics`` each of these has more: the mean over clients by the metric's name, each client's value as
     ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
@@ -85,8 +86,9 @@ def summarise(done: Round) -> dict[str, Any]:
     line.update({name: clients for name, clients in present.items() if clients})
     virtual = {"seconds_virtual": done.seconds_virtual, "joules": done.joules}
     line.update({name: round(number, 4) for name, number in virtual.items() if number is not None})
-    if done.failed:
-        line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
+    for name, reasons in (("failed", done.failed), ("unwritten", done.unwritten)):
+        if reasons:
+            line[name] = {str(i): reason for i, reason in sorted(reasons.items())}
     return line
 
 

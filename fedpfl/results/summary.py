@@ -13,6 +13,7 @@ from ..core.names import in_short
 from .history import History
 from .round_line import metric_names, over_whom
 from .run_folder import RunFolder
+from .tables import in_cell
 
 
 class Summary(TypedDict):
@@ -125,6 +126,9 @@ def summary(folder: RunFolder) -> str:
     if lacking := [line for line in tested if line.get("untested")]:
         least = f"{len(lacking)}, first round {lacking[0]['round']} with {over_whom(lacking[0])}"
         rows.append(("rounds in which tests are missing", f"{least}; a best round is one of those that miss fewest"))
+    if unwritten := (tested[-1].get("unwritten") if tested else None):
+        why = "; ".join(f"client {client}: {reason}" for client, reason in unwritten.items())
+        rows.append(("device models that could not be written", in_cell(f"{len(unwritten)}: {why}")))
     if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
     if (std := history.last("personalised.std")) is not None:

@@ -34,6 +34,11 @@ _LATEX = str.maketrans({
 })  # fmt: skip
 
 
+def in_cell(text: str) -> str:
+    """Return a text for a cell of a table in Markdown: it neither ends the cell nor begins HTML."""
+    return _TAG.sub("&lt;", text.replace("|", r"\|"))
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and standard deviation (n − 1 in the denominator; None for a single one) of n measurements."""
@@ -97,7 +102,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown, with title and note."""
-        body = [[_TAG.sub("&lt;", cell.replace("|", r"\|")) for cell in self.texts(row)] for row in self.rows]
+        body = [[in_cell(cell) for cell in self.texts(row)] for row in self.rows]
         kinds = ["---:" if self.is_number(column) else "---" for column in range(len(self.columns))]
         lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"

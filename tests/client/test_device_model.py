@@ -159,7 +159,13 @@ def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("fedpfl.client.tested_model.write_model", full)
     folder, _ = kept(tmp_path, "fedper")
     assert not folder.metrics()[-1].get("failed")
-    assert "client 1: its model was not written: [Errno 28] No space left on device" in caplog.text
+    reason = "[Errno 28] No space left on device: 'round-000002.json'"
+    assert f"client 1: its model was not written: {reason}" in caplog.text
+    # And the server is told.
+    assert f"client 1 could not write its model: {reason}" in caplog.text
+    assert folder.metrics()[-1]["unwritten"] == {str(client): reason for client in range(CLIENTS)}
+    summary = (folder.path / "summary.md").read_text()
+    assert f"device models that could not be written | {CLIENTS}: client 0: {reason}; client 1: " in summary
 
 
 def test_a_method_whose_export_does_not_fit_costs_no_round(tmp_path, monkeypatch):

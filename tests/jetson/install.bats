@@ -242,8 +242,11 @@ PYTHON
 
 @test "an Orin Nano and a Raspberry Pi are known" {
     printf 'NVIDIA Jetson Orin Nano Developer Kit\0' > "$BOARD/system/proc/device-tree/model"
-    refuses 'L4T: 32.7.1; an Orin Nano needs JetPack 6'
-    sed -i 's/R32/R36/; s/7.1/3.0/' "$BOARD/system/etc/nv_tegra_release"
+    refuses 'L4T: 32.7.1; an Orin needs JetPack 6 (L4T 36) or 5 (L4T 35)'
+    sed -i 's/R32/R35/' "$BOARD/system/etc/nv_tegra_release"
+    install_fedpfl --check
+    says 'warning  L4T: 35.7.1 (JetPack 5)'
+    sed -i 's/R35/R36/; s/7.1/3.0/' "$BOARD/system/etc/nv_tegra_release"
     install_fedpfl --check
     status_is 0
     says '"target": "orin"'

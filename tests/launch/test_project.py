@@ -61,6 +61,9 @@ def testbed(tmp_path, monkeypatch):
     made = CliRunner().invoke(cli, ["new", "--testbed", str(tmp_path / "my-testbed")])
     assert made.exit_code == 0, made.output
     assert made.stdout.count("wrote ") == 4
+    digits = 'num-clients=4 partitioner="dirichlet" dirichlet-alpha=0.3'
+    made = CliRunner().invoke(cli, ["partition", "-c", digits, "--export", str(tmp_path / "partitions")])
+    assert made.exit_code == 0, made.output
     return tmp_path / "my-testbed"
 
 
@@ -87,17 +90,17 @@ def test_a_testbed_fits_together(testbed, monkeypatch):
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
 def test_a_testbed_is_rehearsed_with_the_data_that_boards_get(testbed):
-    settings, inventory = testbed / "settings.toml", testbed / "inventory.yml"
-    made = CliRunner().invoke(cli, ["partition", "-c", str(settings), "--export", str(testbed.parent / "partitions")])
-    assert made.exit_code == 0, made.output
-    settings.write_text(settings.read_text().replace('"digits"', '"npz"\nnum-classes = 10'))
-    inventory.write_text(inventory.read_text().replace("fedpfl_policy: {}", "fedpfl_partitions: ~/partitions"))
     program = "from fedpfl.cli import main; main()"
-    command = [sys.executable, "-c", program, "up", "--inventory", "inventory.yml", "-c", "settings.toml",
-               "-c", "num-server-rounds=1 threads=1", "--json", "-q"]  # fmt: skip
-    done = subprocess.run(command, cwd=testbed, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["status"] == "finished:completed"
+    arrays = []
+    for way in (["run", "-c", "settings.toml", "-c", 'dataset="clients" data="~/partitions"'],
+                ["up", "--inventory", "inventory.yml", "-c", "settings.toml"]):  # fmt: skip
+        command = [sys.executable, "-c", program, *way, "-c", "num-server-rounds=1 threads=1", "--json", "-q"]
+        done = subprocess.run(command, cwd=testbed, capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 0, done.stderr
+        outcome = json.loads(done.stdout)
+        assert outcome["status"] == "finished:completed"
+        arrays.append(Path(outcome["folder"], "global.safetensors").read_bytes())
+    assert arrays[0] == arrays[1]
 
 
 def test_the_app_has_its_settings_and_learns(app, tmp_path):

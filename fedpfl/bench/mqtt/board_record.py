@@ -6,12 +6,14 @@ import csv
 import io
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...core.errors import DamagedFile
+from ...core.files import read_regular
 from .limits import MAX_SENDERS
-from .status import EventError, read_event
+from .status import EventError, printable, read_event
 from .telemetry import total_power
 
 FILE = "boards.csv"
@@ -19,8 +21,66 @@ COLUMNS = (
     "round", "board", "seconds", "joules", "mean_watts", "highest_celsius", "cpu_share", "least_free_mib", "bytes_in",
     "bytes_out", "reports",
 )  # fmt: skip
+MAX_BYTES = 100_000_000
 # Between two reports that are further apart, as after a break of the network, nothing is known of the board.
 LONGEST_GAP = 30.0
+
+
+class Board(NamedTuple):
+    """What a board needed in all recorded rounds of a run; None where it measured it in none."""
+
+    name: str
+    rounds: int  # of which there are reports
+    seconds: float
+    joules: float | None
+    mean_watts: float | None
+    highest_celsius: float | None
+    cpu_share: float | None
+    least_free_mib: float | None
+    bytes_in: float | None
+    bytes_out: float | None
+
+
+def boards(run: Path) -> list[Board]:
+    """Return what each board of a run needed, by name; nothing of a run without ``boards.csv``.
+
+    A round that was repeated after a resume counts as often as it was carried out. Raise :class:`DamagedFile` for a
+    file that is none of this program's.
+    """
+    path = run / FILE
+    try:
+        text = read_regular(path, MAX_BYTES).decode()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise DamagedFile(path, "it is not text") from error
+    lines: dict[str, list[dict[str, float]]] = {}
+    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+        try:
+            name = printable(row["board"])
+            values = {key: float(row[key]) for key in COLUMNS if key != "board" and row[key]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(path, f"line {number}") from error
+        lines.setdefault(name, []).append(values)
+    return [_board(name, of) for name, of in sorted(lines.items())]
+
+
+def _board(name: str, lines: Sequence[Mapping[str, float]]) -> Board:
+    def each(key: str) -> list[float]:
+        return [line[key] for line in lines if key in line]
+
+    def total(key: str) -> float | None:
+        return sum(each(key)) if each(key) else None
+
+    # A round's means hold for as long as it took.
+    timed = {key: [(line[key], line["seconds"]) for line in lines if key in line and line.get("seconds")]
+             for key in ("mean_watts", "cpu_share")}  # fmt: skip
+    mean = {key: sum(a * b for a, b in of) / sum(b for _, b in of) if of else None for key, of in timed.items()}
+    return Board(
+        name, len({line.get("round") for line in lines}), sum(each("seconds")), total("joules"), mean["mean_watts"],
+        max(each("highest_celsius"), default=None), mean["cpu_share"], min(each("least_free_mib"), default=None),
+        total("bytes_in"), total("bytes_out"),
+    )  # fmt: skip
 
 
 class _Round:

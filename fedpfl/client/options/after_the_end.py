@@ -13,7 +13,7 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ...core.payload import Payload
+from ...core.payload import UNWRITTEN, Payload
 from ...core.sharing import Sharing
 from ...setup.options.after_the_end import PersonaliseSettings
 from ...training.phase import Penalty, Phase
@@ -51,10 +51,11 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
     seconds = time.perf_counter() - started
     personalised = engine.adapted(local)
     score = engine.score(personalised, local, engine.test_samples(client))
-    for part in engine.parts:
-        part.tested(state, local, personalised, score, None)
+    failures = [part.tested(state, local, personalised, score, None) for part in engine.parts]
+    unwritten = "; ".join(filter(None, failures))
     trained_on = {"train-samples": len(local.samples.y), **train_loss(losses)}
-    return Payload(metrics={**metrics_of("personalised", score), **trained_on, "train-seconds": seconds})
+    metrics = {**metrics_of("personalised", score), **trained_on, "train-seconds": seconds}
+    return Payload(metrics=metrics, config={UNWRITTEN: unwritten} if unwritten else {})
 
 
 class OnlyPersonal:

@@ -12,13 +12,14 @@ from ..state import ClientState
 class KeptModels(ClientPart):
     """Writes a client's model after the tests of the last round, of others if that is wanted, and of the best one."""
 
-    def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> None:
+    def tested(self, state: ClientState, local: LocalRound, forward: Forward, score: Score, held: Score | None) -> str:
         """Write the model, if it is due here or if none before was as good on the validation samples."""
         due, held = self._is_due(state, local), held if self._keeps_best(state) else None
-        if due or held is not None:
-            from fedpfl.client.tested_model import keep
+        if not due and held is None:
+            return ""
+        from fedpfl.client.tested_model import keep
 
-            keep(self.engine, state, local, forward, score, held, due)
+        return keep(self.engine, state, local, forward, score, held, due)
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
         """Tell whether the model is due here, or may be the client's best."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ...bench.mqtt.board_record import boards
 from ...bench.mqtt.events import state_of
-from ...core.errors import FedpflError, StateError
+from ...core.errors import DamagedFile, FedpflError, StateError
 from ...core.names import in_short
 from ...core.settings import parse
 from ...core.stored import Stored
@@ -172,7 +173,7 @@ def _sections(runs: Sequence[Snapshot], analysed: bool) -> tuple[list[Section], 
     made: list[Section] = []
     if groups:
         first = [*_analyses(started, ["significance"])] if analysed else []
-        made = [*first, *_curves(groups), *_clients(groups), *_rounds(groups), *_divisions(groups)]
+        made = [*first, *_curves(groups), *_clients(groups), *_boards(groups), *_rounds(groups), *_divisions(groups)]
         shown = {figure.title for section in made for figure in section.figures}
         if analysed:
             made += _analyses(started, ANALYSES.keys() - {"significance", "per-client"}, shown)
@@ -410,6 +411,50 @@ def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
 def _called(clients: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """Return the names of clients, where the data have any, else their numbers."""
     return [names[int(client)] for client in clients] if names else [*clients]
+
+
+def _boards(groups: Sequence[RunGroup]) -> Iterator[Section]:
+    """Tabulate the energy and time of runs, and what each board of theirs needed."""
+    of_runs: list[list[Cell]] = []
+    of_boards: list[list[Cell]] = []
+    warnings: list[str] = []
+    for group in groups:
+        energies, watts, seconds = list[float](), list[float](), list[float]()
+        for run in group.runs:
+            try:
+                found = boards(run.path)
+            except DamagedFile as error:
+                warnings.append(str(error))
+                continue
+            name = name_of(run)
+            of_boards += [
+                [name, of.name, of.rounds, of.seconds, of.joules, of.mean_watts, of.highest_celsius,
+                 None if of.cpu_share is None else 100 * of.cpu_share, of.least_free_mib,
+                 *(None if count is None else count / 1e6 for count in (of.bytes_in, of.bytes_out))]
+                for of in found
+            ]  # fmt: skip
+            if energy := [of.joules for of in found if of.joules is not None]:
+                energies.append(sum(energy) / 1000)
+                watts.append(statistics.fmean(of.mean_watts for of in found if of.mean_watts is not None))
+            if found:
+                seconds.append(max(of.seconds for of in found) / 3600)
+        if seconds:
+            spreads = [Spread.of(numbers) if numbers else None for numbers in (seconds, energies, watts)]
+            of_runs.append([group.label, *spreads])
+    if of_boards:
+        words = (
+            "What boards have reported of themselves over MQTT (boards.csv); a cell without a number was not measured. "
+            "Energy is that of the whole boards, also while they waited."
+        )
+        columns = ["run", "board", "rounds", "seconds", "energy, J", "mean W", "highest °C", "processor, %",
+                   "least free MiB", "MB in", "MB out"]  # fmt: skip
+        tables = [
+            Table("Energy and time", ["run", "hours", "energy of all boards, kJ", "mean W of a board"], of_runs, 2),
+            Table("Boards", columns, of_boards, [0, 0, 0, 0, 0, 2, 1, 0, 0, 1, 1]),
+        ]
+        yield Section("Boards", [words], tables, warnings=warnings)
+    elif warnings:
+        yield Section("Boards", warnings=warnings)
 
 
 def _rounds(groups: Sequence[RunGroup]) -> Iterator[Section]:

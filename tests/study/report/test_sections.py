@@ -74,6 +74,32 @@ def test_clients_and_division(folders):
     assert list(division.counts.sum(axis=1)) == [clients.sizes(i)[0] for i in range(3)]
 
 
+BOARDS = """round,board,seconds,joules,mean_watts,highest_celsius,cpu_share,least_free_mib,bytes_in,bytes_out,reports
+1,nano-1,10,50,5,40.5,0.9,900,1000000,2000000,2
+1,nano-2,10,,,39,0.8,800,1000000,2000000,2
+2,nano-1,30,90,3,44,0.5,700,1000000,2000000,6
+2,<b>,20,40,2,,,,,,4
+"""
+
+
+def test_what_boards_needed_is_a_table(changed):
+    run = changed("fedavg-1", "boards")
+    (run.path / "boards.csv").write_text(BOARDS)
+    found, _ = by_title([run])
+    whole, each = found["Boards"].tables
+    assert [(row[0], *(spread.mean for spread in row[1:])) for row in whole.rows] == [
+        ("fedavg", pytest.approx(40 / 3600), pytest.approx(0.18), pytest.approx((3.5 + 2) / 2))
+    ]
+    assert [row[1:] for row in each.rows] == [
+        ["<b>", 1, 20, 40, 2, None, None, None, None, None],
+        ["nano-1", 2, 40, 140, 3.5, 44, pytest.approx(60), 700, 2, 4],
+        ["nano-2", 1, 10, None, None, 39, pytest.approx(80), 800, 1, 2],
+    ]
+    (run.path / "boards.csv").write_text(BOARDS.replace("90", "ninety"))
+    found, _ = by_title([run])
+    assert "line 4" in found["Boards"].warnings[0]
+
+
 def test_only_what_was_recorded_is_shown(folders):
     without, _ = by_title([folders["fedavg-1"]])
     found, _ = by_title([folders["factorized-1"]])

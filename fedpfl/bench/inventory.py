@@ -15,9 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DamagedFile, FedpflError, did_you_mean
+from ..core.errors import ConfigError, DamagedFile, FedpflError, did_you_mean
 from ..core.files import read_regular
+from .boards import BOARDS
 from .mqtt.topics import checked_name, is_name
+from .relay import Network
 
 # Whether a value can be a variable's, and the words for one that cannot.
 _Must = tuple[Callable[[Any], bool], str]
@@ -43,10 +45,18 @@ def _are_options(value: object) -> bool:
     return isinstance(value, list) and all(type(option) in (str, int) for option in value)
 
 
+def _is_network(value: object) -> bool:
+    try:
+        return value == "" or (isinstance(value, str) and Network.parse(value) is not None)
+    except ConfigError:
+        return False
+
+
 def _one_of(*choices: object) -> _Must:
     return (lambda value: value in choices), f"must be {', '.join(map(str, choices[:-1]))} or {choices[-1]}"
 
 
+EXAMPLE = '"5mbit 50ms 2% off 60-660"'
 _ANYTHING: _Must = (lambda value: True, "")
 _TEXT: _Must = (_is_text, "must be a text")
 _PATH: _Must = (lambda value: isinstance(value, str), "must be a path or ''")
@@ -69,6 +79,8 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
+    "fedpfl_rehearsed_board": _one_of(*BOARDS, ""),
+    "fedpfl_rehearsed_network": (_is_network, f"must be a network or '', as in {EXAMPLE}"),
     "fedpfl_during_a_run": _one_of(True, False),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
 }  # fmt: skip
@@ -89,6 +101,8 @@ class Bench:
     data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
     models: Mapping[int, str] = field(default_factory=dict)  # of clients on devices that have a model of their own
     absent: tuple[int, ...] = ()  # clients of devices that are absent
+    boards: Mapping[str, str] = field(default_factory=dict)  # what devices are rehearsed as, by their names
+    networks: Mapping[str, str] = field(default_factory=dict)  # and their way to the server
 
     @property
     def present(self) -> tuple[int, ...]:
@@ -139,7 +153,12 @@ def read_inventory(path: Path) -> Bench:
         data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, groups.hosts[host]))
     models = {client: str(groups.hosts[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
     absent = tuple(sorted(chain(*(numbers[host] for host in away))))
-    return Bench(clients, data, {client: model for client, model in models.items() if model}, absent)
+    boards, networks = (
+        {host: value for host in devices if (value := str(groups.hosts[host].get(f"fedpfl_rehearsed_{what}", "")))}
+        for what in ("board", "network")
+    )
+    models = {client: model for client, model in models.items() if model}
+    return Bench(clients, data, models, absent, boards, networks)
 
 
 def _load(path: Path) -> object:

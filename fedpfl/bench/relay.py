@@ -1,14 +1,16 @@
-"""Gives the connection to a simulated device the rate and the delay of a given network.
+"""Gives the connection to a simulated device the rate, delay, losses and gaps of a given network.
 
 A separate process, ``python -m fedpfl.bench.relay``: what is sent to it over TCP goes on to another address, no
-faster than the rate and no sooner than the delay, in each direction. All connections of a device share its rate. It
-does not lose, reorder or shake hands late, as a real network does.
+faster than the rate and no sooner than the delay, in each direction. All connections of a device share its rate. What
+is lost comes as late as TCP sends it again, and what follows waits for it. While the device is off, it has no
+connection. It does not shake hands late, as a real network does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import re
 import signal
 import sys
@@ -21,7 +23,11 @@ from ..core.errors import ConfigError
 PIECE_BYTES = 16_384
 MAX_PIECES = 64
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-_NETWORK = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)(?:\s+(\d+(?:\.\d+)?)ms)?")
+_NETWORK = re.compile(
+    r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)(?:\s+(\d+(?:\.\d+)?)ms)?(?:\s+(\d+(?:\.\d+)?)%)?(?:\s+off\s+(\d+)-(\d+))?"
+)
+# Linux waits at least so long before it sends something again.
+AGAIN_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,14 +36,22 @@ class Network:
 
     rate: float  # bits a second
     delay: float = 0.0  # seconds
+    loss: float = 0.0  # the share of pieces that are lost
+    off: tuple[float, float] = (0.0, 0.0)  # seconds after the start between which the device has no connection
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Return the rate and delay of a text such as ``20mbit 15ms``; without a delay it is 0."""
+        """Return the network of a text such as ``20mbit 15ms``, or ``5mbit 50ms 2% off 60-660``."""
         match = _NETWORK.fullmatch(text.strip())
         if match is None or not float(match[1]):
-            raise ConfigError("network", text, 'must be a rate and a delay, as in "20mbit 15ms"')
-        return cls(float(match[1]) * _UNITS[match[2]], float(match[3] or 0) / 1000)
+            form = 'must be a rate and a delay, as in "20mbit 15ms"'
+            raise ConfigError("network", text, f'{form}; losses and a gap in seconds may follow: "2% off 60-660"')
+        loss, off = float(match[4] or 0) / 100, (float(match[5] or 0), float(match[6] or 0))
+        if loss > 0.5:
+            raise ConfigError("network", text, "may lose at most 50%")
+        if match[5] and off[0] >= off[1]:
+            raise ConfigError("network", text, "must be off from a second to a later one")
+        return cls(float(match[1]) * _UNITS[match[2]], float(match[3] or 0) / 1000, loss, off)
 
 
 class Direction:
@@ -46,11 +60,16 @@ class Direction:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._free = 0.0
+        self._last = 0.0
+        self._chance = random.Random(0)
 
     def arrival(self, now: float, count: int) -> float:
         """Return when ``count`` bytes that are sent at ``now`` have arrived, behind those that were sent before."""
         self._free = max(now, self._free) + 8 * count / self._network.rate
-        return self._free + self._network.delay
+        lost = self._network.loss and self._chance.random() < self._network.loss
+        again = 2 * self._network.delay + AGAIN_SECONDS if lost else 0.0
+        self._last = max(self._last, self._free + self._network.delay + again)
+        return self._last
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
@@ -79,19 +98,40 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dir
         delivery.cancel()
 
 
+# The loop itself keeps no task.
+_switches: set[asyncio.Task[None]] = set()
+
+
 async def serve(listen: tuple[str, int], to: tuple[str, int], network: Network) -> asyncio.Server:
     """Listen, and carry every connection to ``to``."""
     there, back = Direction(network), Direction(network)
+    clock = asyncio.get_running_loop().time
+    begun, open_now = clock(), set[asyncio.StreamWriter]()
+
+    def is_off() -> bool:
+        return network.off[0] <= clock() - begun < network.off[1]
+
+    async def switch_off() -> None:
+        await asyncio.sleep(network.off[0])
+        for writer in open_now:
+            writer.transport.abort()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if is_off():
+            writer.close()
+            return
         # As with a server that is down: the connection ends.
         with suppress(OSError):
             onward_reader, onward = await asyncio.open_connection(*to)
+            open_now.update((writer, onward))
             both = [_carry(reader, onward, there), _carry(onward_reader, writer, back)]
             await asyncio.gather(*both, return_exceptions=True)
+            open_now.difference_update((writer, onward))
             onward.close()
         writer.close()
 
+    if network.off[1]:
+        _switches.add(asyncio.create_task(switch_off()))
     return await asyncio.start_server(connected, *listen)
 
 

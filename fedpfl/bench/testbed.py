@@ -23,7 +23,7 @@ from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import SHORT_PAUSES
 from . import credentials, run_guard
-from .boards import BoardLimits, join_command, make_groups
+from .boards import BOARDS, BoardLimits, join_command, make_groups
 from .device.forward import worker_command
 from .flower_command import supernode_command
 from .inventory import Bench
@@ -78,7 +78,7 @@ class Testbed(SuperLink):
         torch. ``devices`` is by default one for every three clients; ``bench``, which tells who has which clients and
         data, replaces it. The workers run the code of ``app``; None means the installed package. The newest of ``runs``
         is published over MQTT. ``board`` limits each device, and ``network`` its way to the server, as
-        :meth:`fedpfl.bench.relay.Network.parse` reads it.
+        :meth:`fedpfl.bench.relay.Network.parse` reads it, unless ``bench`` has another one for the device.
         """
         if bench is None:
             devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)
@@ -88,7 +88,8 @@ class Testbed(SuperLink):
         names = list(bench.devices)
         self._numbers = {name: number for number, name in enumerate(names)}
         self._keys = credentials.prepare(self._folder_of_keys, clients)
-        self._limits = {name: self._make_groups(board, number) for number, name in enumerate(names)} if board else {}
+        limits = {name: BOARDS[bench.boards[name]] if name in bench.boards else board for name in names}
+        self._limits = {name: self._make_groups(of, self._numbers[name]) for name, of in limits.items() if of}
         if worker:
             for device in names:
                 self._start_worker(device, app)
@@ -97,7 +98,11 @@ class Testbed(SuperLink):
         self._spawn("the server's SuperExec", self._superexec(), {**self._environment, SHORT_PAUSES: "1"})
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, bench.present))
-        way = partial(self._start_relay, network) if network else lambda _, port: port
+
+        def way(device: str, port: int) -> int:
+            chosen = bench.networks.get(device, network)
+            return self._start_relay(chosen, device, port) if chosen else port
+
         if self._mqtt:
             addresses = self._start_bridge(names, runs, way)
         else:

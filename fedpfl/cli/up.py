@@ -80,7 +80,10 @@ def up_command(
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar='"RATE DELAY"', help='Speed and delay between a device and the server: "20mbit 15ms".'),
+        typer.Option(
+            metavar='"RATE DELAY"',
+            help='Network between a device and the server: "20mbit 15ms", or "5mbit 50ms 2% off 60-660".',
+        ),
     ] = None,
     state: Annotated[
         StateName,

@@ -70,7 +70,8 @@ def testbed(tmp_path, monkeypatch):
 def test_a_testbed_fits_together(testbed, monkeypatch):
     boards = read_inventory(testbed / "inventory.yml")
     values = tomllib.loads((testbed / "settings.toml").read_text())
-    plan = prepare(None, {}, {**values, "output-dir": str(testbed)})
+    data = {"dataset": "clients", "data": str(testbed.parent / "partitions")}  # as the page's simulation has them
+    plan = prepare(None, {}, {**values, **data, "output-dir": str(testbed)})
     assert plan.config.data.num_clients == boards.clients == 4
     monkeypatch.setenv(VARIABLE, str(testbed / "policy.toml"))
     policy.guard().check(plan.run_config(), "")

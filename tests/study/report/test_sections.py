@@ -95,7 +95,7 @@ def test_what_boards_needed_is_a_table(changed):
         ["nano-1", 2, 40, 140, 3.5, 44, pytest.approx(60), 700, 2, 4],
         ["nano-2", 1, 10, None, None, 39, pytest.approx(80), 800, 1, 2],
     ]
-    (run.path / "boards.csv").write_text(BOARDS.replace("90", "ninety"))
+    (run.path / "boards.csv").write_text(BOARDS.replace("30,90", "30,ninety"))
     found, _ = by_title([run])
     assert "line 4" in found["Boards"].warnings[0]
 

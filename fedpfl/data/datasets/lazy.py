@@ -132,7 +132,7 @@ class LazyArray:
                 rng.seed_global(place)  # what draws from the usual generators draws the same
                 return np.ascontiguousarray(self.read(place)).tobytes()
 
-            if any(one(place) != one(place) for place in places[:: -(-len(places) // COMPARED)]):
+            if any(one(place) != one(place) for place in places[:: max(1, -(-len(places) // COMPARED))]):
                 return b""
             for place in places:
                 digest.update(one(place))

@@ -79,7 +79,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
-    "fedpfl_rehearsed_board": _one_of(*BOARDS, ""),
+    "fedpfl_rehearsed_board": (lambda value: value in (*BOARDS, ""), f"must be {' or '.join(BOARDS)}, or ''"),
     "fedpfl_rehearsed_network": (_is_network, f"must be a network or '', as in {EXAMPLE}"),
     "fedpfl_during_a_run": _one_of(True, False),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),

@@ -137,7 +137,7 @@ MISTAKES = [
     (("vars", "fedpfl_install"), "bundel", "fedpfl_install: must be bundle or existing, not 'bundel'"),
     (("vars", "fedpfl_target"), "jetson", "fedpfl_target: must be nano, orin, pi or auto, not 'jetson'"),
     (("vars", "fedpfl_install_options"), ["--swap", 1.5], "fedpfl_install_options: must be a list of texts"),
-    (("vars", "fedpfl_rehearsed_board"), "pi", "fedpfl_rehearsed_board: must be nano or , not 'pi'"),
+    (("vars", "fedpfl_rehearsed_board"), "pi", "fedpfl_rehearsed_board: must be nano, or '', not 'pi'"),
     (("vars", "fedpfl_rehearsed_network"), "slow", "fedpfl_rehearsed_network: must be a network or '', as in"),
     (("vars", "fedpfl_model"), "it's", "fedpfl_model: must be a model or ''"),
     (("vars", "fedpfl_policy"), "strict", "fedpfl_policy: must be a mapping of the policy's keys to values"),

@@ -160,8 +160,8 @@ def require_working(text: str, num_classes: int) -> None:
         raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
     if y.is_floating_point():
         other = y / 2 if labels_of(text) == MULTI_LABEL else 5 * y
-        exchanged, others = (float(own_loss(text)(outputs, targets)) for targets in (y.roll(1, 0), other))
-        if math.isclose(exchanged, float(mean), rel_tol=1e-5) and not math.isclose(others, float(mean), rel_tol=1e-5):
+        usual, exchanged, others = (float(own_loss(text)(outputs, targets)) for targets in (y, y.roll(1, 0), other))
+        if math.isclose(exchanged, usual, rel_tol=1e-5) and not math.isclose(others, usual, rel_tol=1e-5):
             allowed = "is the same whichever sample a target belongs to: numbers and targets, of which both are n × k, "
             raise ConfigError("loss", text, f"{allowed}are broadcast, as when one loses its last dimension")
 

@@ -183,6 +183,29 @@ def test_a_service_that_is_older_than_what_it_reads_is_named_until_it_is_restart
     assert restarted() == []
 
 
+def test_boards_that_are_off_or_fail_on_the_way_are_named_at_the_end(tmp_path):
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    hosts = {"nano-1": local, "nano-2": {"ansible_host": "127.0.0.1", "ansible_port": 1}, "nano-3": local, "nano-4": {}}
+    children = {
+        "server": {"hosts": {"laptop": local}},
+        "devices": {"hosts": hosts},
+        "absent": {"hosts": {"nano-4": {}}},
+    }
+    (tmp_path / "inventory.yml").write_text(json.dumps({"testbed": {"children": children}}))
+    fails = {"ansible.builtin.assert": {"that": ["inventory_hostname != 'nano-3'"]}}
+    devices = {"hosts": "here", "gather_facts": False, "tasks": [fails]}
+    (post_tasks,) = (play["post_tasks"] for play in yaml.safe_load((FOLDER / "site.yml").read_text())
+                     if play.get("hosts") == "here")  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps([
+        {"ansible.builtin.import_playbook": f"{FOLDER}/boards.yml"}, {**devices, "post_tasks": post_tasks},
+        {"ansible.builtin.import_playbook": f"{FOLDER}/boards_off.yml"},
+    ]))  # fmt: skip
+    command = ["ansible-playbook", "-i", tmp_path / "inventory.yml", tmp_path / "play.yml"]
+    done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert done.returncode != 0
+    assert "these did not answer, or failed: nano-2, nano-3." in " ".join(done.stdout.split()), done.stdout
+
+
 def tasks():
     """Yield the path of each file of tasks and each task in it, those in blocks too."""
 

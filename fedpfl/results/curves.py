@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from ..core.files import naming
 from .round_line import metric_names
 
+_CRC = [reduce(lambda crc, _: crc >> 1 ^ 0x82F63B78 * (crc & 1), range(8), byte) for byte in range(256)]
+
 
 class Curves:
-    """Writes a run's curves for TensorBoard, not by its own writer, of which a thread would fail on a full disk."""
+    """Writes a run's curves for TensorBoard.
+
+    Not by its own writers: they take half a second to import, and a thread of one would fail on a full disk.
+    """
 
     def __init__(self, folder: Path) -> None:
-        # Half a second to import: the first round is over by then, and reading a run needs none of it.
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
         self._path = folder / f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
         with naming(self._path):
-            self._writer = RecordWriter(self._path.open("ab"))
+            self._file = self._path.open("ab")
             self._write(file_version="brain.Event:2")
 
     def add(self, line: dict[str, Any]) -> None:
@@ -31,16 +35,27 @@ class Curves:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in curves(line).items()]
         with naming(self._path):
             self._write(step=line["round"], summary=Summary(value=values))
-            self._writer.flush()
+            self._file.flush()
 
     def _write(self, **what: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._writer.write(Event(wall_time=time.time(), **what).SerializeToString())
+        content = Event(wall_time=time.time(), **what).SerializeToString()
+        length = struct.pack("<Q", len(content))
+        self._file.write(length + checksum(length) + content + checksum(content))
 
     def close(self) -> None:
         """End the file."""
-        self._writer.close()
+        self._file.close()
+
+
+def checksum(content: bytes) -> bytes:
+    """Return the checksum of a part of a record: a CRC-32C, rotated and shifted, as TensorFlow's files have it."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = _CRC[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def curves(line: dict[str, Any]) -> dict[str, float]:

@@ -121,18 +121,18 @@ def plain_app(personal: tuple[str, ...] = (), whole: bool = True) -> ClientApp:
         model = load(message, context)
         loss = training(model, batches)
         state = model.state_dict()
-        own = {name: array for name, array in state.items() if name.startswith(personal)} if personal else {}
-        if own:
-            context.state["own"] = ArrayRecord(own)
-        sent = state if whole else {name: array for name, array in state.items() if name not in own}
+        kept = {name: array for name, array in state.items() if name.startswith(personal)} if personal else {}
+        if kept:
+            context.state["own"] = ArrayRecord(kept)
+        sent = state if whole else {name: array for name, array in state.items() if name not in kept}
         metrics = MetricRecord({"train_loss": loss, "num-examples": len(batches.dataset)})
         return Message(RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         batches = loader(context.node_config["partition-id"])
-        found = accuracy(load(message, context), batches)
-        metrics = MetricRecord({"accuracy": found, "num-examples": len(batches.dataset)})
+        score = accuracy(load(message, context), batches)
+        metrics = MetricRecord({"accuracy": score, "num-examples": len(batches.dataset)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
@@ -140,7 +140,8 @@ def plain_app(personal: tuple[str, ...] = (), whole: bool = True) -> ClientApp:
 
 def flowers_app(mods: Any = (), batches: Callable[[Context], Any] | None = None, seen: Any = None) -> ClientApp:
     """Return an app with the functions of Flower's quickstart: they load strictly and send all; ``seen`` gets heads."""
-    app, of = ClientApp(mods=list(mods)), batches or (lambda context: loader(context.node_config["partition-id"]))
+    app = ClientApp(mods=list(mods))
+    batches_of = batches or (lambda context: loader(context.node_config["partition-id"]))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -148,15 +149,17 @@ def flowers_app(mods: Any = (), batches: Callable[[Context], Any] | None = None,
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         if seen is not None:
             seen.append((context.node_id, model.fc2.weight.detach().numpy().copy()))
-        loss = training(model, of(context))
-        metrics = MetricRecord({"train_loss": loss, "num-examples": len(of(context).dataset)})
+        loss = training(model, batches_of(context))
+        metrics = MetricRecord({"train_loss": loss, "num-examples": len(batches_of(context).dataset)})
         return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         model = Net()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        metrics = MetricRecord({"accuracy": accuracy(model, of(context)), "num-examples": len(of(context).dataset)})
+        metrics = MetricRecord(
+            {"accuracy": accuracy(model, batches_of(context)), "num-examples": len(batches_of(context).dataset)}
+        )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
@@ -164,8 +167,8 @@ def flowers_app(mods: Any = (), batches: Callable[[Context], Any] | None = None,
 
 def moved(grid: MovingGrid, old: int, new: int) -> None:
     """Have a node come back under another id, its Context forgotten."""
-    at = [context.node_id for context in grid.contexts].index(old)
-    grid.contexts[at] = Context(1, new, dict(grid.contexts[at].node_config), RecordDict(), {})
+    place = [context.node_id for context in grid.contexts].index(old)
+    grid.contexts[place] = Context(1, new, dict(grid.contexts[place].node_config), RecordDict(), {})
     grid.ids = [new if node == old else node for node in grid.ids]
 
 

@@ -70,7 +70,7 @@ class CommonSettings(TypedDict, total=False):
     class_weights: str
     augmentation: FunctionsOrNames
     local_steps: int
-    optimizer: str
+    optimizer: FunctionsOrNames
     learning_rate: float
     learning_rate_schedule: Literal["constant", "exponential", "cosine"]
     learning_rate_decay: float

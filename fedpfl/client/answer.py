@@ -33,12 +33,12 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     if (owner := guard()) is not None:
         owner.check(run_config, path)
     if path and not {"partition-id", "num-partitions"} & node_config.keys():
-        nodes, given = clients_of(run_config), stored_number(message, run_config, path)
-        if given is None and kind == "query":
+        nodes, number = clients_of(run_config), stored_number(message, run_config, path)
+        if number is None and kind == "query":
             return unnumbered(run_config)
-        if given is None:
+        if number is None:
             raise StateError(f"data-path = {path!r}: this node does not know which client of this run it is")
-        client = given
+        client = number
     else:
         client, whose = _number(node_config, "partition-id", 0), "num-partitions"
         if whose in node_config:

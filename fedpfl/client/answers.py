@@ -26,7 +26,7 @@ _FILE = re.compile(r"answer-(\d{6,})\.safetensors")
 def answer_once(
     owner: Policy, folder: Path, server_round: int, noise: float, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return what a client sends in a round: what it sent when the round was asked for first, else these arrays.
+    """Return the arrays that a client sends in a round: those of its first answer to it, else these.
 
     ``noise`` is the noise multiplier of the arrays, which are counted and stored.
     """

@@ -105,8 +105,8 @@ class LoadedModel(NamedTuple):
             outputs = outputs.softmax(1)
         elif self.about["loss"] == MULTI_LABEL:
             outputs = outputs.sigmoid()
-        found: np.ndarray = outputs.numpy()
-        return found
+        predicted: np.ndarray = outputs.numpy()
+        return predicted
 
     def _inputs(self, x: Any) -> Tensor:
         shape, scaling = shape_of(self.about["input-shape"]), self.about["scaling"]
@@ -195,7 +195,7 @@ def load_model(path: str | Path) -> LoadedModel:
 
 
 def kept_model(state: Path, server_round: int) -> dict[str, Tensor] | None:
-    """Return what a client in this folder of state tested after a round, as the plain model's state dict.
+    """Return the state dict of the plain model that a client in this folder of state tested after a round.
 
     None if it has written no model then; :class:`NoPlainModel` if what it tested is no plain model.
     """
@@ -241,7 +241,7 @@ def newest(path: Path) -> Path:
 
 
 def read_model(file: Path) -> tuple[Stored, dict[str, Tensor]]:
-    """Return what the JSON file of a plain model says, and its state dict."""
+    """Return the content of a plain model's JSON file, and its state dict."""
     about, content = _read(file)
     if about["kind"] != WEIGHTS:
         raise NoPlainModel(about["why"])
@@ -249,17 +249,17 @@ def read_model(file: Path) -> tuple[Stored, dict[str, Tensor]]:
 
 
 def _rounds(folder: Path) -> Iterator[tuple[int, Path]]:
-    found = ((_ROUND.fullmatch(path.name), path) for path in folder.iterdir())
-    return ((int(match[1]), path) for match, path in found if match)
+    matches = ((_ROUND.fullmatch(path.name), path) for path in folder.iterdir())
+    return ((int(match[1]), path) for match, path in matches if match)
 
 
 def best_score(state: Path) -> float | None:
     """Return the validation score of the model in ``best/`` of a client's state; None if none can be read there."""
     try:
-        found = _read_about(newest(state / BEST)).get("validation")
+        score = _read_about(newest(state / BEST)).get("validation")
     except StateError:
         return None
-    return float(found) if isinstance(found, (int, float)) else None
+    return float(score) if isinstance(score, (int, float)) else None
 
 
 def write_model(
@@ -326,12 +326,12 @@ def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None,
     return buffer.getvalue(), ""
 
 
-def is_alike(expected: Tensor, found: Tensor) -> bool:
+def is_alike(expected: Tensor, outputs: Tensor) -> bool:
     """Return whether two models' outputs for the same samples differ by no more than rounding."""
-    expected, found = expected.cpu(), found.cpu()
+    expected, outputs = expected.cpu(), outputs.cpu()
     largest = float(torch.nan_to_num(expected, 0.0, 0.0, 0.0).abs().max())
-    same = expected.shape == found.shape
-    return same and torch.allclose(expected, found, rtol=0.0, atol=1e-3 * max(0.1, largest), equal_nan=True)
+    same = expected.shape == outputs.shape
+    return same and torch.allclose(expected, outputs, rtol=0.0, atol=1e-3 * max(0.1, largest), equal_nan=True)
 
 
 class _Predicts(nn.Module):
@@ -401,9 +401,9 @@ def _read_about(file: Path) -> Stored:
     except OSError as error:
         raise StateError(f"{file}: cannot be read ({error.strerror or error})") from error
     about = from_json_line(line, file, "format")
-    if (found := about["format"]) != _FORMAT:
-        words = f"is a model in format {str(found)[:20]!r}, and fedpfl {__version__} reads format {_FORMAT}"
-        raise StateError(f"{file}: {words}: install the fedpfl that wrote it on this device")
+    if (written := about["format"]) != _FORMAT:
+        problem = f"is a model in format {str(written)[:20]!r}, and fedpfl {__version__} reads format {_FORMAT}"
+        raise StateError(f"{file}: {problem}: install the fedpfl that wrote it on this device")
     for key, fits in _FIELDS.items():
         if not fits(about[key]):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
@@ -431,13 +431,13 @@ def _require_written(content: Path, about: Mapping[str, Any]) -> None:
     try:
         if content.stat().st_size != about["bytes"]:
             raise DamagedFile(content, f"it has {content.stat().st_size} bytes, and {about['bytes']} were written")
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         with open_regular(content) as stream:
             for block in iter(lambda: stream.read(2**20), b""):
-                found.update(block)
+                digest.update(block)
     except OSError as error:
         raise StateError(f"{content}: cannot be read ({error.strerror or error})") from error
-    if found.hexdigest() != about["file-sha256"]:
+    if digest.hexdigest() != about["file-sha256"]:
         raise DamagedFile(content)
 
 

@@ -156,7 +156,7 @@ class Engine:
                 option.made()
 
     def computing(self) -> ContextManager[None]:
-        """Return what surrounds all that this engine computes: the threads, number types and precision of its run."""
+        """Return the context of all that this engine computes: the threads, number types and precision of its run."""
         return computing_as(self._common.training, self.threads)
 
     def state_of(self, key: str, client: int) -> ClientState:
@@ -217,18 +217,18 @@ class Engine:
         """
         started = time.perf_counter()
         self.use_model_of(client)
-        given = None
+        beginning = None
         local: LocalRound
         if not later or self.needs_model:
             state, local = self.load(client, message)
         else:
-            state, waiting, given = self.read(client, message, LazyRound)
-            waiting.wait_for(given.load)
+            state, waiting, beginning = self.read(client, message, LazyRound)
+            waiting.wait_for(beginning.load)
             local = waiting
             if self._may_draw_early:
                 self.seed(local, "prepare")
         method.prepare(local)
-        training = Training(state, local, method, (), {}, None, started, given)
+        training = Training(state, local, method, (), {}, None, started, beginning)
         for option in self.parts:
             training = option.begin(training)
         return training._replace(phases=self.schedule(local, method))
@@ -262,24 +262,24 @@ class Engine:
         extra = method.conclude(local)
         require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
         if kept := self.method_state.changed(method):
-            words = (
+            warning = (
                 "fedpfl: the method %s keeps %s on itself, which no other process and no resumed run has: each turn of "
                 "a client begins without; what a client keeps is a buffer that `build` adds to the model"
             )
-            logger.warning(words, method.name, ", ".join(kept))
+            logger.warning(warning, method.name, ", ".join(kept))
         if changes := self.method_state.changed_outside():
-            words = (
+            warning = (
                 "fedpfl: the method %s changes %s, which all clients of a process share and no other process has: "
                 "numbers depend on how many there are; what a client keeps is a buffer that `build` adds to the model"
             )
-            logger.warning(words, method.name, ", ".join(changes))
-        found = taken()
-        if found is None:
+            logger.warning(warning, method.name, ", ".join(changes))
+        trained = taken()
+        if trained is None:
             personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
             finite = are_finite([shared, *personal.values()])
         else:
-            assert found.shared is not None
-            personal, shared, finite = dict(found.personal), found.shared, found.finite
+            assert trained.shared is not None
+            personal, shared, finite = dict(trained.personal), trained.shared, trained.finite
         # Neither sent nor kept: the client's last good state is where its next round starts.
         require_finite(local, extra.arrays.values(), finite)
         rule = method.aggregation.rule
@@ -317,8 +317,8 @@ class Engine:
             return shared, extra
         settings = self.config.of(PrivacySettings)
         noise = settings.dp_noise_multiplier if settings.dp_where == "client" else 0.0
-        found = answer_once(owner, training.state.folder, training.local.round, noise, arrays)
-        return found.pop("shared", shared), replace(extra, arrays=found)
+        answer = answer_once(owner, training.state.folder, training.local.round, noise, arrays)
+        return answer.pop("shared", shared), replace(extra, arrays=answer)
 
     @_computing
     def evaluate(self, client: int, message: Payload) -> Payload:
@@ -432,7 +432,7 @@ class Engine:
     def read(
         self, client: int, message: Payload, kind: type[_Round], to_test: bool = False
     ) -> tuple[ClientState, _Round, RoundStart]:
-        """Return what :meth:`load` does, and the model's arrays; those of a ``LazyRound`` round are not loaded yet."""
+        """Return the results of :meth:`load`, and the model's arrays; a ``LazyRound`` has not loaded them yet."""
         self.use_model_of(client)
         self._model_state.restore()
         extras = self.extras.read(message.arrays, CLIENT)
@@ -481,8 +481,8 @@ class Engine:
         """Return the arrays with a prefix that the client stored in its last round."""
         if local.never_trained:
             return {}
-        found = self.stored(state, local.message, local.client)
-        return {name: array for name, array in found.items() if name.startswith(prefix)}
+        stored = self.stored(state, local.message, local.client)
+        return {name: array for name, array in stored.items() if name.startswith(prefix)}
 
     def test_samples(self, client: int) -> Samples:
         """Return a client's test samples where the model computes."""
@@ -506,10 +506,10 @@ class Engine:
         """Return the number of a client's data here."""
         return 0 if self.own else client
 
-    def _on_device(self, of: str, place: int) -> Samples:
+    def _on_device(self, part: str, place: int) -> Samples:
         """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
-        make = partial(getattr(self.data, of), place)
-        samples: Samples = self._placed.get((of, place), make) if self._placed else make()
+        make = partial(getattr(self.data, part), place)
+        samples: Samples = self._placed.get((part, place), make) if self._placed else make()
         return samples
 
 

@@ -25,25 +25,25 @@ PATH_KEYS = ("data-path", "data")
 
 def own_data_path(node_config: Mapping[str, Value]) -> str:
     """Return where a node's own data lie; an empty text if it has none."""
-    given = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
-    if len(set(given.values())) > 1:
-        raise ConfigError("data-path", given["data-path"], f"but its other name, data, is set to {given['data']!r}")
-    return next(iter(given.values()), "")
+    paths = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
+    if len(set(paths.values())) > 1:
+        raise ConfigError("data-path", paths["data-path"], f"but its other name, data, is set to {paths['data']!r}")
+    return next(iter(paths.values()), "")
 
 
 def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:
     """Return the client that this node is in the message's run; None if it has not been told."""
     file = _file(message, run_config, path)
-    given = message.config.get("client")
+    told = message.config.get("client")
     stored = _read(file) if file.is_file() else None
-    if stored is None and given is None and "earlier-key" in message.config:
+    if stored is None and told is None and "earlier-key" in message.config:
         # The run continues another one: a number stays with the personal arrays that belong to it.
         earlier = _file(message, run_config, path, "earlier-key")
-        given = _read(earlier) if earlier.is_file() else None
-    if given is None or given == stored:
+        told = _read(earlier) if earlier.is_file() else None
+    if told is None or told == stored:
         return stored
-    if type(given) is not int or not 0 <= given < clients_of(run_config):
-        raise StateError(f"client = {given!r}: must be a number below num-clients")
+    if type(told) is not int or not 0 <= told < clients_of(run_config):
+        raise StateError(f"client = {told!r}: must be a number below num-clients")
     if stored is not None:
         raise StateError(
             f"data-path = {path!r}: is client {stored} already; two nodes of a device that use the same data need a "
@@ -52,8 +52,8 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
     if (owner := guard()) is not None:
         owner.require_room(FILE_BYTES)
     private_folder(file.parent)
-    write_atomically(file, json_line({"client": given}).encode(), private=True)
-    return given
+    write_atomically(file, json_line({"client": told}).encode(), private=True)
+    return told
 
 
 def clients_of(run_config: Mapping[str, Value]) -> int:

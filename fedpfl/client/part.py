@@ -30,7 +30,7 @@ class Training(NamedTuple):
     kept: dict[str, np.ndarray]
     momentum: Momentum | None
     started: float
-    given: RoundStart | None = None
+    beginning: RoundStart | None = None
 
 
 class TrainedArrays(NamedTuple):
@@ -59,8 +59,8 @@ class LazyRound(LocalRound):
         load = vars(self).pop("load", None)
         if load is not None:
             load()
-        found: nn.Module = vars(self)["_model"]
-        return found
+        loaded: nn.Module = vars(self)["_model"]
+        return loaded
 
     @model.setter
     def model(self, model: nn.Module) -> None:
@@ -96,7 +96,7 @@ class ClientPart:
         return {}
 
     def send(self, training: Training, shared: np.ndarray, extra: Payload) -> tuple[np.ndarray, Payload]:
-        """Return what leaves the client in place of the shared vector and of what the method adds."""
+        """Return the arrays and numbers that leave the client in place of the shared vector and of the method's own."""
         return shared, extra
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:

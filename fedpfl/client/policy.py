@@ -141,8 +141,8 @@ class Policy:
             with suppress(FileNotFoundError):  # another process has just removed it
                 used += max(FILE_BYTES, path.stat().st_size)
         if used + size > self.most_state_bytes:
-            words = f"state-folders hold {used}, and most-state-bytes is {self.most_state_bytes}"
-            raise PolicyError(f"{_device()} refuses {size} more bytes of state: {words}")
+            reason = f"state-folders hold {used}, and most-state-bytes is {self.most_state_bytes}"
+            raise PolicyError(f"{_device()} refuses {size} more bytes of state: {reason}")
 
     def _check_code(self, run_config: Mapping[str, Value]) -> None:
         mine, allowed = code_hash.of_package(), self.code_hashes
@@ -199,12 +199,12 @@ class Policy:
 
 def guard() -> Policy | None:
     """Return the policy of this device's owner, read once in a process; None if it has none."""
-    given = os.environ.get(VARIABLE)
-    return _read(Path(given).absolute()) if given else None
+    path = os.environ.get(VARIABLE)
+    return _read(Path(path).absolute()) if path else None
 
 
 def bounded() -> ContextManager[None]:
-    """Return what bounds the work on a message, if this device has a policy."""
+    """Return the bounds of the work on a message, if this device has a policy."""
     owner = guard()
     return nullcontext() if owner is None else owner.bounded()
 
@@ -231,7 +231,7 @@ def _is_whole(value: Any) -> bool:
 def _are_sizes(value: Any) -> bool:
     from ..setup.all_settings import all_settings
 
-    numbers = {key for key, of in all_settings(look=False).items() if type(of.default) in (int, float)}
+    numbers = {key for key, field in all_settings(look=False).items() if type(field.default) in (int, float)}
     return isinstance(value, dict) and numbers.issuperset(value) and all(map(_is_number, value.values()))
 
 
@@ -267,9 +267,9 @@ def _read(path: Path) -> Policy:
     for key, value in content.items():
         if key not in _KEYS:
             raise PolicyError(f"{path}: there is no key {key!r}{did_you_mean(key, _KEYS)}")
-        fits, words = _KEYS[key]
+        fits, allowed = _KEYS[key]
         if not fits(value):
-            raise PolicyError(f"{path}: {key} = {value!r}: {words}")
+            raise PolicyError(f"{path}: {key} = {value!r}: {allowed}")
         values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return Policy(**values)
 

@@ -62,9 +62,9 @@ def socket_path() -> Path:
 
     ``$FEDPFL_WORKER_SOCKET``, else ``fedpfl/worker.sock`` in ``$XDG_RUNTIME_DIR``, else ``~/.fedpfl/worker.sock``.
     """
-    given, runtime = os.environ.get(SOCKET_VARIABLE), os.environ.get("XDG_RUNTIME_DIR")
-    if given:
-        path = Path(given).expanduser().absolute()
+    named, runtime = os.environ.get(SOCKET_VARIABLE), os.environ.get("XDG_RUNTIME_DIR")
+    if named:
+        path = Path(named).expanduser().absolute()
     else:
         path = Path(runtime, "fedpfl", "worker.sock") if runtime else Path("~/.fedpfl/worker.sock").expanduser()
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
@@ -95,7 +95,7 @@ def pack(header: Mapping[str, Any], payload: Payload) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[Header, Payload]:
-    """Return what :func:`read` reads of bytes that are one frame and nothing else."""
+    """Return the content of bytes that are one frame and nothing else, as :func:`read` does."""
     stream = io.BytesIO(content)
     try:
         found = read(stream)

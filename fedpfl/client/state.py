@@ -74,7 +74,7 @@ class ClientState:
             self.path(number).unlink()
 
     def secret(self) -> str:
-        """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
+        """Return the proof that this is the same node as before: made once a run, 64 hexadecimal digits."""
         return hashlib.sha256(f"{self._key}/{self._password()}".encode()).hexdigest()
 
     def sealed(self, text: str) -> str:

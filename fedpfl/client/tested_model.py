@@ -57,7 +57,7 @@ def keep(
 def _made(
     engine: Any, local: LocalRound, personalised: Forward, score: Score
 ) -> tuple[dict[str, Any], Mapping[str, Tensor] | bytes | None]:
-    """Return what is to be known of a client's model as it was tested, and the model; nothing of it is sent."""
+    """Return the facts of a client's model as it was tested, and the model; nothing of it is sent."""
     about, data, why = _about(engine, local), engine.data, ""
     method, model = engine.config.method, engine.model
     content: Mapping[str, Tensor] | bytes | None = None
@@ -82,7 +82,7 @@ def _about(engine: Any, local: LocalRound) -> dict[str, Any]:
     data, run = engine.data, engine.config.run
     place, names = engine.place(local.client), data.client_names
     return {
-        **{key: of.tolist() for key, of in data.preparation(place).items()},
+        **{key: array.tolist() for key, array in data.preparation(place).items()},
         "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
         "client": local.client, "client-name": names[place] if names else "",
         "method": run.method, "model": run.model, "input-shape": stored(data.input_shape),
@@ -94,12 +94,12 @@ def _about(engine: Any, local: LocalRound) -> dict[str, Any]:
 
 
 def score_of(score: Score, by: str) -> float | None:
-    """Return what rounds are chosen by, of one client: higher is better. None where it is not defined."""
+    """Return the score of one client by which rounds are chosen: higher is better. None where it is not defined."""
     if by in (ACCURACY, LOSS):
         total, count = (score.correct if by == ACCURACY else score.loss_sum), float(score.samples)
     else:
         total, count = score.metrics.get(by, (0.0, 0.0))
     if not count:
         return None
-    found = value(by, total, count)
-    return (-found if lower_is_better(by) else found) if isfinite(found) else None
+    mean = value(by, total, count)
+    return (-mean if lower_is_better(by) else mean) if isfinite(mean) else None

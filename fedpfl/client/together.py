@@ -167,7 +167,7 @@ class Together:
         member = Member(
             local.samples, lambda place: generator(local.seed, "batches", local.client, local.round, place),
             # What the method has drawn before counts if there is no phase.
-            draws if phases else draws(), None if loaded else training.given, training.momentum,
+            draws if phases else draws(), None if loaded else training.beginning, training.momentum,
         )  # fmt: skip
         if loaded:
             self._turns[engine.model].take(member)
@@ -192,8 +192,8 @@ class Together:
         taken, vectors = _taken(engine.sharing, [client.member for client in clients], rows is not None)
         share = (time.perf_counter() - begun) / len(clients)
         for place, client in enumerate(clients):
-            found = None if taken is None or client.member.given is not None else taken[place]
-            answer = answers[client.number] = client.error or self._end(turns, client, share, found)
+            arrays = None if taken is None or client.member.given is not None else taken[place]
+            answer = answers[client.number] = client.error or self._end(turns, client, share, arrays)
             if rows is not None and isinstance(answer, Payload):
                 if client.is_loaded:
                     sent = torch.from_numpy(engine.sharing.layout.unpack(answer.arrays))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
 from statistics import median_low
 from typing import Any
@@ -18,7 +18,7 @@ from ..data.settings import DataSettings
 from ..engine.listener import Listener
 from ..setup.all_settings import code_in, tagged
 from ..setup.config import Config
-from ..setup.options.norm_limit import NormLimitSettings
+from ..setup.options.privacy import PrivacySettings
 from ..training.settings import TrainingSettings
 from .named_arrays import NOT_SENT
 
@@ -34,9 +34,7 @@ def require_settings(config: Config, has_model: bool) -> None:
     of_options = [
         key
         for option in config.options
-        # The limit of norms is a part of every strategy.
-        if option.wanted(config) and not isinstance(option.settings, NormLimitSettings)
-        if option.at_server
+        if option.at_server and option.wanted(config)
         for key, _ in s.items(option.settings)
     ]
     for key in (*sorted(tagged("loop")), *of_options):
@@ -46,6 +44,23 @@ def require_settings(config: Config, has_model: bool) -> None:
     for key in sorted(tagged("built")):
         if values[key] != usual[key] and not has_model:
             raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
+
+
+def require_private(config: Config, whole_numbers: Collection[str]) -> None:
+    """Refuse noise that nodes would have to add in loops of their own, and arrays that can have none."""
+    privacy = config.of(PrivacySettings)
+    if not privacy.on:
+        return
+    if privacy.dp_where == "client":
+        message = (
+            "needs model=, and fit or client_app on the nodes, which add the noise: without it give dp_where='server'"
+        )
+        raise ConfigError("dp-where", "client", message)
+    if whole_numbers:
+        message = (
+            f"must be 0 where {next(iter(whole_numbers))}, an array of whole numbers, is shared: it can have no noise"
+        )
+        raise ConfigError("dp-noise-multiplier", privacy.dp_noise_multiplier, f"{message}; keep= lets it stay")
 
 
 def require_acting(values: Mapping[str, Any]) -> None:

@@ -162,7 +162,7 @@ class HalfRound:
         return client in self._sent_at
 
     def _may_come_back(self, client: int) -> bool:
-        """Tell whether its node went away in this half of the round; one that was away before is not waited for."""
+        """Return whether its node went away in this half of the round; one that was away before is not waited for."""
         node = self._nodes[client].id
         return node in self._present and node not in set(self._grid.get_node_ids())
 

@@ -111,7 +111,7 @@ class HooksTransport(GridMembers):
         return joined
 
     def is_there(self, client: int) -> bool:
-        """Tell whether a client's node is there."""
+        """Return whether a client's node is there."""
         return client in self._clients and self._clients[client].id in self.online
 
     def shown(self, client: int) -> str:

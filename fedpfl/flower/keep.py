@@ -224,7 +224,7 @@ def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Tell whether a name is the one that a pattern says, lies below it, or fits its ``*`` and ``?``.
+    """Return whether a name is the one that a pattern says, lies below it, or fits its ``*`` and ``?``.
 
     Examples
     --------
@@ -336,7 +336,7 @@ class ContextState(ClientState):
 
     @property
     def of_a_device(self) -> bool:
-        """Tell whether a server has asked for the secret; none is stored here."""
+        """Return whether a server has asked for the secret; none is stored here."""
         return False
 
     def secret(self) -> str:

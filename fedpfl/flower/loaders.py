@@ -84,7 +84,7 @@ def _keys(sample: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, str]:
 
 
 def _draws(samples: Any) -> bool:
-    """Tell whether a sample is another one each time that it is read."""
+    """Return whether a sample is another one each time that it is read."""
     before = shared_states()
     first, again = samples[0], samples[0]
     return bool(shared_states() != before) or not _same(first, again)

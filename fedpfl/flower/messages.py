@@ -51,7 +51,7 @@ def to_framed_content(payload: Payload) -> RecordDict:
 
 
 def fits_frame(payload: Payload) -> bool:
-    """Tell whether a payload's arrays are small enough to travel as one object."""
+    """Return whether a payload's arrays are small enough to travel as one object."""
     return sum(array.nbytes for array in payload.arrays.values()) <= MAX_FRAMED_BYTES
 
 

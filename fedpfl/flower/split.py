@@ -72,7 +72,7 @@ class Split:
         self.places = [] if missing or gone else [self.order.index(name) for name in self.personal]
 
     def is_shared(self, name: str) -> bool:
-        """Tell whether an array of the model is shared, by its name there."""
+        """Return whether an array of the model is shared, by its name there."""
         if any(fits(pattern, self.plain(name)) for pattern in self.keep):
             return False
         return not self._by_method or self._method.travels(name, self.model)
@@ -101,7 +101,7 @@ class Split:
         self.exact = {name: arrays[name] for name in self.exact}
 
     def takes(self, arrays: ArrayRecord) -> bool:
-        """Tell whether arrays are those that this split shares, without the personal ones."""
+        """Return whether arrays are those that this split shares, without the personal ones."""
         return [*arrays] == [name for name in self.order if name not in self.initial]
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from logging import INFO, WARNING, getLogger
@@ -29,6 +29,7 @@ from ..core.settings import Value, key_of
 from ..core.vectors import without_negative_variances
 from ..engine.listener import Listener
 from ..engine.options.norm_limit import limit_of
+from ..engine.options.privacy import server_privacy
 from ..engine.replies import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import TRAIN
@@ -43,10 +44,12 @@ from ..setup.all_settings import check_keys, code_in, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
+from ..setup.options.privacy import PrivacyOption
 from .flowers_loop import (
     mean_of_metrics,
     require_acting,
     require_listeners,
+    require_private,
     require_rounds,
     require_settings,
     tell_unsent,
@@ -68,6 +71,8 @@ OF_TRAINING = {
 }  # fmt: skip
 # The hooks of Flower's loop, which fedpfl's own does not call.
 HOOKS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "start")
+# The metric of a round that tells the ε spent so far.
+EPSILON = "privacy-epsilon"
 # Flower's names of settings that have other ones here.
 FLOWERS_NAMES = {
     "proximal_mu": "only FedProx has it", "lr": "it is learning_rate", "accept_failures": "see min_replies",
@@ -110,8 +115,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         The name under which nodes keep their arrays, by default a new one for each start: with it they go on from what
         they have kept in an earlier program.
     listeners : sequence of Listener
-        Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, nothing ends a run, and
-        listeners with ``run_started`` or ``run_ended``, such as trackers, are refused.
+        Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, no node is asked after
+        the round in which one ends the run, and those with ``run_started`` or ``run_ended``, such as trackers, are
+        refused.
     **settings
         The method's settings, and those that all methods have, with underscores: ``local_epochs=2``. They are sent to
         nodes with ``fit`` or ``client_app``, but for functions, which are the nodes' own. ``FedProx(proximal_mu=0.1)``
@@ -190,6 +196,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._asked = False  # whether replies are expected
         self._failed: RoundFailed | None = None
         self._counted = 0
+        self._over = 0  # the round after which a listener has ended the run
         self._wrapper: Strategy | None = None
         self._sent: tuple[Config, str] | None = None  # settings, and what clients get of them
 
@@ -216,17 +223,21 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         for key, value in settings.items():
             number = key in texts and type(value) in (int, float)  # such as tau=0.5, which may be "0.25,inf", too
             values[keys.get(key, key.replace("_", "-"))] = str(value) if number else value
+        self._check_keys(values, settings)
+        return values
+
+    def _check_keys(self, values: Mapping[str, Any], names: Collection[str]) -> None:
+        """Refuse keys that no setting has; ``names`` are those that the user wrote."""
         try:
             check_keys(values)
         except ConfigError as error:
             key = error.key.replace("-", "_")
             if key in FLOWERS_NAMES:
                 raise ConfigError(key, error.value, f"is no setting here: {FLOWERS_NAMES[key]}") from None
-            hint = did_you_mean(key, sorted(keys))
-            if key not in settings or not hint:
+            hint = did_you_mean(key, sorted(field.name for field in fields(self.method.Settings)))
+            if key not in names or not hint:
                 raise
-            raise ConfigError(key, error.value, f"{name} has no such setting{hint}") from None
-        return values
+            raise ConfigError(key, error.value, f"{self.method.name} has no such setting{hint}") from None
 
     def _as_setting(self, kind: str, thing: object) -> str:
         return self._objects.enter_context(as_setting(kind, thing))
@@ -249,8 +260,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._wrapper = self._wrapper or self._caller()
         loop, way = self._begun(grid, arrays)
         self._rounds = server_round
+        self._asked = bool(self.fraction_train) and not self._over
+        if self._over:
+            return []
         loop.open(way, self._before + server_round)
-        self._asked = bool(self.fraction_train)
         if not self._asked:
             return []
         requests, _ = loop.begun(way, loop.round.number)
@@ -281,10 +294,14 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             way.split.take_exact(counted)
         self._counted += 1
         loop.round.line = {"round": loop.round.number, "clients": sorted(loop.round.trained)}
-        loop.close()
+        self._over = server_round if loop.close() else 0
         self._require_equal_weights(loop)
         self._arrays = self._named(loop.rule)
-        return self._arrays, self.train_metrics_aggr_fn(counted, self.weighted_by_key)
+        metrics = self.train_metrics_aggr_fn(counted, self.weighted_by_key)
+        if spent := loop.round.privacy:
+            metrics[EPSILON] = spent["epsilon"]
+            logger.log(INFO, "fedpfl: privacy spent: ε = %.2f at δ = %g", spent["epsilon"], spent["delta"])
+        return self._arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -292,7 +309,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Return the messages with which nodes test their personalised models."""
         loop, way = self._begun(grid, arrays)
         number = self._before + server_round
-        self._asked = bool(self.fraction_evaluate) and self.config.run.evaluates_in(number)
+        ended = self._over and server_round != self._over
+        self._asked = bool(self.fraction_evaluate) and not ended and self.config.run.evaluates_in(number)
         if not self._asked:
             return []
         way.look()
@@ -348,19 +366,25 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         self._knows_rounds = True
         self._continue(initial_arrays)
+        if self._loop is None:  # what follows from the number of rounds stays, such as noise
+            self.config = Config.parse({**self.values, "num-server-rounds": rounds})
         run = replace(self.config.run, num_server_rounds=self._before + rounds)
         self.config = replace(self.config, run=run)
         if self._loop is not None and self._way is not None:
             self._loop.settings = self._loop.attendance.settings = run
             self._way.settings = self._settings_text()
         evaluate = evaluate_fn
-        if evaluate_fn is not None and self.model is None:
-            split = self._split = self._split or self._split_of(initial_arrays)
-            if split.initial:
+        if evaluate_fn is not None:
+            if self.model is None:
+                self._split = self._split or self._split_of(initial_arrays)
+            split, initial = self._split, initial_arrays
+            if split is not None:
+                initial = split.whole(initial_arrays)
+            if split.initial if split is not None else own_of(self.config.method, {"is_shared": "keeps arrays"}):
                 warning = "fedpfl: evaluate_fn gets the shared arrays and the initial personal ones: no node's model"
                 logger.log(WARNING, warning)
-            evaluate = lambda number, arrays: evaluate_fn(number, split.whole(arrays))  # noqa: E731
-        self._counted, self._failed = 0, None
+            evaluate = lambda number, arrays: evaluate_fn(number, _filled(initial, arrays))  # noqa: E731
+        self._counted, self._failed, self._over = 0, None, 0
         result = super().start(grid, initial_arrays, rounds, seconds, train_config, evaluate_config, evaluate)
         self._before += rounds
         if self._failed is not None and not self._counted:
@@ -401,8 +425,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if not self._told:
             tell_unsent(self.values)
         rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
-        run = replace(self.config.run, num_server_rounds=rounds, round_timeout=seconds)
-        self.config = replace(self.config, run=run)
+        self.config = Config.parse({**self.values, "num-server-rounds": rounds, "round-timeout": seconds})
         recorder = _ResultRecorder(evaluate_fn, self._plain_names)
         transport = FlowerTransport(grid, "" if self._told else self._settings_text())
         transport.least = max(1, self.min_train_nodes)
@@ -466,6 +489,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             before = self._split
             split = self._split = before if before and before.takes(arrays) else self._split_of(arrays)
             require_acting(self.values)
+            require_private(self.config, split.exact)
             split.take_shared(arrays)
             self._require_right_wrapper(arrays, split)
             way = HooksTransport(grid, text, form, split, self._life, least)
@@ -491,7 +515,11 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         limit.factor = limit.factor if limited else 0.0
         run = self.config.run
         attendance = ByShares(run, way, self.min_train_nodes, (self.fraction_evaluate, self.min_evaluate_nodes))
-        self._loop = RoundLoop(rule, run, self.state_key, extras, [limit, *self.listeners], attendance=attendance)
+        private = []
+        if self.config.wants(PrivacyOption):
+            private.append(server_privacy(self.config, rule, self.state_key))
+        followers = [limit, *private, *self.listeners]
+        self._loop = RoundLoop(rule, run, self.state_key, extras, followers, attendance=attendance)
         most = run.max_client_samples if "max-client-samples" in self.values else LARGEST
         self._loop.expected = Weighted(key=self.weighted_by_key, most=most)
         self._way = way
@@ -548,8 +576,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             return config
         keys = {field.name: key_of(field, self.method.name) for field in fields(self.method.Settings)}
         values = {keys.get(key.replace("-", "_"), key.replace("_", "-")): value for key, value in named.items()}
+        self._check_keys({"method": self.values["method"], **values}, named)
         for key, value in values.items():
-            check_keys({"method": self.values["method"], key: value})
             if key in NOT_SENT:
                 raise ConfigError(key, value, "cannot be sent to the nodes")
         sent = {**read_settings(self._way.settings), **values}
@@ -602,7 +630,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         weights = {loop.rule.clients[client].train_samples for client in loop.round.trained}
         if self._is_private and not uniform and len(weights) > 1:
             message = f"must be equal in {type(self._wrapper).__name__}, whose noise is for the mean of equal clients"
-            raise ConfigError(self.weighted_by_key, sorted(weights), f"{message}: give weights='uniform'")
+            has_weights = any(field.name == "weights" for field in fields(self.method.Settings))
+            advice = "give weights='uniform'" if has_weights else "weighted_by_key= may name a metric that is"
+            raise ConfigError(self.weighted_by_key, sorted(weights), f"{message}: {advice}")
 
     def _take(self, rule: Rule, arrays: ArrayRecord) -> None:
         """Go on from arrays that a wrapper or a subclass has changed since :meth:`aggregate_train` returned them."""
@@ -644,12 +674,19 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
 
 def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Tell whether two records have the same arrays under the same names, also after they were saved."""
+    """Return whether two records have the same arrays under the same names, also after they were saved."""
     if one is other:
         return True
     return [*one] == [*other] and all(
         np.array_equal(numpy_of(name, one[name]), numpy_of(name, other[name]), equal_nan=False) for name in one
     )
+
+
+def _filled(initial: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+    """Return initial arrays with those of a round in their places; other arrays as they are."""
+    if not arrays.keys() <= initial.keys():
+        return arrays
+    return ArrayRecord({name: arrays.get(name, array) for name, array in initial.items()})
 
 
 class Weighted(Expected):
@@ -691,14 +728,18 @@ class _ResultRecorder(Listener):
         # The mean over samples, as in Flower's loop.
         trained = [metrics for metrics in done.trained.values() if "train-loss" in metrics]
         weights = [metrics["train-samples"] for metrics in trained]
+        means = {}
         if sum(weights):
-            mean = float(np.average([metrics["train-loss"] for metrics in trained], weights=weights))
-            self.result.train_metrics_clientapp[done.number] = MetricRecord({"train-loss": mean})
+            means["train-loss"] = float(np.average([metrics["train-loss"] for metrics in trained], weights=weights))
+        if done.privacy:
+            means[EPSILON] = done.privacy["epsilon"]
+        if means:
+            self.result.train_metrics_clientapp[done.number] = MetricRecord(means)
         scores = {}
         for model in ("personalised", "global"):
             test = done.line.get(model, {})
-            means = {"accuracy": test.get("weighted", test.get("accuracy")), "loss": test.get("loss")}
-            scores.update({f"{model}-{name}": mean for name, mean in means.items() if mean is not None})
+            of_test = {"accuracy": test.get("weighted", test.get("accuracy")), "loss": test.get("loss")}
+            scores.update({f"{model}-{name}": mean for name, mean in of_test.items() if mean is not None})
         if scores:
             self.result.evaluate_metrics_clientapp[done.number] = MetricRecord(scores)
         if self._evaluate_fn and (metrics := self._evaluate_fn(done.number, self.result.arrays)) is not None:

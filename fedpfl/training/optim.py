@@ -1,4 +1,4 @@
-"""The optimisers: SGD, Adam and AdamW over lists of tensors, and those of ``torch.optim`` by their names.
+"""The optimisers: SGD, Adam and AdamW over lists of tensors, those of ``torch.optim`` by their names, and the user's.
 
 The same arithmetic as ``torch.optim`` with ``foreach=True`` (tested: SGD to the bit, Adam to rounding). They exist
 because the first ``torch.optim`` object of a process imports the compiler stack (1.5 to 3.5 s measured), and under
@@ -12,6 +12,9 @@ from typing import Any, Protocol, Sequence
 
 import torch
 from torch import Tensor
+
+from ..core import custom, own_code
+from ..core.errors import ConfigError
 
 # The default of the setting `momentum`.
 USUAL_MOMENTUM = 0.9
@@ -157,8 +160,32 @@ class TorchOptimizer:
             param.grad = None
 
 
+class OwnOptimizer(TorchOptimizer):
+    """What a function of the user's makes, (params, lr) → an optimiser of torch, or a pair of one and its scheduler.
+
+    The scheduler makes a step after each of the optimiser's.
+    """
+
+    def __init__(self, text: str, params: Sequence[Tensor], learning_rate: float) -> None:
+        self.params = list(params)
+        function = own_code.find("optimizer", text)
+        made = own_code.call("optimizer", text, function, {"params": self.params, "lr": learning_rate})
+        self._optimizer, self._scheduler = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        if not isinstance(self._optimizer, torch.optim.Optimizer):
+            allowed = "must return an optimiser of torch, or a pair of one and its scheduler"
+            raise ConfigError("optimizer", text, f"returns {custom.article(made)}; it {allowed}")
+
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against ``grads``."""
+        super().step(grads)
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+
 def uses_momentum(name: str) -> bool:
-    """Return whether an optimiser has a momentum, or a β₁."""
+    """Return whether an optimiser has a momentum, or a β₁; one of the user's is told none."""
+    if custom.is_reference(name):
+        return False
     if name == "sgd" or name in OPTIMIZERS:
         return True
     return bool({"momentum", "betas"} & inspect.signature(getattr(torch.optim, name)).parameters.keys())
@@ -183,4 +210,6 @@ def make_optimizer(
         return SGD(params, learning_rate, momentum, weight_decay)
     if name in OPTIMIZERS:
         return OPTIMIZERS[name](params, learning_rate, momentum, weight_decay)
+    if custom.is_reference(name):
+        return OwnOptimizer(name, params, learning_rate)
     return TorchOptimizer(name, params, learning_rate, momentum, weight_decay)

@@ -96,9 +96,11 @@ class TrainingSettings:
     )
     optimizer: str = setting(
         "sgd",
-        "Local optimiser, new in every phase.",
+        "Local optimiser, new in every phase. A function of your own gets params and lr, and returns an optimiser of "
+        "torch, or a pair of one and a scheduler that makes a step after each of its steps.",
         choices=("sgd", "adam", "adamw"),
-        open_to={"the name of a class in torch.optim": _is_torch_optimizer},
+        open_to={"the name of a class in torch.optim": _is_torch_optimizer, custom.FORM: custom.is_reference},
+        tags="code",
     )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0, tags="client")
     learning_rate_schedule: str = setting(
@@ -237,11 +239,14 @@ class TrainingSettings:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
-        if self.optimizer[:1].isupper():
+        own = custom.is_reference(self.optimizer)
+        if own or self.optimizer[:1].isupper():
             from fedpfl.training.optim import USUAL_MOMENTUM, uses_momentum
 
             if self.momentum != USUAL_MOMENTUM and not uses_momentum(self.optimizer):
                 raise ConfigError("momentum", self.momentum, f"is not used by {self.optimizer}")
+        if own and self.weight_decay:
+            raise ConfigError("weight-decay", self.weight_decay, f"is not used by {self.optimizer}")
 
 
 def batch_sizes(samples: int, size: int, last: str) -> list[int]:

@@ -27,12 +27,12 @@ def test_a_plain_app_is_refused_or_does_what_the_method_says():
     """Accepted: with an app of Flower's, nodes end with other arrays than under FedAvg and FedPer, round by round."""
     ended = {}
     for method in methods().values():
-        found = {}
+        seen = {}
 
-        def look(message, context, call_next, found=found):
+        def look(message, context, call_next, seen=seen):
             if message.metadata.message_type == "evaluate":
                 arrays = message.content["arrays"].to_torch_state_dict()
-                found[context.node_id] = {name: array.numpy().tobytes() for name, array in arrays.items()}
+                seen[context.node_id] = {name: array.numpy().tobytes() for name, array in arrays.items()}
             return call_next(message, context)
 
         # Clusters split at once where the thresholds let them.
@@ -45,9 +45,9 @@ def test_a_plain_app_is_refused_or_does_what_the_method_says():
             assert not grid.sent
             continue
         assert method.schedule is Method.schedule and method.adaptation is Method.adaptation
-        ended[method.name] = found
+        ended[method.name] = seen
     assert set(ended) == {"fedavg", "fedper", "fedbn", "lg-fedavg", "fedcac", "clustered-fl", "local"}
-    assert len({str(found) for found in ended.values()}) == len(ended), "two of them did the same"
+    assert len({str(seen) for seen in ended.values()}) == len(ended), "two of them did the same"
     assert len(set(map(str, ended["fedavg"].values()))) == 1, "each node has the mean"
 
 
@@ -69,14 +69,14 @@ def test_a_mod_of_ones_own_acts_in_both_loops(hidden, tmp_path):
             reply.content[name] = ArrayRecord({n: Array(a.numpy() + np.float32(0.01)) for n, a in record.items()})
         return reply
 
-    found = []
+    results = []
     for mods in (None, [shifted]):
         app = strategies.client_app(model=Net, data=own_data, mods=mods)
         more = {} if hidden == "start" else {"output_dir": str(tmp_path)}
         first = [ArrayRecord()] if hidden == "start" else []
         strategy = strategies.FedAvg(model=Net, local_epochs=1, **more)
-        found.append(getattr(strategy, hidden)(AppGrid(app), *first, num_rounds=1).arrays["fc1.weight"].numpy())
-    np.testing.assert_allclose(found[1] - found[0], 0.01, atol=1e-5)
+        results.append(getattr(strategy, hidden)(AppGrid(app), *first, num_rounds=1).arrays["fc1.weight"].numpy())
+    np.testing.assert_allclose(results[1] - results[0], 0.01, atol=1e-5)
 
 
 def test_the_log_says_who_was_asked_and_counted(caplog):
@@ -104,7 +104,7 @@ def test_fewer_than_min_replies_ends_the_run():
 )
 def test_wrappers_for_privacy_are_refused_where_they_cannot_be_right():
     def uneven(kind, client, message):
-        reply = flowers_app()(message, grid.contexts[client])
+        reply = flowers_app([keep()])(message, grid.contexts[client])
         if kind == "train":
             reply.content["metrics"]["num-examples"] = 1 + 999 * (client == 0)
         return reply
@@ -115,6 +115,9 @@ def test_wrappers_for_privacy_are_refused_where_they_cannot_be_right():
     grid = AppGrid(flowers_app([keep()]), broken=uneven)
     with pytest.raises(fedpfl.ConfigError, match=r"must be equal in DifferentialPrivacy.*weights='uniform'"):
         wrapped(strategies.FedAvg()).start(grid, initial(), num_rounds=1)
+    inner = strategies.FedPer(head="fc2")
+    with pytest.raises(fedpfl.ConfigError, match="weighted_by_key= may name a metric that is"):
+        wrapped(inner).start(grid, inner.shared(initial()), num_rounds=1)
     assert wrapped(strategies.FedAvg(weights="uniform")).start(grid, initial(), num_rounds=1).arrays
     with pytest.raises(fedpfl.ConfigError, match=r"has to be started with strategy.shared\(arrays\)"):
         wrapped(strategies.FedPer(head="fc2")).start(grid, initial(), num_rounds=1)

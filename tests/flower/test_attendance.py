@@ -79,8 +79,8 @@ def test_the_first_replies_count(tmp_path, clock):
 
 
 def test_equally_fast_clients_are_taken_by_their_samples_where_no_clock_runs(tmp_path):
-    given = {**GIVEN, "fraction_train": 0.5, "over_selection": 1.0, "num_clients": 4}
-    values = federation(tmp_path, 4, **given)
+    settings = {**GIVEN, "fraction_train": 0.5, "over_selection": 1.0, "num_clients": 4}
+    values = federation(tmp_path, 4, **settings)
     folder = run_federation(engine_here(4, values), values)
     samples = [train for train, _ in folder.task()["samples"]]
     fewest = sorted(sorted(range(4), key=lambda client: (samples[client], client))[:2])

@@ -37,13 +37,13 @@ def of_method(name):
     own = {f"fedreg-{key}" if name == "fedreg" else key.replace("_", "-"): value
            for key, value in NEEDED.get(name, {}).items()}  # fmt: skip
     keys.update(own)
-    words = {key.removeprefix(f"{name}-").replace("-", "_"): value for key, value in keys.items()}
-    return keys, words
+    keywords = {key.removeprefix(f"{name}-").replace("-", "_"): value for key, value in keys.items()}
+    return keys, keywords
 
 
 @pytest.mark.parametrize("name", each_method())
 def test_a_strategy_makes_the_bits_of_fedpfl_run(name, tmp_path):
-    keys, words = of_method(name)
+    keys, keywords = of_method(name)
     places = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state"), "run-name": "run"}
     config = Config.parse({**DIGITS, **places, **keys, "method": name})
     with SimulationTransport(config, workers=0) as transport:
@@ -57,7 +57,7 @@ def test_a_strategy_makes_the_bits_of_fedpfl_run(name, tmp_path):
 
     app = strategies.client_app(model="mlp", data=data, num_classes=10)
     strategy = getattr(strategies, methods()[name].__name__)(
-        model="mlp", local_epochs=2, seed=3, **{"batch_size": 32, **words}
+        model="mlp", local_epochs=2, seed=3, **{"batch_size": 32, **keywords}
     )
     grid = AppGrid(app)
     result = strategy.start(grid, ArrayRecord(), num_rounds=2)

@@ -14,11 +14,11 @@ from fedpfl import strategies
 from fedpfl.strategies import fit, keep
 
 
-def fitting(data=None, mods=(), model=lambda: Net, own=None, **options):
-    """Return an app whose functions are `fit`; ``data`` makes the loader of a context, ``own`` are other functions."""
+def fitting(data=None, mods=(), model=lambda: Net, functions=None, **options):
+    """Return an app whose functions are `fit`; ``data`` makes the loader of a context, ``functions`` are other ones."""
     app = ClientApp(mods=list(mods))
     data = data or (lambda context: loader(context.node_config["partition-id"]))
-    own = own or {}
+    functions = functions or {}
 
     @app.query()
     def query(message, context):
@@ -30,8 +30,8 @@ def fitting(data=None, mods=(), model=lambda: Net, own=None, **options):
     def evaluate(message, context):
         return fit(message, context, model=model(), data=(data(context), data(context)), **options)
 
-    app.train()(own.get("train", train))
-    app.evaluate()(own.get("evaluate", evaluate))
+    app.train()(functions.get("train", train))
+    app.evaluate()(functions.get("evaluate", evaluate))
     return app
 
 
@@ -55,10 +55,10 @@ def same(one, other):
 )  # fmt: skip
 def test_fit_and_the_app_that_is_nothing_else_make_the_same_bits(strategy, settings, tmp_path):
     settings = {"local_epochs": 2, "learning_rate": 0.1, **settings}
-    found = trained(fitting(mods=[keep(tmp_path)]), strategy, 2, **settings)
+    result = trained(fitting(mods=[keep(tmp_path)]), strategy, 2, **settings)
     data = lambda context: (loader(context.node_config["partition-id"]),) * 2  # noqa: E731
-    same(found, trained(strategies.client_app(model=Net, data=data), strategy, 2, **settings))
-    assert found.evaluate_metrics_clientapp[2]["personalised-accuracy"] > 0.3
+    same(result, trained(strategies.client_app(model=Net, data=data), strategy, 2, **settings))
+    assert result.evaluate_metrics_clientapp[2]["personalised-accuracy"] > 0.3
     assert any(tmp_path.glob("*/client-*")) or strategy in ("FedBABU", "FedProx")
 
 
@@ -113,8 +113,25 @@ def test_a_loss_of_ones_own():
     def loss(outputs, y):
         return 0 * torch.nn.functional.cross_entropy(outputs, y)
 
-    found = trained(fitting(loss=loss), fraction_evaluate=0.0, momentum=0.0)
-    assert found.train_metrics_clientapp[1]["train-loss"] == 0
+    result = trained(fitting(loss=loss), fraction_evaluate=0.0, momentum=0.0)
+    assert result.train_metrics_clientapp[1]["train-loss"] == 0
+
+
+def test_an_optimiser_and_a_scheduler_of_ones_own():
+    def falling(params, lr):
+        optimizer = torch.optim.SGD(params, lr=10 * lr)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: steps.append(step) or 0.1)
+
+    steps = []
+    settings = {"fraction_evaluate": 0.0, "learning_rate": 0.1, "local_epochs": 2}
+    plain = trained(fitting(), momentum=0.0, **settings)
+    same(trained(fitting(optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)), **settings), plain)
+    same(trained(fitting(optimizer=falling), **settings), plain)
+    assert max(steps) == 8, "a step after each of two epochs of four batches"
+    with pytest.raises(fedpfl.FedpflError, match=r"optimizer = .*: returns a float; it must return an optim"):
+        trained(fitting(optimizer=lambda lr: lr), **settings)
+    with pytest.raises(fedpfl.FedpflError, match=r"momentum = 0.5: is not used by"):
+        trained(fitting(optimizer=falling), momentum=0.5, **settings)
 
 
 def test_a_module_holds_what_predicts_afterwards():
@@ -126,7 +143,7 @@ def test_a_module_holds_what_predicts_afterwards():
         seen.append(accuracy(model, batches))
         return reply
 
-    trained(fitting(own={"train": train}), "Ditto", 2, local_epochs=8, learning_rate=0.1, fraction_evaluate=0.0)
+    trained(fitting(functions={"train": train}), "Ditto", 2, local_epochs=8, learning_rate=0.1, fraction_evaluate=0.0)
     assert min(seen[-3:]) > 0.8
 
 
@@ -137,8 +154,8 @@ def test_nodes_with_a_path_get_their_numbers_from_the_server():
     grid = AppGrid(fitting(data))
     for number, context in enumerate(grid.contexts):
         context.node_config = {"data-path": f"/data/{number}"}
-    found = strategies.FedRep(model=Net, num_clients=3, node_timeout=5.0).start(grid, ArrayRecord(), num_rounds=2)
-    same(found, trained(fitting(), "FedRep", 2))
+    result = strategies.FedRep(model=Net, num_clients=3, node_timeout=5.0).start(grid, ArrayRecord(), num_rounds=2)
+    same(result, trained(fitting(), "FedRep", 2))
     with pytest.raises(fedpfl.FedpflError, match="or the strategy num_clients=, the number of nodes"):
         strategies.FedRep(model=Net, node_timeout=1.0).start(grid, ArrayRecord())
 
@@ -151,7 +168,7 @@ def test_a_test_needs_the_samples_that_the_method_adapts_to(strategy, words, cap
     def evaluate(message, context):
         return fit(message, context, model=Net, data=loader(context.node_config["partition-id"]))
 
-    assert not trained(fitting(own={"evaluate": evaluate}), strategy).evaluate_metrics_clientapp
+    assert not trained(fitting(functions={"evaluate": evaluate}), strategy).evaluate_metrics_clientapp
     assert words.replace(".train, test.", "(train, test)") in caplog.text
 
 
@@ -159,7 +176,7 @@ def test_functions_without_fit_are_refused_where_the_strategy_has_the_model(capl
     def train(message, context):
         return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
 
-    app = fitting(mods=[keep()], own={"train": train})
+    app = fitting(mods=[keep()], functions={"train": train})
     with pytest.raises(fedpfl.FedpflError, match="no round counted"):
         trained(app, "FedRep", fraction_evaluate=0.0)
     assert "the function has to return fit(message, context, …)" in caplog.text

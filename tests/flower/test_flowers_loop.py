@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 
 import numpy as np
@@ -14,6 +15,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 import fedpfl
 from fedpfl import strategies
+from fedpfl.core.accounting import epsilon
 from fedpfl.flower.flowers_loop import mean_of_metrics
 
 
@@ -42,7 +44,7 @@ def moving(by, weights, extra=lambda client: {}):
     return app
 
 
-def own_data(context):
+def data_of(context):
     both = samples(context.node_config["partition-id"])
     return *both, *both
 
@@ -58,8 +60,8 @@ class Follows(fedpfl.Listener):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dp_noise_multiplier": 1.0}, "dp-noise-multiplier = 1.0: has no effect in Flower's loop: use run_"),
-        ({"dp_noise_multiplier": 1.0, "dp_where": "server"}, "dp-noise-multiplier = 1.0: has no effect"),
+        ({"dp_noise_multiplier": 1.0}, "dp-where = 'client': needs model=, and fit or client_app on the nodes"),
+        ({"dp_epsilon": 5.0, "dp_where": "server"}, "must be 0 where norm.num_batches_tracked, an array of whole"),
         ({"evaluate_global": True}, "evaluate-global = True: has no effect"),
         ({"early_stop": 1, "validation_fraction": 0.2}, "early-stop = 1: has no effect"),
         ({"test_at": "start"}, "test-at = 'start': has no effect"),
@@ -84,7 +86,7 @@ def test_what_flowers_loop_has_no_place_for_is_refused(settings, words):
     ],
 )  # fmt: skip
 def test_what_fedpfls_loop_has_no_place_for_is_refused(settings, tmp_path):
-    grid = AppGrid(strategies.client_app(model=Net, data=own_data))
+    grid = AppGrid(strategies.client_app(model=Net, data=data_of))
     with pytest.raises(fedpfl.ConfigError) as caught:
         strategies.FedAvg(model=Net, output_dir=str(tmp_path), **settings).run_federation(grid)
     assert str(caught.value).startswith(next(iter(settings))) and not grid.sent
@@ -97,7 +99,7 @@ def test_names_of_fedpfls_own_in_the_config_are_refused():
 
 @pytest.mark.parametrize("loop", ["start", "run_federation"])
 def test_the_number_of_rounds_is_that_of_the_strategy_unless_an_argument_says_it(loop, tmp_path):
-    app = strategies.client_app(model=Net, data=own_data)
+    app = strategies.client_app(model=Net, data=data_of)
     for settings, arguments, wanted in (({}, {}, 3), ({"num_server_rounds": 1}, {}, 1), ({}, {"num_rounds": 2}, 2)):
         more = {} if loop == "start" else {"output_dir": str(tmp_path)}
         strategy = strategies.FedAvg(model=Net, round_timeout=7.0, **more, **settings)
@@ -121,10 +123,10 @@ def test_settings_that_loops_of_ones_own_would_not_follow_are_refused(settings, 
 
 def test_train_config_acts_on_nodes_with_fit():
     def trained(config, **settings):
-        grid = AppGrid(strategies.client_app(model=Net, data=own_data))
+        grid = AppGrid(strategies.client_app(model=Net, data=data_of))
         strategy = strategies.FedPer(model=Net, fraction_evaluate=0.0, **settings)
-        found = strategy.start(grid, ArrayRecord(), num_rounds=1, train_config=ConfigRecord(config))
-        return found.arrays["fc1.weight"].numpy()
+        result = strategy.start(grid, ArrayRecord(), num_rounds=1, train_config=ConfigRecord(config))
+        return result.arrays["fc1.weight"].numpy()
 
     np.testing.assert_array_equal(trained({"learning-rate": 0.1}), trained({}, learning_rate=0.1))
     np.testing.assert_array_equal(trained({"local_epochs": 2}), trained({}, local_epochs=2))
@@ -132,6 +134,45 @@ def test_train_config_acts_on_nodes_with_fit():
     for wrong in ({"lr": 5.0}, {"learning-rate": -1.0}, {"state-dir": "/"}):
         with pytest.raises(fedpfl.ConfigError, match=f"{next(iter(wrong))} = "):
             trained(wrong)
+    with pytest.raises(fedpfl.ConfigError, match=r"lr = 5\.0: is no setting here: it is learning_rate"):
+        trained({"lr": 5.0})
+
+
+@pytest.mark.parametrize("where", ["client", "server"])
+def test_a_budget_makes_the_same_noise_and_ends_the_run_in_both_loops(where, tmp_path):
+    """Noise for as many rounds as an argument says; with a z of one's own, no round that might spend more."""
+    for more, rounds, made in (({}, 4, 4), ({"dp_noise_multiplier": 1.0}, 5, 2)):
+        spent = []
+        for loop in ("start", "run_federation"):
+            app = strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / loop))
+            settings = {"dp_epsilon": 8.0, "dp_where": where, "dp_clip_norm": 0.1, "local_epochs": 1, **more}
+            settings |= {"state_dir": str(tmp_path)} | ({} if loop == "start" else {"output_dir": str(tmp_path)})
+            first = [ArrayRecord()] if loop == "start" else []
+            grid = AppGrid(app)
+            result = getattr(strategies.FedPer(model=Net, **settings), loop)(grid, *first, num_rounds=rounds)
+            assert sum(kind == "train" for kind, _, _ in grid.sent) == 3 * made
+            assert list(result.evaluate_metrics_clientapp) == list(range(1, made + 1))
+            spent.append([one["privacy-epsilon"] for one in result.train_metrics_clientapp.values()])
+        assert spent[0] == spent[1] and len(spent[0]) == made
+        assert spent[0][-1] == pytest.approx(8.0, rel=1e-9) if not more else spent[0][-1] < 8.0
+
+
+def test_a_server_adds_noise_to_what_any_app_sends(tmp_path):
+    arrays = ArrayRecord({"a.weight": Array(np.zeros((100, 100), np.float32))})
+    settings = {"dp_where": "server", "dp_clip_norm": 2.0, "dp_noise_multiplier": 3.0, "fraction_evaluate": 0.0}
+    strategy = strategies.FedAvg(state_dir=str(tmp_path), **settings)
+    changed = strategy.start(AppGrid(moving([5, 0, 0], [10, 1, 1])), arrays, num_rounds=1).arrays["a.weight"].numpy()
+    assert changed.std() == pytest.approx(3 * 2 / 3, rel=0.03), "of three clients that count alike"
+    assert abs(changed.mean()) < 0.1, "an update of length 500 is cut to 2"
+
+
+def test_nodes_that_come_back_as_others_have_spent_what_they_may_have_spent(tmp_path):
+    grid = MovingGrid(moving([0] * 3, [1] * 3))
+    made = between(strategies.FedAvg, {3: lambda: [moved(grid, node, node + 700) for node in (100, 101, 102)]})
+    strategy = made(dp_where="server", dp_noise_multiplier=3.0, state_dir=str(tmp_path), fraction_evaluate=0.0)
+    result = strategy.start(grid, zeros(), num_rounds=3)
+    spent = [metrics["privacy-epsilon"] for metrics in result.train_metrics_clientapp.values()]
+    assert spent == pytest.approx([epsilon(math.sqrt(rounds) / 3, 1e-5) for rounds in (1, 2, 3)])
 
 
 def test_hooks_that_are_overridden_are_refused_in_the_loop_that_never_calls_them():
@@ -155,7 +196,7 @@ def test_a_wrapper_does_not_tell_how_many_rounds_a_schedule_has(given):
 
 
 def test_functions_that_are_not_sent_are_told(caplog):
-    app = strategies.client_app(model=Net, data=own_data)
+    app = strategies.client_app(model=Net, data=data_of)
     with caplog.at_level(logging.WARNING, "flwr"):
         strategies.FedAvg(model=Net, loss="torch.nn.functional:cross_entropy").start(AppGrid(app), ArrayRecord(), 1)
     assert "loss = 'torch.nn.functional:cross_entropy' is code, and is not sent: give it to fit or" in caplog.text
@@ -208,26 +249,26 @@ def test_validation_counts_by_its_own_samples():
         client = context.node_config["partition-id"]
         return *samples(client, sizes[client]), *samples(client, tests[client])
 
-    found = []
+    replies = []
 
     def means(contents, key):
-        found.extend(dict(content["metrics"]) for content in contents)
+        replies.extend(dict(content["metrics"]) for content in contents)
         return mean_of_metrics(contents, key)
 
     strategy = strategies.FedAvg(model=Net, validation_fraction=0.3, evaluate_metrics_aggr_fn=means)
     grid = AppGrid(strategies.client_app(model=Net, data=data))
     mean = strategy.start(grid, ArrayRecord(), num_rounds=1).evaluate_metrics_clientapp[1]
-    weights = [one["validation-num-examples"] for one in found]
+    weights = [one["validation-num-examples"] for one in replies]
     assert weights == [30, 6, 6]
-    each = [one["validation-accuracy"] for one in found]
+    each = [one["validation-accuracy"] for one in replies]
     assert mean["validation-accuracy"] == pytest.approx(np.average(each, weights=weights))
-    each = [one["personalised-accuracy"] for one in found]
+    each = [one["personalised-accuracy"] for one in replies]
     assert mean["personalised-accuracy"] == pytest.approx(np.average(each, weights=tests))
 
 
 def test_the_metrics_that_a_setting_names_are_sent():
     strategy = strategies.FedAvg(model=Net, metrics="balanced-accuracy")
-    grid = AppGrid(strategies.client_app(model=Net, data=own_data))
+    grid = AppGrid(strategies.client_app(model=Net, data=data_of))
     mean = strategy.start(grid, ArrayRecord(), num_rounds=1).evaluate_metrics_clientapp[1]
     assert 0 < mean["personalised-balanced-accuracy"] <= 1
 
@@ -242,24 +283,24 @@ def test_both_loops_tell_the_mean_over_samples(tmp_path):
     flowers = strategies.FedPer(**settings).start(AppGrid(app), ArrayRecord(), num_rounds=1)
     ours = strategies.FedPer(**settings, output_dir=str(tmp_path)).run_federation(AppGrid(app), num_rounds=1)
     for name in ("personalised-accuracy", "personalised-loss"):
-        given = [result.evaluate_metrics_clientapp[1][name] for result in (flowers, ours)]
-        assert given[0] == pytest.approx(given[1])
-    given = [result.train_metrics_clientapp[1]["train-loss"] for result in (flowers, ours)]
-    assert given[0] == pytest.approx(given[1])
+        values = [result.evaluate_metrics_clientapp[1][name] for result in (flowers, ours)]
+        assert values[0] == pytest.approx(values[1])
+    values = [result.train_metrics_clientapp[1]["train-loss"] for result in (flowers, ours)]
+    assert values[0] == pytest.approx(values[1])
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 1.0])
 def test_both_loops_ask_the_same_clients_and_make_the_same_bits_for_any_fraction(share, tmp_path):
-    found = []
+    results = []
     for loop in ("start", "run_federation"):
-        grid = AppGrid(strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / loop)), num_nodes=7)
+        grid = AppGrid(strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / loop)), num_nodes=7)
         settings = {"model": Net, "fraction_train": share, "local_epochs": 1}
         settings |= {} if loop == "start" else {"output_dir": str(tmp_path)}
         first = [ArrayRecord()] if loop == "start" else []
         arrays = getattr(strategies.FedPer(**settings), loop)(grid, *first, num_rounds=2).arrays
         asked = [client for kind, client, _ in grid.sent if kind == "train"]
-        found.append((sorted(asked), {name: array.numpy().tobytes() for name, array in arrays.items()}))
-    assert found[0] == found[1]
+        results.append((sorted(asked), {name: array.numpy().tobytes() for name, array in arrays.items()}))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("weights", [[0, 0, 0], [0, 10, 10]])
@@ -280,7 +321,7 @@ def test_the_weight_is_what_a_reply_says():
         AppGrid(moving([1, 2, 3], [7] * 3, lambda client: {"size": (1, 1, 98)[client]})), zeros(), num_rounds=1
     )
     np.testing.assert_allclose(result.arrays["a.bias"].numpy(), (1 + 2 + 3 * 98) / 100, rtol=1e-5)
-    grid = AppGrid(strategies.client_app(model=Net, data=own_data))
+    grid = AppGrid(strategies.client_app(model=Net, data=data_of))
     result = strategies.FedPer(model=Net, weighted_by_key="size").start(grid, ArrayRecord(), num_rounds=1)
     assert 0 < result.evaluate_metrics_clientapp[1]["personalised-accuracy"] <= 1
 
@@ -321,7 +362,7 @@ def test_where_clients_get_arrays_of_their_own_the_result_is_their_mean():
 
 
 def test_a_split_of_ones_own_needs_loops_of_ones_own(caplog):
-    app = strategies.client_app(model=Net, data=own_data)
+    app = strategies.client_app(model=Net, data=data_of)
     with pytest.raises(fedpfl.FedpflError, match="no round counted"):
         strategies.FedPer(keep=("norm.", "fc2.")).start(AppGrid(app), initial(), num_rounds=1)
     assert "model = None: must be given to the strategy, whose nodes then train by fit or client_app" in caplog.text
@@ -339,7 +380,7 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
     """And a stranger, which has another secret, takes no number."""
     monkeypatch.delitem(sys.modules, "ray", raising=False)  # of another test's: a simulation's nodes have no secrets
     folder = {"state_dir": str(tmp_path)} if stored else {}
-    grid = MovingGrid(strategies.client_app(model=Net, data=own_data, **folder))
+    grid = MovingGrid(strategies.client_app(model=Net, data=data_of, **folder))
     made = between(strategies.FedPer, {2: lambda: [moved(grid, old, old + 700) for old in (100, 101, 102)]})(model=Net)
     with caplog.at_level(logging.INFO, "flwr"):
         result = made.start(grid, ArrayRecord(), num_rounds=4)
@@ -348,12 +389,12 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
     assert list(result.train_metrics_clientapp) == ([1, 2, 3, 4] if stored else [1, 3, 4])
     assert ("has lost its personal arrays, and begins again" in caplog.text) != stored
     if stored:
-        stranger = MovingGrid(strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "other")))
+        stranger = MovingGrid(strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "other")))
         honest = stranger.app
 
         def replaced():
             moved(stranger, 101, 666)
-            stranger.app = strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "evil"))
+            stranger.app = strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "evil"))
 
         made = between(strategies.FedPer, {2: replaced})(model=Net)
         made.start(stranger, ArrayRecord(), num_rounds=2)
@@ -363,7 +404,7 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
 
 def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
     def start(rounds, **more):
-        app = strategies.client_app(model=Net, data=own_data, state_dir=str(tmp_path / "state"))
+        app = strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "state"))
         strategy = strategies.FedPer(model=Net, output_dir=str(tmp_path), run_name="mine", **more)
         return strategy.run_federation(AppGrid(app), num_rounds=rounds)
 
@@ -377,6 +418,6 @@ def test_frozen_parameters_are_neither_sent_nor_asked_for_on_clients_of_fedpfl()
         model.fc1.requires_grad_(False)
         return model
 
-    app = strategies.client_app(model=frozen, data=own_data)
+    app = strategies.client_app(model=frozen, data=data_of)
     result = strategies.FedAvg(model=frozen).start(AppGrid(app), ArrayRecord(), num_rounds=1)
     assert list(result.train_metrics_clientapp) == [1] and "fc1.weight" not in result.arrays

@@ -21,16 +21,16 @@ from fedpfl.strategies import keep
 def by_hand(personal, rounds):
     """Return the shared arrays and accuracies of a method that shares by names, written by hand."""
     start = initial().to_torch_state_dict()
-    own = [{name: array.clone() for name, array in start.items() if name.startswith(personal)} for _ in range(3)]
-    shared, found = {name: array for name, array in start.items() if not name.startswith(personal)}, []
+    heads = [{name: array.clone() for name, array in start.items() if name.startswith(personal)} for _ in range(3)]
+    shared, accuracies = {name: array for name, array in start.items() if not name.startswith(personal)}, []
     for _ in range(rounds):
         sent = []
         for client in range(3):
             model = Net()
-            model.load_state_dict({**shared, **own[client]})
+            model.load_state_dict({**shared, **heads[client]})
             training(model, loader(client))
             state = {name: array.clone() for name, array in model.state_dict().items()}
-            own[client] = {name: state[name] for name in own[client]}
+            heads[client] = {name: state[name] for name in heads[client]}
             sent.append(state)
         for name, array in shared.items():
             if array.is_floating_point():
@@ -41,10 +41,10 @@ def by_hand(personal, rounds):
         scores = []
         for client in range(3):
             model = Net()
-            model.load_state_dict({**shared, **own[client]})
+            model.load_state_dict({**shared, **heads[client]})
             scores.append(accuracy(model, loader(client)))
-        found.append(np.mean(scores))
-    return shared, found
+        accuracies.append(np.mean(scores))
+    return shared, accuracies
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_order_and_types_are_those_of_the_initial_arrays_also_of_lists():
 
     @app.train()
     def train(message, context):
-        given = message.content["arrays"].to_numpy_ndarrays()
-        seen.append([(array.shape, array.dtype) for array in given])
-        given[-1] = given[-1] + 1 + context.node_id
+        received = message.content["arrays"].to_numpy_ndarrays()
+        seen.append([(array.shape, array.dtype) for array in received])
+        received[-1] = received[-1] + 1 + context.node_id
         metrics = MetricRecord({"num-examples": 5_000_000, "val loss": 1.0, "_x": float("nan")})
-        return Message(RecordDict({"arrays": ArrayRecord(given), "metrics": metrics}), reply_to=message)
+        return Message(RecordDict({"arrays": ArrayRecord(received), "metrics": metrics}), reply_to=message)
 
     strategy = strategies.FedPer(keep=("3", "4"), fraction_evaluate=0.0)
     result = strategy.start(AppGrid(app), arrays, num_rounds=2)

@@ -80,8 +80,8 @@ def test_damaged_frames_raise_nothing_but_their_own_error():
     for _ in range(5000):
         content = bytearray(record[FRAME])
         for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(len(content))
-            content[at : at + rng.choice([0, 1, 4])] = rng.randbytes(rng.choice([0, 1, 1, 4]))
+            place = rng.randrange(len(content))
+            content[place : place + rng.choice([0, 1, 4])] = rng.randbytes(rng.choice([0, 1, 1, 4]))
         try:
             from_content(framed(bytes(content)))
         except LayoutError as error:

@@ -63,9 +63,9 @@ def test_personal_arrays_never_reach_the_server(strategy, personal, whole):
     for _, _, message in grid.sent:
         assert set(message.content.array_records["arrays"]) == wanted
         assert message.content.config_records["config"]["server-round"] in (1, 2)
-    own = [context.state.array_records["own"] for context in grid.contexts]
-    first = next(iter(own[0]))
-    assert not np.array_equal(own[0][first].numpy(), own[1][first].numpy())
+    kept = [context.state.array_records["own"] for context in grid.contexts]
+    first = next(iter(kept[0]))
+    assert not np.array_equal(kept[0][first].numpy(), kept[1][first].numpy())
 
 
 def test_a_personal_head_predicts_what_one_model_cannot():

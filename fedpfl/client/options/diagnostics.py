@@ -18,7 +18,7 @@ class Movement(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """Tell whether the client needs its own model: always true."""
+        """Return whether the client needs its own model: always true."""
         return True
 
     def begin(self, training: Training) -> Training:

@@ -36,7 +36,7 @@ class ClientMeanModel(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """Tell whether anything is averaged."""
+        """Return whether anything is averaged."""
         return bool(self.layout.size)
 
     def send(self, training: Training, shared: np.ndarray, extra: Payload) -> tuple[np.ndarray, Payload]:
@@ -47,7 +47,7 @@ class ClientMeanModel(ClientPart):
         return shared, extra
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
-        """Tell whether that mean has come."""
+        """Return whether that mean has come."""
         return local.has_received(EVALUATION_ONLY)
 
     def test(self, local: LocalRound, samples: Samples) -> Mapping[str, float]:
@@ -67,7 +67,7 @@ class Trained(ClientPart):
 
     @property
     def needs_model(self) -> bool:
-        """Tell whether the client needs its own model: always true."""
+        """Return whether the client needs its own model: always true."""
         return True
 
     def send(self, training: Training, shared: np.ndarray, extra: Payload) -> tuple[np.ndarray, Payload]:

@@ -22,7 +22,7 @@ class KeptModels(ClientPart):
         return keep(self.engine, state, local, forward, score, held, due)
 
     def looks_at_test(self, state: ClientState, local: LocalRound) -> bool:
-        """Tell whether the model is due here, or may be the client's best."""
+        """Return whether the model is due here, or may be the client's best."""
         return self._is_due(state, local) or self._keeps_best(state)
 
     def _is_due(self, state: ClientState, local: LocalRound) -> bool:

@@ -67,7 +67,7 @@ def listeners_of(server: Server) -> list[Listener]:
     if config.wants(PrivacyOption):
         from .privacy import server_privacy
 
-        listeners.append(server_privacy(server))
+        listeners.append(server_privacy(config, server.rule, server.folder.task()["state_key"]))
     if config.wants(EvaluateGlobalOption):
         from .evaluate_global import mean_model
 

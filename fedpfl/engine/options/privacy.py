@@ -20,8 +20,9 @@ from ...core.server_view import Client
 from ...core.vectors import clipped
 from ...results.record import Round
 from ...rules import Rule
+from ...setup.config import Config
 from ...setup.options.privacy import PrivacySettings
-from ..listener import Listener, Server
+from ..listener import Listener
 
 logger = getLogger("flwr")
 
@@ -56,8 +57,10 @@ class ServerPrivacy(Listener):
     def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Count a release of each client that is asked to train; its reply may be seen even if it is lost here."""
         if rule.layout.size or self.sends_besides:
+            most = self._most()
             for client in clients:
-                self._releases[client.id] += 1
+                # Who comes late may have been another client before.
+                self._releases[client.id] = self._releases.get(client.id, most) + 1
             if not self.settings.allows(self._most()):
                 raise ConfigError("dp-epsilon", self.settings.dp_epsilon, f"round {done.number} would spend more")
             done.privacy = self.spent()
@@ -117,13 +120,12 @@ class ServerPrivacy(Listener):
         self._releases = dict(zip(self._releases, state["releases"].tolist(), strict=True))
 
 
-def server_privacy(server: Server) -> ServerPrivacy:
+def server_privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
     """Return the listener of a run; refuse a rule that computes more of clients' arrays than a sum with noise."""
-    config, rule, settings = server.config, server.rule, server.config.of(PrivacySettings)
+    settings, run = config.of(PrivacySettings), config.run
     if settings.dp_where == "server" and not rule.only_a_sum:
         message = f"the server's rule of {config.method.name} is more than a mean of updates; use client"
         raise ConfigError("dp-where", "server", message)
-    folder = Path(config.run.state_dir).expanduser() / server.folder.task()["state_key"] / "server"
+    folder = Path(run.state_dir).expanduser() / state_key / "server"
     sends_more = any(extra.goes(SERVER) for extra in config.method.extras)
-    run = config.run
     return ServerPrivacy(settings, rule.clients, run.seed, folder, run.wire_dtype, sends_more, run.num_server_rounds)

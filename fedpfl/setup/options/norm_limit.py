@@ -27,7 +27,6 @@ class NormLimitOption(Option):
 
     title = "False updates"
     Settings = NormLimitSettings
-    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return True."""

@@ -86,7 +86,6 @@ class PrivacyOption(Option):
 
     title = "Differential privacy"
     Settings = PrivacySettings
-    at_server = True
 
     def wanted(self, config: Any) -> bool:
         """Return whether there is any noise."""

@@ -18,7 +18,7 @@ BOARDS = {"board-1": (0, 1), "board-2": (2, 3), "board-3": (4, 5), "board-4": (6
 METHODS = ("fedavg", "fedper", "ditto", "scaffold")
 SMALL = {
     "model": "mlp", "local_epochs": 1, "batch_size": 16, "partitioner": "dirichlet-client", "train_samples": 16,
-    "test_samples": 8, "threads": 1, "node_timeout": 60.0, "round_timeout": 600.0,
+    "test_samples": 8, "threads": 1, "node_timeout": 60.0, "round_timeout": 120.0,
 }  # fmt: skip
 
 

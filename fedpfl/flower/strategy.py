@@ -728,7 +728,7 @@ class _ResultRecorder(Listener):
         # The mean over samples, as in Flower's loop.
         trained = [metrics for metrics in done.trained.values() if "train-loss" in metrics]
         weights = [metrics["train-samples"] for metrics in trained]
-        means = {}
+        means: dict[str, Any] = {}
         if sum(weights):
             means["train-loss"] = float(np.average([metrics["train-loss"] for metrics in trained], weights=weights))
         if done.privacy:

@@ -170,6 +170,7 @@ class OwnOptimizer(TorchOptimizer):
         self.params = list(params)
         function = own_code.find("optimizer", text)
         made = own_code.call("optimizer", text, function, {"params": self.params, "lr": learning_rate})
+        self._scheduler: Any
         self._optimizer, self._scheduler = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             allowed = "must return an optimiser of torch, or a pair of one and its scheduler"

@@ -45,7 +45,8 @@ SETTINGS = {
     "nothing=1": "nothing = 1: there is no such setting; `fedpfl config` lists all keys",
     "ditto-pull=1.0 method='fedavg'": "ditto-pull = 1.0: is a setting of ditto, and the method is fedavg",
     # their form
-    "method=fedavg": "method = 'fedavg': must be a number, true, false or a text in quotes: method=",
+    "method=\"fedavg": "is no value: a text with a quote",
+    "learning-rate=fast": "learning-rate = .fast.: must be a number",
     "method = 'fedavg'": "must be key=value pairs, without spaces around '='",
     "none.toml": "run-config = 'none.toml': cannot be read (No such file or directory)",
     # values

@@ -286,7 +286,7 @@ class _InProcessRun:
         values = tomllib.loads(store.prepare(run).read_text(encoding="utf-8"))
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
-            planned = prepare(None, {}, values, None, again)
+            planned = prepare(None, {}, values, again)
             simulation.run(planned, LineDisplay(run.rounds, quiet=True), share.workers, callbacks)
         except FedpflError as error:
             self._outcome = {"status": "failed", "error": str(error), "trained": False}

@@ -160,7 +160,9 @@ def run(
             values[kind] = text_of(kind, thing, before.get(kind, ""))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
-        plan = prepare(None, app_settings(Path()) or {}, values, num_clients, again, continued=earlier)
+        if num_clients is not None:
+            values["num-clients"] = plain(num_clients)
+        plan = prepare(None, app_settings(Path()) or {}, values, again, continued=earlier)
         shown = display(plan.config.run.num_server_rounds, quiet)
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import sys
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +30,7 @@ NumClients = Annotated[
         "--num-clients",
         "--num-supernodes",
         min=1,
-        help="Number of clients if the setting num-clients is 0; 10 by default.",
+        help="The setting num-clients: all clients that the data name by default, or 10.",
     ),
 ]
 RunConfig = Annotated[
@@ -40,8 +39,7 @@ RunConfig = Annotated[
         "--run-config",
         "-c",
         metavar="SETTINGS",
-        help="Settings such as 'method=\"fedavg\" dirichlet-alpha=0.1', or a TOML or YAML file; repeatable, the last "
-        "wins.",
+        help="Settings such as 'method=fedavg dirichlet-alpha=0.1', or a TOML or YAML file; repeatable, the last wins.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -114,8 +112,8 @@ def require_allowed(
         check(overrides(texts), app_settings(folder) or {}, named)
 
 
-def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return the settings that ``--run-config`` gives."""
+def overrides(texts: Sequence[str] | None, num_clients: int | None = None) -> dict[str, Any]:
+    """Return the settings that ``--run-config`` and ``--num-clients`` give."""
     from ..core import custom
 
     values: dict[str, Any] = {}
@@ -123,6 +121,11 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
         values.update(_read_text(text)[1])
     if "method" in values:
         values["method"] = custom.as_named(values["method"])
+    if num_clients is not None:
+        if values.get("num-clients") not in (None, 0, num_clients):
+            allowed = f"the setting num-clients is {values['num-clients']}; give one of the two"
+            raise ConfigError("--num-clients", num_clients, allowed)
+        values["num-clients"] = num_clients
     return values
 
 
@@ -171,10 +174,9 @@ def _read_text(text: str) -> tuple[bool, dict[str, Any]]:
         raise ConfigError(
             "run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml or .yaml file"
         )
-    values: dict[str, Any] = {}
-    for key, value in _PAIR.findall(text):
-        values.update(_pair(key, value))
-    return False, values
+    from ..launch.shipped import value_of
+
+    return False, {key: value_of(key, value) for key, value in _PAIR.findall(text)}
 
 
 def prepare(
@@ -196,7 +198,7 @@ def prepare(
         message = f"is not the folder of a Flower app (pyproject.toml with [tool.flwr.app]){hint}"
         raise ConfigError("app", str(app), message)
     here, clients = None if defaults is None else folder, default_clients or plan.DEFAULT_CLIENTS
-    made = plan.prepare(here, defaults or {}, overrides(texts), num_clients, resume, clients, own_data, continued)
+    made = plan.prepare(here, defaults or {}, overrides(texts, num_clients), resume, clients, own_data, continued)
     used(texts, [made.config.method.name])
     return made
 
@@ -258,14 +260,6 @@ def print_json(value: object) -> None:
     """Print one line of JSON on standard output."""
     text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8")
     typer.echo("".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text))
-
-
-def _pair(key: str, value: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
-        message = f'must be a number, true, false or a text in quotes: {key}="…"'
-        raise ConfigError(key, value, message) from None
 
 
 @contextmanager

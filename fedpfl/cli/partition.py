@@ -47,7 +47,7 @@ def partition_command(
     from ..data import default_clients, federated_data, partition_counts, with_partitioner
     from ..data.plot import as_text, bubble_chart
     from ..data.settings import in_words
-    from ..launch.plan import DEFAULT_CLIENTS, given_clients
+    from ..launch.plan import DEFAULT_CLIENTS
     from ..setup.all_settings import check_keys
     from ..setup.config import Config
 
@@ -55,12 +55,11 @@ def partition_command(
     if chart is not None and find_spec("matplotlib") is None:
         raise FedpflError("the chart needs matplotlib: pip install matplotlib")
     load_app()
-    values = {**(app_settings(Path()) or {}), **overrides(run_config)}
+    values = {**(app_settings(Path()) or {}), **overrides(run_config, num_clients)}
     check_keys(values)
     config = Config.parse(values)
     seed = config.run.seed
-    asked = given_clients(config.data.num_clients, num_clients)
-    clients = asked or default_clients(config.data, seed) or DEFAULT_CLIENTS
+    clients = config.data.num_clients or default_clients(config.data, seed) or DEFAULT_CLIENTS
     data = federated_data(config.data, clients, seed)
     for remark in data.remarks:
         typer.echo(f"note: {remark}", err=True)

@@ -48,7 +48,7 @@ def up_command(
             "--num-clients",
             "--num-supernodes",
             min=1,
-            help=f"Number of SuperNodes if the setting num-clients is 0; {DEFAULT_NODES} by default.",
+            help=f"The setting num-clients, the number of SuperNodes; {DEFAULT_NODES} by default.",
         ),
     ] = None,
     devices: Annotated[

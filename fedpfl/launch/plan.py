@@ -68,7 +68,6 @@ def prepare(
     app: Path | None,
     defaults: Mapping[str, Any],
     changes: Mapping[str, Any],
-    num_clients: int | None = None,
     resume: str | None = None,
     default_clients: int = DEFAULT_CLIENTS,
     own_data: bool = False,
@@ -77,8 +76,8 @@ def prepare(
     """Check everything that can be checked before a run.
 
     ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``changes``
-    those that replace them; the rest takes the package's defaults. ``num_clients`` counts where the setting is 0, and
-    ``default_clients`` where nothing says it. ``resume`` is the name or folder of a run to resume, and ``continued``
+    those that replace them; the rest takes the package's defaults. ``default_clients`` counts where neither the setting
+    nor the data say how many there are. ``resume`` is the name or folder of a run to resume, and ``continued``
     that of one that a new run continues, with its settings. ``own_data``: each client has data of its own, so there are
     none in common to check.
     """
@@ -101,7 +100,7 @@ def prepare(
         check_keys(values)
     else:
         stored = _stored_settings(resume, continued, values, changes)
-        if continued is not None and (num_clients or "data" in changes or "dataset" in changes):
+        if continued is not None and ("data" in changes or "dataset" in changes):
             default_clients, stored["num-clients"] = stored["num-clients"], changes.get("num-clients", 0)
         check_keys({**values, "method": stored["method"]})
         values = stored
@@ -119,8 +118,8 @@ def prepare(
     if not config.run.resume:
         chosen = without_auto(config.data, False, False) if own_data else with_partitioner(config.data, config.run.seed)
         decided["partitioner"] = chosen.partitioner
-    given_number = given_clients(config.data.num_clients, num_clients)
-    decided["num-clients"] = given_number or natural_clients(config.data, config.run.seed) or default_clients
+    number = config.data.num_clients or natural_clients(config.data, config.run.seed)
+    decided["num-clients"] = number or default_clients
     if config.run.continue_from and not config.run.resume:
         decided["continue-from"] = str(EarlierRun.continued(config).path)
     decided["run-name"] = config.run.run_name or _new_name(config)
@@ -152,14 +151,6 @@ def project_settings(folder: Path, *without: str) -> dict[str, Value]:
         for key, value in app.items()
         if key in settings and value != settings[key].default and key not in ours
     }
-
-
-def given_clients(num_clients: int, num_supernodes: int | None) -> int | None:
-    """Return the number of clients that the setting, or the command's option, gives; refuse two."""
-    if num_clients and num_supernodes and num_clients != num_supernodes:
-        allowed = f"the setting num-clients is {num_clients}; give one of the two"
-        raise ConfigError("--num-clients", num_supernodes, allowed)
-    return num_clients or num_supernodes
 
 
 def _new_name(config: Config) -> str:

@@ -54,6 +54,17 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     return None if flower is None else dict(flower.get("config", {}))
 
 
+def value_of(key: str, text: str) -> Any:
+    """Return the value of a setting on a command line: TOML, or a text that needs no quotes."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        if text[:1] in "\"'[{" or text[-1:] in "\"'":
+            message = "is no value: a text with a quote or bracket at its ends needs quotes around it"
+            raise ConfigError(key, text, message) from None
+        return text
+
+
 def read_toml(path: Path, option: str) -> dict[str, Any]:
     """Read a TOML file that an option or a key names."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from ..core import custom
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY
 from ..core.rng import generator
+from ..launch.shipped import value_of
 from ..methods import find
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
@@ -178,15 +178,7 @@ def listed(grid: Sequence[str] | Mapping[str, Sequence[Any]], option: str = "gri
     if isinstance(grid, Mapping):
         return {key: list(values) for key, values in grid.items()}
     pairs = [split(text, option, "key=value,value,… with texts in quotes or bare") for text in grid]
-    return {key: [toml_or_text(part.strip()) for part in rest.split(",")] for key, rest in pairs}
-
-
-def toml_or_text(text: str) -> Any:
-    """Read a value as TOML; what is no TOML is a text."""
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return {key: [value_of(key, part.strip()) for part in rest.split(",")] for key, rest in pairs}
 
 
 def _draw(key: str, text: str, sample: int) -> Any:
@@ -194,7 +186,7 @@ def _draw(key: str, text: str, sample: int) -> Any:
     kind, *bounds = text.split(":")
     rng = generator(0, "sweep", key, sample)
     if kind == "choice" and bounds:
-        return toml_or_text(bounds[int(rng.integers(len(bounds)))])
+        return value_of(key, bounds[int(rng.integers(len(bounds)))])
     try:
         low, high = map(float, bounds)
     except ValueError:

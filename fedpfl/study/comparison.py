@@ -6,8 +6,9 @@ The settings of each method are chosen on validation samples; then it is run wit
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
 from .analysis.repetitions import other_code, other_threads
 from .analysis.significance import has_validation, interval, metric_of, significance
-from .grid import Cell, Grid, chosen_in_words, in_words
+from .grid import Cell, Grid, in_words
+from .layout import Column, Line, cell_names, in_lines, lines_of, number_column, rows_by_columns
 from .store import Store
 
 # Of each client's training samples, where settings are chosen and the user has not said how many.
@@ -36,8 +38,6 @@ VALIDATION_FRACTION = 0.2
 _TRIED = {"tune": "tuned", "vary": "varied"}
 NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
 NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
-# Columns of a paper's tables after the one that decides, which two bounds follow: itself and the worst tenth.
-_PIVOTED = (0, 3)
 # What the file of a comparison has.
 _FILE: dict[str, Any] = {
     "methods": list, "seeds": int, "target": (int, float), "settings": dict, "tune": dict, "vary": dict, "on": list,
@@ -146,15 +146,15 @@ def tables(grid: ComparisonGrid, title: str, target: float | None = None) -> lis
 
     Of several data sets there are tables of methods by data sets, as papers have them.
     """
-    whole, first = _methods(grid, title)
-    found = [whole, *([] if target is None else [_costs(grid, target)])]
-    places = [first + place for place in _PIVOTED] if "data" in whole.columns else []
-    last = [_by_data(grid, whole, place) for place in places]
+    numbers, note = _numbers(grid), " ".join(_notes(grid))
+    laid_out = [_methods(grid, title, numbers, note), *([] if target is None else [_costs(grid, target)])]
+    # The number that decides, and the next one: the accuracy of the worst tenth.
+    pivots = [_by_data(grid, number, note) for number in numbers[:2]] if len(grid.columns) > 1 else []
     finished = grid.finished()
     try:
-        return [*found, *(significance(finished, NoOptions()).tables if finished else ()), *last]
+        return [*laid_out, *(significance(finished, NoOptions()).tables if finished else ()), *pivots]
     except NotRecorded:  # one method alone has finished
-        return [*found, *last]
+        return [*laid_out, *pivots]
 
 
 def in_fitting_units(table: Table) -> Table:
@@ -176,15 +176,15 @@ def in_fitting_units(table: Table) -> Table:
     return replace(table, columns=columns, rows=rows, digits=digits, optional=optional)
 
 
-def _by_data(grid: ComparisonGrid, table: Table, column: int) -> Table:
-    """Return a column of a table of methods, with a column for each data set."""
-    digits = table.digits if isinstance(table.digits, int) else table.digits[column]
-    cells = {(row[0], row[1]): row[column] for row in table.rows}
-    rows = [[row, *(cells.get((row, data)) for data in grid.columns)] for row in grid.rows]
+def _by_data(grid: ComparisonGrid, number: Column, note: str) -> Table:
+    """Return a table of methods by data sets with one number, the best of each data set marked."""
     sign = -1 if lower_is_better(_metric(grid)) else 1
-    marked = dict.fromkeys(range(1, 1 + len(grid.columns)), sign)
-    title, note = f"{table.columns[column]}, by method and data", f"{table.note.partition('. ')[0]}."
-    return Table(title, ["method", *grid.columns], rows, digits, note=note, marked=marked)
+
+    def cell(row: str, column: str) -> TableCell:
+        return number.cell(Line(row, column, grid.seeds))
+
+    title, note = f"{number.head}, by method and data", f"{note.partition('. ')[0]}."
+    return rows_by_columns(title, grid.rows, grid.columns, {"": cell}, number.digits, "method", note, sign)
 
 
 def settings_used(grid: ComparisonGrid) -> Table:
@@ -203,66 +203,59 @@ def settings_used(grid: ComparisonGrid) -> Table:
     return Table("Settings that are not defaults", ["setting", "method", "value"], rows)
 
 
-def _methods(grid: ComparisonGrid, title: str) -> tuple[Table, int]:
-    """Return the table of methods, and which column has the number that decides."""
-    kind, own = (run_numbers.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(grid) else (run_numbers.LAST, NUMBERS)
+def _numbers(grid: ComparisonGrid) -> list[Column]:
+    """Return the columns of numbers, first the one that decides."""
+    kind, usual = (run_numbers.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(grid) else (run_numbers.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in grid.planned() for name in names_of(str(run.settings["metrics"])))
     virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in grid.planned()) else []
     by = _metric(grid)
-    first = own[0] if by == ACCURACY else f"{kind}:{by}"
-    names = [*dict.fromkeys([first, *own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual])]
-    numbers = {name: grid.metric(name) for name in names}
-    found = {cell: {name: grid.values(name, *cell) for name in names} for cell in grid.cells}
-    headings = {name: number.short_title for name, number in numbers.items()}
-    several, failures = len(grid.columns) > 1, [printable(failure) for failure in grid.failures()]
-    lines: list[tuple[int, float, list[TableCell]]] = []
-    share = is_share(ACCURACY, grid.loss)
-    bounds = (0.0 if share else -math.inf, 1.0)
-    if by != ACCURACY:
-        bounds = (kind_of(by).lowest, kind_of(by).highest)
-    unit, sign = 100 if numbers[first].share else 1, 1 if lower_is_better(by) else -1
-    for (row, column), values in found.items():
-        accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
-        low, high = (unit * bound for bound in bounds)
-        between = interval([unit * value for value in values[first]], low, high) or (None, None)
-        cells: list[TableCell] = [row, *([column] if several else [])]
-        cells += [chosen_in_words(grid, (row, column))] if grid.trials else []
-        cells += [accuracy, *between, *others, f"{len(values[first])}/{len(grid.seeds)}"]
-        order = sign * accuracy.mean if accuracy else math.inf
-        lines.append((grid.columns.index(column), order, cells))
-    heads = ["method", *(["data"] if several else []), *(["chosen"] if grid.trials else [])]
-    lead, *rest = headings.values()
-    heads += [lead, "95 % interval from", "to", *rest, "runs done"]
-    failed = [f"Failed: {failure.rstrip('.')}." for failure in failures]
-    note = " ".join([*_remarks(grid), *other_threads(grid.finished()), *other_code(grid.finished()), *failed])
+    first = usual[0] if by == ACCURACY else f"{kind}:{by}"
+    wanted = [f"{kind}:{name}" for name in asked]
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
-    fine = {*asked, *([] if by == ACCURACY and share else ["95 % interval from", "to"])}
-    fine |= set() if share else {headings[name] for name in own[:2]}
-    digits = [4 if head in fine else 3 if head == "MB" else 1 for head in heads]
+    digits = {"megabytes": 3, **dict.fromkeys(wanted, 4)}
+    digits |= {} if is_share(ACCURACY, grid.loss) else dict.fromkeys(usual[:2], 4)
+    names = dict.fromkeys([first, *usual[:2], *wanted, *usual[2:], *virtual])
+    return [number_column(grid, name, digits.get(name, 1)) for name in names]
+
+
+def _methods(grid: ComparisonGrid, title: str, numbers: Sequence[Column], note: str) -> Table:
+    """Return the table with a line for each method on each data set."""
+    lead, *rest = numbers
+    by = _metric(grid)
+    in_percent = by == ACCURACY and is_share(ACCURACY, grid.loss)
+    lowest, highest = (-math.inf, 1.0) if by == ACCURACY else (kind_of(by).lowest, kind_of(by).highest)
+    bounds = (0.0, 100.0) if in_percent else (lowest, highest)
+    name = f"{run_numbers.CHOSEN if _validated(grid) else run_numbers.LAST}:{by}"
+
+    @cache
+    def values(row: str, column: str) -> list[float]:
+        return [(100 if in_percent else 1) * value for value in grid.values(name, row, column)]
+
+    def bound(place: int) -> Callable[[Line], TableCell]:
+        return lambda line: (interval(values(line.row, line.column), *bounds) or (None, None))[place]
+
+    fine = 1 if in_percent else 4
+    between = [Column("95 % interval from", bound(0), fine), Column("to", bound(1), fine)]
+    done = Column("runs done", lambda line: f"{len(values(line.row, line.column))}/{len(grid.seeds)}")
+    columns = [*cell_names(grid), lead, *between, *rest, done]
     # The last to be left out is the one after the first, the accuracy of the worst tenth.
-    optional = ["runs done", *reversed(rest)]
-    rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
-    return Table(title, heads, rows, digits, note=note, optional=optional), heads.index(lead)
+    optional = [done.head, *(number.head for number in reversed(rest))]
+    return in_lines(title, columns, lines_of(grid), lead, lower_is_better(by), note, optional)
 
 
 def _costs(grid: ComparisonGrid, target: float) -> Table:
     """Return rounds, traffic and time until the mean over the clients reaches a value in a test."""
-    by, several = _metric(grid), len(grid.columns) > 1
-    rows: list[list[TableCell]] = []
-    for row, column in grid.cells:
-        values = {kind: grid.values(f"{kind}:{by}={target:g}", row, column) for kind in run_numbers.COSTS}
-        spreads = [Spread.of(of) if of else None for of in values.values()]
-        reached = f"{len(next(iter(values.values())))}/{len(grid.seeds)}"
-        rows.append([row, *([column] if several else []), *spreads, reached])
-    heads = [
-        "method",
-        *(["data"] if several else []),
-        *(heading for heading, _ in run_numbers.COSTS.values()),
-        "reached",
-    ]
+    by = _metric(grid)
+    names = {kind: f"{kind}:{by}={target:g}" for kind in run_numbers.COSTS}
+    numbers = [number_column(grid, name, head=run_numbers.COSTS[kind][0]) for kind, name in names.items()]
+
+    def reached(line: Line) -> str:
+        return f"{len(grid.values(next(iter(names.values())), line.row, line.column))}/{len(grid.seeds)}"
+
+    columns = [*cell_names(grid, chosen=False), *numbers, Column("reached", reached)]
     note = "Up to the first test that reaches it, of the runs that do; MB both ways, tests included, s of training."
     title = f"Until {by} on test samples, mean over clients, is {target:g}"
-    return Table(title, heads, rows, 1, note=note)
+    return in_lines(title, columns, lines_of(grid), note=note)
 
 
 def _metric(grid: ComparisonGrid) -> str:
@@ -283,8 +276,15 @@ def _untested(line: Mapping[str, Any]) -> bool:
     return bool(tested and line.get("failed", {}).keys() - tested.keys())
 
 
+def _notes(grid: ComparisonGrid) -> Iterator[str]:
+    """Yield how the numbers came about, and which runs failed."""
+    yield from _remarks(grid)
+    finished = grid.finished()
+    yield from (*other_threads(finished), *other_code(finished))
+    yield from (f"Failed: {printable(failure).rstrip('.')}." for failure in grid.failures())
+
+
 def _remarks(grid: ComparisonGrid) -> Iterator[str]:
-    """Yield how the numbers came about."""
     which = "round with the best validation score" if _validated(grid) else "last round"
     by = _metric(grid)
     what = by if by != ACCURACY else score_name(grid.loss).capitalize()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
 from .description import BY_COLUMN, ExperimentFile, Ranking
 from .experiment import ExperimentGrid
-from .grid import chosen_in_words, in_words
+from .grid import in_words
+from .layout import Column, Line, chosen_column, in_lines, rows_by_columns
 from .store import State
 
 CURVE_ROUNDS = 20
@@ -43,17 +44,13 @@ def tables(grid: ExperimentGrid) -> list[Table]:
 
 def _table(grid: ExperimentGrid, metric: str) -> Table:
     experiment, at = grid.experiment, grid.at
-    published = metric in experiment.paper_values
-    kinds = [f"{grid.scale} scale", *["published"] * published]  # so that nobody confuses them
-    heads = [f"{column} ({kind})" for column in at.columns for kind in kinds]
-    rows: list[list[TableCell]] = []
-    for row in at.rows:
-        rows.append([row])
-        for column in at.columns:
-            rows[-1].append(_cell(grid, metric, row, column))
-            rows[-1] += [experiment.paper_value(metric, row, column)] if published else []
+    # Named in each heading, so that nobody confuses them.
+    numbers: dict[str, Callable[[str, str], TableCell]] = {f"{grid.scale} scale": partial(_cell, grid, metric)}
+    if metric in experiment.paper_values:
+        numbers["published"] = partial(experiment.paper_value, metric)
     what, digits = _heading(experiment, grid.metric(metric))
-    return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(grid, metric))
+    title = f"{experiment.title}: {what}"
+    return rows_by_columns(title, at.rows, at.columns, numbers, digits, note=_note(grid, metric))
 
 
 def _heading(experiment: ExperimentFile, found: run_numbers.Metric) -> tuple[str, int]:
@@ -99,32 +96,28 @@ def rankings(grid: ExperimentGrid) -> list[RankedColumn]:
 
 def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColumn:
     experiment, at = grid.experiment, grid.at
-    first, compared = experiment.metrics[0], ranking.baseline in at.rows
-    lines: list[tuple[float, list[TableCell]]] = []
-    below: list[str] = []
-    for row in at.rows:
-        numbers = [_cell(grid, metric, row, column) for metric in experiment.metrics]
-        cells = [row, *numbers, *([chosen_in_words(grid, (row, column))] if grid.trials else [])]
-        if compared:
-            over = None if row == ranking.baseline else _difference(grid, first, row, ranking.baseline, column)
-            cells.insert(2, over)
-            if over and over.mean < 0:
-                below.append(row)
-        lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
-    lines.sort(key=lambda line: -line[0])
-    heads = ["", *(grid.metric(metric).short_title for metric in experiment.metrics)]
-    heads += ["chosen"] if grid.trials else []
-    if compared:
-        heads.insert(2, f"over {ranking.baseline}")
+    first, baseline = experiment.metrics[0], ranking.baseline
+    columns = [Column("", lambda line: line.row), *(_metric_column(grid, metric) for metric in experiment.metrics)]
+    lead, below = columns[1], None
+    if baseline in at.rows:
+        over = {row: _difference(grid, first, row, baseline, column) for row in at.rows if row != baseline}
+        below = [row for row, spread in over.items() if spread and spread.mean < 0]
+        columns.insert(2, Column(f"over {baseline}", lambda line: over.get(line.row)))
+    columns += [chosen_column(grid)] if grid.trials else []
     said = (f"Scale {grid.scale}: {at.remarks}", experiment.remarks, *_repeated(grid))
     protocol = tuple(part for part in said if part)
-    rows = [cells for _, cells in lines]
-    chance = _chance(grid, column, [str(cells[0]) for cells in rows], ranking.baseline)
-    remarks = (*chance, *_remarks(grid, ranking, column, below if compared else None))
     title = f"{experiment.title}: {column} ({grid.scale} scale)"
-    table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
-    figure = _ranking_figure(grid, ranking, column, title, [str(cells[0]) for cells in rows])
+    lines = [Line(row, column, grid.seeds) for row in at.rows]
+    table = in_lines(title, columns, lines, lead)
+    best_first = [str(row[0]) for row in table.rows]
+    remarks = (*_chance(grid, column, best_first, baseline), *_remarks(grid, ranking, column, below))
+    table = replace(table, note=" ".join([*protocol, *remarks]))
+    figure = _ranking_figure(grid, ranking, column, title, best_first)
     return RankedColumn(column, table, figure, protocol, remarks)
+
+
+def _metric_column(grid: ExperimentGrid, metric: str) -> Column:
+    return Column(grid.metric(metric).short_title, lambda line: _cell(grid, metric, line.row, line.column))
 
 
 def _chance(grid: ExperimentGrid, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:

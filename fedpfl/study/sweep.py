@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..core import custom
@@ -18,6 +20,7 @@ from ..results.tables import Spread, Table
 from ..setup.all_settings import owners, tagged
 from ..setup.config import RunSettings
 from .grid import Cell, Grid, in_words
+from .layout import Column, Line, in_lines, lines_of, number_column
 from .store import State, Store
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
@@ -101,46 +104,36 @@ class SweepGrid(Grid):
         In both the best accuracy, as ``select`` means it, comes first.
         """
         states = self.states()
-        ordered = [(row, seed, self.runs[row, "", seed]) for row in self._rows for seed in self.seeds]
-        errors = {run.name: printable(self.store.reason(run)) for *_, run in ordered
+        errors = {run.name: printable(self.store.reason(run)) for run in self.planned()
                   if states[run.name] is State.FAILED}  # fmt: skip
-        error = ["error"] if errors else []
-        heads = [self.metric(name).title for name in self._metrics]
 
-        def line(row: str, seeds: Sequence[int], before: list[TableCell], after: list[TableCell]) -> list[TableCell]:
-            reasons = [errors.get(self.runs[row, "", seed].name) for seed in seeds]
-            why: list[TableCell] = [next(filter(None, reasons), None)] if errors else []
-            numbers = [self.spread(name, row, "", seeds) for name in self._metrics]
-            point = (_text(self._rows[row].get(key, DASH)) for key in self.keys)
-            return [*point, *before, *numbers, *why, *after]
+        def names(line: Line) -> list[str]:
+            return [self.runs[line.row, line.column, seed].name for seed in line.seeds]
 
-        each = list[list[TableCell]]()
-        for row, seed, run in ordered:
-            cells = line(row, [seed], [seed], [states[run.name].value, run.name])
-            each.append([cell.mean if isinstance(cell, Spread) else cell for cell in cells])
+        def done(line: Line) -> str:
+            return f"{sum(states[name] is State.FINISHED for name in names(line))}/{len(line.seeds)}"
+
+        keys = [Column(key, partial(self._value, key)) for key in self.keys]
+        numbers = [number_column(self, name, 3, self.metric(name).title) for name in self._metrics]
+        error = Column("error", lambda line: next(filter(None, map(errors.get, names(line))), None))
+        reasons = [error] if errors else []
+        singles = [replace(number, cell=partial(_mean, number)) for number in numbers]
+        seed = Column("seed", lambda line: line.seeds[0])
+        run = [Column("state", lambda line: states[names(line)[0]].value), Column("run", lambda line: names(line)[0])]
+        lines = lines_of(self)
+        of_runs = [replace(line, seeds=[seed]) for line in lines for seed in self.seeds]
         failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
         note = " ".join([NO_NUMBER, self._order(), *failed])
-        columns = [*self.keys, "seed", *heads, *error, "state", "run"]
-        tables = [Table(f"{title}, each run", columns, self._best_first(each, 1), 3, note=note)]
+        columns = [*keys, seed, *singles, *reasons, *run]
+        tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], note=note)]
         if len(self.seeds) > 1:
-            merged = []
-            for row in self._rows:
-                done = sum(states[self.runs[row, "", seed].name] is State.FINISHED for seed in self.seeds)
-                merged.append(line(row, self.seeds, [], [f"{done}/{len(self.seeds)}"]))
             note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
-            columns = [*self.keys, *heads, *error, "runs done"]
-            tables.append(Table(f"{title}, each point", columns, self._best_first(merged, 0), 3, note=note))
+            columns = [*keys, *numbers, *reasons, Column("runs done", done)]
+            tables.append(in_lines(f"{title}, each point", columns, lines, numbers[0], note=note))
         return tables
 
-    def _best_first(self, lines: Iterable[list[TableCell]], before: int) -> list[list[TableCell]]:
-        """Return the lines in the order of the first number, which stands after the keys and so many other cells."""
-
-        def order(cells: list[TableCell]) -> float:
-            number = cells[len(self.keys) + before]
-            mean = number.mean if isinstance(number, Spread) else number
-            return math.inf if mean is None else -float(mean)
-
-        return sorted(lines, key=order)
+    def _value(self, key: str, line: Line) -> TableCell:
+        return _text(self._rows[line.row].get(key, DASH))
 
     def _order(self) -> str:
         if self.select == "validation":
@@ -157,6 +150,11 @@ def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str
     """Return a point without settings of other methods; points that differ only in these are one."""
     own, known = _method(point, base), owners()
     return {key: value for key, value in point.items() if own in known.get(key, (own,))}
+
+
+def _mean(number: Column, line: Line) -> TableCell:
+    cell = number.cell(line)
+    return cell.mean if isinstance(cell, Spread) else cell
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from os import PathLike
@@ -31,6 +31,7 @@ from ..study.analysis.significance import significance
 from ..study.comparison import in_fitting_units
 from ..study.execution import Job, Resources, Start
 from ..study.grid import Grid
+from ..study.saved import SavedGrid, made_name
 from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store
 from . import dataframes
 from .figures import Plot, can_draw, require_drawing
@@ -304,9 +305,9 @@ class Runs:
     """How the runs of a grid are made: their store, the Python objects among their settings, what starts them."""
 
     def __init__(
-        self, stack: ExitStack, output_dir: str | PathLike[str] | None, jobs: int, workers: int | None,
-        callbacks: Sequence[Listener], quiet: bool, executor: str = "local", federation: str | None = None,
-        discard_models: bool = False,
+        self, stack: ExitStack, *, jobs: int = 1, workers: int | None = None,
+        output_dir: str | PathLike[str] | None = None, executor: str = "local", federation: str | None = None,
+        discard_models: bool = False, callbacks: Sequence[Listener] = (), quiet: bool = False,
     ) -> None:  # fmt: skip
         require_listeners(callbacks)
         own_code.set_folder(Path())
@@ -346,6 +347,13 @@ class Runs:
         text = next(same, None) or self._stack.enter_context(as_setting(key, thing))
         self.objects[text] = thing
         return text
+
+    def opened(self, name: str, methods: Iterable[str], grid: Grid) -> SavedGrid:
+        """Return the folder of a grid's tables, of this name or one that is made, and tell what has changed since."""
+        folder = SavedGrid(self.store, name or made_name(methods, grid))
+        if told := folder.open(grid):
+            tell(told)
+        return folder
 
     def run(self, grid: Grid) -> dict[str, str]:
         """Make the runs of a grid, and return why those that did not finish did not, by their names."""

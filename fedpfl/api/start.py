@@ -8,7 +8,7 @@ from functools import partial, wraps
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from ..core import custom
 from ..core.errors import ConfigError
@@ -16,11 +16,29 @@ from ..core.settings import checked, plain, setting
 from ..setup.all_settings import functions
 from ..setup.objects import as_setting
 
+
+class RunOptions(TypedDict, total=False):
+    """How the runs of a grid are made; :func:`sweep` explains each."""
+
+    jobs: int
+    workers: int | None
+    output_dir: str | PathLike[str] | None
+    executor: str
+    federation: str | None
+    discard_models: bool
+    callbacks: Sequence[Listener]
+    quiet: bool
+
+
 if TYPE_CHECKING:
     from ..engine.listener import Listener
     from .comparisons import Comparison, Experiment, Sweep
     from .runs import Run
     from .settings import Settings, SweepSettings
+
+    class GridArguments(RunOptions, SweepSettings, total=False):
+        """What :func:`compare`, :func:`sweep` and :func:`experiment` take alike."""
+
 
 TWO = "a comparison needs two methods or more, or a setting to vary (--vary)"
 
@@ -183,15 +201,7 @@ def compare(
     on: Sequence[Mapping[str, Any]] = (),
     by: str = "",
     name: str = "",
-    jobs: int = 1,
-    workers: int | None = None,
-    output_dir: str | PathLike[str] | None = None,
-    executor: str = "local",
-    federation: str | None = None,
-    discard_models: bool = False,
-    callbacks: Sequence[Listener] = (),
-    quiet: bool = False,
-    **settings: Unpack[SweepSettings],
+    **more: Unpack[GridArguments],
 ) -> Comparison:
     """Run methods on the same data and test which differences are significant; `fedpfl compare` calls it.
 
@@ -252,26 +262,30 @@ def compare(
     >>> sorted(found.table["method"]), sorted(found.chosen)
     (['local', 'mine'], ['local', 'mine'])
     """
-    _require_counts(seeds=seeds, jobs=jobs, workers=workers)
-    listed = [methods] if isinstance(methods, str) or not isinstance(methods, Sequence) else methods
-    parts = [part for one in (*listed, *others) for part in (one.split(",") if isinstance(one, str) else [one])]
-    given = [part.strip() if isinstance(part, str) else part for part in parts]
-    named, file = [*map(custom.as_named, given)], dict[str, Any]()
-    if given and isinstance(given[0], (str, PathLike)) and str(given[0]).endswith(".toml"):
+    _require_counts(seeds=seeds)
+    options, settings = _apart(more)
+    first = [methods] if isinstance(methods, str) or not isinstance(methods, Sequence) else methods
+    parts = [
+        part for method in (*first, *others) for part in (method.split(",") if isinstance(method, str) else [method])
+    ]
+    compared = [custom.as_named(part.strip() if isinstance(part, str) else part) for part in parts]
+    file = dict[str, Any]()
+    if compared and isinstance(compared[0], (str, PathLike)) and str(compared[0]).endswith(".toml"):
         from ..study.comparison import from_file
 
-        file = from_file(Path(given[0]).expanduser())
-        named = [*map(custom.as_named, file.get("methods", ())), *named[1:]]
+        file = from_file(Path(compared[0]).expanduser())
+        compared = [*map(custom.as_named, file.get("methods", ())), *compared[1:]]
     varied = vary or file.get("vary")
-    if len(named) < 2 and not varied and all(isinstance(method, (str, type)) for method in named):
-        raise ConfigError("methods", named, TWO)
+    if len(compared) < 2 and not varied and all(isinstance(method, (str, type)) for method in compared):
+        raise ConfigError("methods", compared, TWO)
     if "method" in settings:
         raise ConfigError("method", settings["method"], "cannot be set here: `methods` lists what is compared")
-    if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
+    if not isinstance(on, Sequence) or not all(isinstance(data, Mapping) for data in on):
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
-    of_data = [{key: value for key, value in own.items() if key != "name"} for own in on]
-    chosen_from = [{"method": method} for method in named]
-    _require_allowed(named, settings, *of_data, *chosen_from, *_each("tune", tune or {}), *_each("vary", vary or {}))
+    of_data = [{key: value for key, value in data.items() if key != "name"} for data in on]
+    texts_of_methods = [{"method": method} for method in compared]
+    tried = [*_each("tune", tune or {}), *_each("vary", vary or {})]
+    _require_allowed(compared, settings, *of_data, *texts_of_methods, *tried)
     from ..core.metrics import ACCURACY, entries
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words as data_in_words
@@ -279,24 +293,26 @@ def compare(
     from ..setup.all_settings import require_used
     from ..study.comparison import ComparisonGrid, settings_used, tables, write
     from ..study.grid import in_words
-    from ..study.saved import SavedGrid, made_name, write_tables
-    from .comparisons import Comparison, Runs, RunsFailed, number_of_clients, of_project, tell
+    from ..study.saved import write_tables
+    from .comparisons import Comparison, Runs, RunsFailed, number_of_clients, of_project
     from .runs import Run
 
-    made = [run for run in named if isinstance(run, Run)]
+    made = [run for run in compared if isinstance(run, Run)]
     if made:
-        if len(made) < len(named) or settings or tune or vary or on or target is not None:
-            raise ConfigError("methods", [*named], "must be methods alone, or runs alone without settings")
+        if len(made) < len(compared) or settings or tune or vary or on or target is not None:
+            raise ConfigError("methods", compared, "must be methods alone, or runs alone without settings")
         return Comparison(made)
     with ExitStack() as stack:
-        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
-        own = runs.texts(settings)
-        base = {**({} if file else of_project("method")), **file.get("settings", {}), **own}
-        as_texts = [runs.text_of("method", method) for method in named]
-        texts = {find(text).name: text if custom.is_custom("method", text) else find(text).name for text in as_texts}
-        if len(texts) < 2 and not varied:
-            raise ConfigError("methods", as_texts, TWO)
-        require_used(own, texts)
+        runs = Runs(stack, **options)
+        common = runs.texts(settings)
+        base = {**({} if file else of_project("method")), **file.get("settings", {}), **common}
+        texts = [runs.text_of("method", method) for method in compared]
+        texts_by_name = {
+            find(text).name: text if custom.is_custom("method", text) else find(text).name for text in texts
+        }
+        if len(texts_by_name) < 2 and not varied:
+            raise ConfigError("methods", texts, TWO)
+        require_used(common, texts_by_name)
         if by:
             asked = entries(str(base.get("metrics", "")))
             metrics = asked if by in (*asked, ACCURACY) else [*asked, by]
@@ -304,29 +320,25 @@ def compare(
         data_sets = {}
         for data in on or file.get("on") or [{}]:
             values = runs.texts({key: value for key, value in data.items() if key != "name"})
-            called = str(data.get("name", "")) or in_words(values)
-            data_sets[called] = {**values, "num-clients": number_of_clients({**base, **values})}
+            name_of_data = str(data.get("name", "")) or in_words(values)
+            data_sets[name_of_data] = {**values, "num-clients": number_of_clients({**base, **values})}
         tuning, varying = (
             {**file.get(key, {}), **runs.listed(values or {})} for key, values in (("tune", tune), ("vary", vary))
         )
         seeds, target = seeds or file.get("seeds", 3), file.get("target") if target is None else target
-        grid = ComparisonGrid(texts, base, tuning, seeds, data_sets, runs.store, varying)
-        folder = SavedGrid(runs.store, name or made_name(texts, grid))
-        if told := folder.open(grid):
-            tell(told)
+        grid = ComparisonGrid(texts_by_name, base, tuning, seeds, data_sets, runs.store, varying)
+        folder = runs.opened(name, texts_by_name, grid)
         if not runs.objects:  # which no file can name
             settings_of_file = {"settings": base, "tune": tuning, "vary": varying}
-            write(folder.path, [*texts.values()], seeds, data_sets, target, settings_of_file)
+            write(folder.path, [*texts_by_name.values()], seeds, data_sets, target, settings_of_file)
         failed = runs.run(grid)
         folder.note(grid)
-        title = f"{', '.join(texts)} on {len(data_sets)} data sets"
+        title = f"{', '.join(texts_by_name)} on {len(data_sets)} data sets"
         if len(data_sets) == 1:
             values = {**base, **next(iter(data_sets.values()))}
-            settings_of = with_partitioner(DataSettings.of(values))
-            title = (
-                f"{', '.join(texts)} on {settings_of.dataset} ({data_in_words(settings_of)}, "
-                f"{values['num-clients']} clients)"
-            )
+            division = with_partitioner(DataSettings.of(values))
+            how = f"{data_in_words(division)}, {values['num-clients']} clients"
+            title = f"{', '.join(texts_by_name)} on {division.dataset} ({how})"
         chosen = {row if len(data_sets) == 1 else (row, column): choice
                   for (row, column), choice in grid.chosen.items()}  # fmt: skip
         result = Comparison(runs.made(grid), tables(grid, title, target), chosen, failed, folder.path)
@@ -345,15 +357,7 @@ def sweep(
     seeds: int = 1,
     select: str = "test",
     name: str = "",
-    jobs: int = 1,
-    workers: int | None = None,
-    output_dir: str | PathLike[str] | None = None,
-    executor: str = "local",
-    federation: str | None = None,
-    discard_models: bool = False,
-    callbacks: Sequence[Listener] = (),
-    quiet: bool = False,
-    **settings: Unpack[SweepSettings],
+    **more: Unpack[GridArguments],
 ) -> Sweep:
     """Run what is not finished of a sweep over settings; `fedpfl sweep` calls it.
 
@@ -375,22 +379,22 @@ def sweep(
     name : str, optional
         Name of the folder of the tables, by which ``fedpfl show``, ``report`` and ``analyse`` know the runs; by default
         made from methods and settings.
-    jobs : int
-        Runs side by side.
+    jobs : int, optional
+        Runs side by side, by default 1.
     workers : int, optional
         Processes that run the clients of a run, by default one for each core that the run has.
     output_dir : str or path, optional
         Folder of all runs of sweeps, where finished runs are found again. Calls on several machines that see the folder
         share the runs.
-    executor : {"local", "flower"}
-        This machine, or the devices of the SuperLink ``federation``, one run after the other.
+    executor : {"local", "flower"}, optional
+        This machine, the default, or the devices of the SuperLink ``federation``, one run after the other.
     federation : str, optional
         The SuperLink, as Flower's config.toml names it.
-    discard_models : bool
+    discard_models : bool, optional
         Delete the models and the clients' state of each finished run.
-    callbacks : sequence of Listener
+    callbacks : sequence of Listener, optional
         Follow the runs, one after the other.
-    quiet : bool
+    quiet : bool, optional
         Show no progress.
     **settings
         What all runs have in common; Python objects as in :func:`run`.
@@ -420,7 +424,8 @@ def sweep(
     >>> found.table["local-epochs"].sort_values().tolist()
     [1, 2]
     """
-    _require_counts(samples=samples, seeds=seeds, jobs=jobs, workers=workers)
+    _require_counts(samples=samples, seeds=seeds)
+    options, settings = _apart(more)
     if "method" in settings:
         settings["method"] = custom.as_named(settings["method"])
     if isinstance(grid, dict) and isinstance(grid.get("method"), (list, tuple)):
@@ -430,21 +435,19 @@ def sweep(
     if "method" not in (random or {}):
         _require_allowed(methods, settings, *tried, named=random or {})
     from ..setup.all_settings import require_used
-    from ..study.saved import SavedGrid, made_name, write_tables
+    from ..study.saved import write_tables
     from ..study.sweep import SweepGrid
-    from .comparisons import Runs, Sweep, key_of, number_of_clients, of_project, tell, with_runs
+    from .comparisons import Runs, Sweep, key_of, number_of_clients, of_project, with_runs
 
     with ExitStack() as stack:
-        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
+        runs = Runs(stack, **options)
         own = runs.texts(settings)
         base = {**of_project(), **own}
         base.setdefault("num-clients", number_of_clients(base))
         drawn = [f"{key_of(key)}={text}" for key, text in (random or {}).items()]
         planned = SweepGrid(base, runs.listed(grid or {}), drawn, samples, seeds, runs.store, select)
         require_used({key: value for key, value in own.items() if key != "method"}, planned.methods)
-        folder = SavedGrid(runs.store, name or made_name(planned.methods, planned))
-        if told := folder.open(planned):
-            tell(told)
+        folder = runs.opened(name, planned.methods, planned)
         failed = runs.run(planned)
         tables = planned.tables(f"Sweep {folder.name}: {planned.what}")
         write_tables(tables, folder.path)
@@ -461,15 +464,7 @@ def experiment(
     seeds: int | None = None,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
-    jobs: int = 1,
-    workers: int | None = None,
-    output_dir: str | PathLike[str] | None = None,
-    executor: str = "local",
-    federation: str | None = None,
-    discard_models: bool = False,
-    callbacks: Sequence[Listener] = (),
-    quiet: bool = False,
-    **settings: Unpack[SweepSettings],
+    **more: Unpack[GridArguments],
 ) -> Experiment:
     """Run what is not finished of an experiment, a paper's table or figure; `fedpfl experiment run` calls it.
 
@@ -510,7 +505,8 @@ def experiment(
     >>> len(table.runs), table.failed
     (1, {})
     """
-    _require_counts(seeds=seeds, jobs=jobs, workers=workers)
+    _require_counts(seeds=seeds)
+    options, settings = _apart(more)
     _require_allowed([settings.get("method")], settings)
     from ..setup.all_settings import require_used
     from ..study.experiment import ExperimentGrid, read
@@ -519,7 +515,7 @@ def experiment(
     from .comparisons import Experiment, Runs, with_runs, write_figures
 
     with ExitStack() as stack:
-        runs = Runs(stack, output_dir, jobs, workers, callbacks, quiet, executor, federation, discard_models)
+        runs = Runs(stack, **options)
         own = runs.texts(settings)
         planned = ExperimentGrid(read(str(name)).only(scale, rows, columns), scale, runs.store, seeds, own)
         require_used(own, sorted({cell.method for cell in planned.cells.values()}))
@@ -531,6 +527,13 @@ def experiment(
             write_figures(figures, planned.at.rows, folder)
         result = Experiment(figures, planned.at.rows, tables, runs.made(planned), failed, folder)
     return with_runs(result, "experiment")
+
+
+def _apart(more: Mapping[str, object]) -> tuple[RunOptions, dict[str, Any]]:
+    """Return how runs are made, and the settings of all of them."""
+    options = cast(RunOptions, {key: value for key, value in more.items() if key in RunOptions.__annotations__})
+    _require_counts(jobs=options.get("jobs"), workers=options.get("workers"))
+    return options, {key: value for key, value in more.items() if key not in options}
 
 
 def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,7 @@ from ..study.comparison import in_fitting_units
 from ..study.execution import Job, Resources, Start
 from ..study.grid import Grid
 from ..study.saved import SavedGrid, made_name
-from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store
+from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store, require_files
 from . import dataframes
 from .figures import Plot, can_draw, require_drawing
 from .runs import Run, functions_as_text, report, require_listeners
@@ -370,6 +370,8 @@ class Runs:
         if self._elsewhere:
             self._elsewhere.require(grid.wanted())
             start, pause = self._elsewhere, self._elsewhere.look_seconds
+        else:
+            require_files(grid.planned())  # before the first run, not after hours
         try:
             with grid_display(self._quiet) as shown:
                 states = execution.run_grid(grid, shown, start, self._jobs, self._discard_models, pause)

@@ -200,6 +200,7 @@ def compare(
     seeds: int | None = None,
     on: Sequence[Mapping[str, Any]] = (),
     by: str = "",
+    bundle: str | PathLike[str] = "",
     name: str = "",
     **more: Unpack[GridArguments],
 ) -> Comparison:
@@ -230,6 +231,9 @@ def compare(
         {"name": "MNIST, few", "dataset": "mnist", "max_samples": 1000}]``.
     by : str, optional
         Compare, choose and test by this metric: short for the settings ``metrics`` and ``choose_by``.
+    bundle : str or path, optional
+        A new folder to hand over: ``comparison.toml``, copies of the files that settings name and of your modules, and
+        hashes of these. There ``fedpfl compare comparison.toml`` makes the comparison again.
     name, jobs, workers, output_dir, executor, federation, discard_models, callbacks, quiet
         As in :func:`sweep`.
     **settings
@@ -291,6 +295,7 @@ def compare(
     from ..data.settings import in_words as data_in_words
     from ..methods import find
     from ..setup.all_settings import require_used
+    from ..study.bundle import Bundle
     from ..study.comparison import ComparisonGrid, settings_used, tables, write
     from ..study.grid import in_words
     from ..study.saved import write_tables
@@ -330,7 +335,12 @@ def compare(
         folder = runs.opened(name, texts_by_name, grid)
         if not runs.objects:  # which no file can name
             settings_of_file = {"settings": base, "tune": tuning, "vary": varying}
-            write(folder.path, [*texts_by_name.values()], seeds, data_sets, target, settings_of_file)
+            facts = ([*texts_by_name.values()], seeds, data_sets, target, settings_of_file)
+            write(folder.path, *facts)
+            if bundle:
+                write(Path(bundle), *facts, Bundle(Path(bundle), grid.planned()))
+        elif bundle:
+            raise ConfigError("bundle", str(bundle), "needs methods, models and data that a file can name: MODULE:NAME")
         failed = runs.run(grid)
         folder.note(grid)
         title = f"{', '.join(texts_by_name)} on {len(data_sets)} data sets"

@@ -106,6 +106,12 @@ def compare_command(
         float | None,
         typer.Option(metavar="VALUE", help="Also rounds, traffic and time until accuracy (or METRIC) is this: 0.9."),
     ] = None,
+    bundle: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Also write a new folder to hand over: the comparison with its files and code."
+        ),
+    ] = "",
     name: Name = "",
     *,
     options: GridOptions,
@@ -134,7 +140,7 @@ def compare_command(
     settings.pop("method", None)
     options.show(
         compare, names, tune=listed(tune or (), "tune"), vary=listed(vary or (), "vary"), target=target, seeds=seeds,
-        on=[*map(_data_set, on or ())], by=by, name=name, **settings,
+        on=[*map(_data_set, on or ())], by=by, bundle=bundle, name=name, **settings,
     )  # fmt: skip
 
 

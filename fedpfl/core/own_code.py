@@ -227,10 +227,31 @@ def sources(named: Iterable[tuple[str, str]], values: Mapping[str, Any], importe
     named = [(kind, text) for kind, text in named if not text.startswith(f"{PYTHON}:")]
     for kind, text in named if imported else ():
         module(kind, text)
+    names = _named_modules(named, values)
+    hashes = {top: _installed(top) for top in {name.partition(".")[0] for name in names} if _is_installed(top)}
+    hashes.update({name: source.digest for name, _, source in _needed(names, imported)})
+    return dict(sorted(hashes.items()))
+
+
+def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files of the user's code on which settings depend, by where they lie below the folder of imports."""
+    named = [(kind, text) for kind, text in named if not text.startswith(f"{PYTHON}:")]
+    paths = {}
+    for name, path, _ in _needed(_named_modules(named, values), imported=False):
+        inside = name.replace(".", "/")
+        paths[f"{inside}/{path.name}" if path.name == "__init__.py" else f"{inside}.py"] = path
+    return paths
+
+
+def _named_modules(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[str]:
     points = [custom.entry_points_of(kind).get(str(values.get(kind, ""))) for kind in GROUPS]
-    waiting = [text for _, text in named] + [point.value for point in points if point is not None]
-    waiting = [text.partition(":")[0] for text in waiting]
-    hashes = {top: _installed(top) for top in {name.partition(".")[0] for name in waiting} if _is_installed(top)}
+    texts = [text for _, text in named] + [point.value for point in points if point is not None]
+    return [text.partition(":")[0] for text in texts]
+
+
+def _needed(names: Iterable[str], imported: bool) -> Iterator[tuple[str, Path, _Source]]:
+    """Yield the modules of the user's, and all of the user's that they import: name, file and source."""
+    waiting = [*names]
     done: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -241,9 +262,8 @@ def sources(named: Iterable[tuple[str, str]], values: Mapping[str, Any], importe
         if path is None or not _is_users(path):
             continue
         source = _source_of(name, path, imported)
-        hashes[name] = source.digest
+        yield name, path, source
         waiting += [name.rpartition(".")[0], *source.imports]
-    return dict(sorted(hashes.items()))
 
 
 def _source_of(name: str, path: Path, imported: bool = True) -> _Source:

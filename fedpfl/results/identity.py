@@ -40,7 +40,7 @@ def contents(values: Mapping[str, Any]) -> dict[str, str]:
 
     Who reads a pipe or a device refuses it, so it has none.
     """
-    return {key: _of_place(place) for key, place in _named(values) if place.is_file() or place.is_dir()}
+    return {key: content_of(place) for key, place in _named(values) if place.is_file() or place.is_dir()}
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -78,7 +78,8 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
             yield text.rpartition("/")[2], Path(text[len(_HF) :]).expanduser()
 
 
-def _of_place(place: Path) -> str:
+def content_of(place: Path) -> str:
+    """Return a hash of what a file, or a folder without what is hidden in it, holds."""
     if not place.is_dir():
         return _of_file(place)
     digest = hashlib.sha256()

@@ -29,6 +29,7 @@ from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
 from .analysis.repetitions import other_code, other_threads
 from .analysis.significance import has_validation, interval, metric_of, significance
+from .bundle import Bundle, require_whole
 from .grid import Cell, Grid, in_words
 from .layout import Column, Line, cell_names, in_lines, lines_of, number_column, rows_by_columns
 from .store import Store
@@ -38,9 +39,11 @@ VALIDATION_FRACTION = 0.2
 _TRIED = {"tune": "tuned", "vary": "varied"}
 NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
 NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
+NAME = "comparison.toml"
 # What the file of a comparison has.
 _FILE: dict[str, Any] = {
     "methods": list, "seeds": int, "target": (int, float), "settings": dict, "tune": dict, "vary": dict, "on": list,
+    "hashes": dict,
 }  # fmt: skip
 _OF = {"methods": "methods", "on": "tables of settings"}
 # For people a column is in the largest of these units that its largest number reaches.
@@ -111,17 +114,23 @@ def _require_tried(
 
 def write(
     folder: Path, methods: Sequence[str], seeds: int, on: Mapping[str, Mapping[str, Any]], target: float | None,
-    given: Mapping[str, Mapping[str, Any]],
+    given: Mapping[str, Mapping[str, Any]], bundle: Bundle | None = None,
 ) -> None:  # fmt: skip
-    """Write a comparison as ``comparison.toml``; ``given`` are the settings that are given, tuned and varied."""
+    """Write a comparison as ``comparison.toml``; ``given`` are the settings that are given, tuned and varied.
+
+    With ``bundle`` it names the copies there of the files that the settings name, and has a hash of each.
+    """
+    placed = absolute_places if bundle is None else bundle.copied
     settings = given["settings"] if len(on) > 1 else {**given["settings"], **next(iter(on.values()))}
     parts = [to_toml({"methods": [*methods], "seeds": seeds, **({} if target is None else {"target": target})})]
-    for name, values in {**given, "settings": absolute_places(settings)}.items():
+    for name, values in {**given, "settings": placed(settings)}.items():
         parts += [f"\n[{name}]\n{to_toml(values)}"] if values else []
     for name, own in on.items() if len(on) > 1 else ():
-        parts.append(f"\n[[on]]\n{to_toml({'name': name, **absolute_places(own)})}")
-    text = f"# fedpfl {__version__}: `fedpfl compare FILE` runs this comparison again.\n{''.join(parts)}"
-    write_atomically(folder / "comparison.toml", text.encode())
+        parts.append(f"\n[[on]]\n{to_toml({'name': name, **placed(own)})}")
+    if bundle is not None:
+        parts.append("\n[hashes]\n" + "".join(f'"{file}" = "{digest}"\n' for file, digest in bundle.hashes.items()))
+    text = f"# fedpfl {__version__}: `fedpfl compare {NAME}` runs this comparison again.\n{''.join(parts)}"
+    write_atomically(folder / NAME, text.encode())
 
 
 def from_file(path: Path) -> dict[str, Any]:
@@ -138,6 +147,7 @@ def from_file(path: Path) -> dict[str, Any]:
             raise ConfigError(wrong[0], found[key][wrong[0]], f"{path.name}: {key}: must be a list of values")
     if found.get("seeds", 1) < 1:
         raise ConfigError("seeds", found["seeds"], f"{path.name}: must be at least 1")
+    require_whole(path, found.pop("hashes", {}))
     return found
 
 
@@ -195,7 +205,8 @@ def settings_used(grid: ComparisonGrid) -> Table:
         defaults = Config.parse({"method": run.settings["method"]}).flat()
         for key, value in run.settings.items():
             if key not in {"method", "seed", *tagged("idle")} and value != defaults.get(key):
-                of_row.setdefault(key, {}).setdefault(row, []).append(str(value))
+                shown = Path(str(value)).name if key in tagged("file") else value  # no path of this machine
+                of_row.setdefault(key, {}).setdefault(row, []).append(str(shown))
     for key, each in sorted(of_row.items()):
         texts = {row: ", ".join(dict.fromkeys(values)) for row, values in each.items()}
         same = len(texts) == len(grid.rows) and len({*texts.values()}) == 1

@@ -250,6 +250,16 @@ class Store:
         shutil.rmtree(run_state(self.root / "state", key), ignore_errors=True)
 
 
+def require_files(runs: Iterable[PlannedRun]) -> None:
+    """Raise :class:`ConfigError` for files and folders that runs need and that are not here; it names all of them."""
+    named = ((run, places(run.settings, tagged("file"))) for run in runs if not run.generate)
+    missing = {place: key for run, files in named for key, place in files.items() if not Path(place).exists()}
+    if missing:
+        (first, key), *others = missing.items()
+        more = "".join(f"; {key} = {place!r}: the same" for place, key in others)
+        raise ConfigError(key, first, f"no such file or folder{more}")
+
+
 def have_changed(changes: Sequence[str]) -> str:
     """Return the beginning of a sentence about what has changed."""
     return f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'} changed"

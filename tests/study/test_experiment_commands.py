@@ -7,12 +7,14 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from grids import FILE, Fake, write
 from in_process import InProcess
@@ -450,6 +452,48 @@ def test_a_comparison_varies_a_setting_and_runs_again_from_its_file(tmp_path, mo
     assert {path.name for path in (tmp_path / "out/runs").iterdir()} == runs
     again = tmp_path / "out/tables/sweeps/two/comparison.toml"
     assert again.read_text() == file.read_text()
+
+
+def test_a_bundle_is_the_comparison_with_its_files_and_code(tmp_path, monkeypatch):
+    (tmp_path / "work" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    x, y = np.random.default_rng(0).random((40, 6), dtype=np.float32), np.arange(40) % 2
+    np.savez("data/mine.npz", x_train=x, y_train=y, x_test=x[:8], y_test=y[:8])
+    Path("helper.py").write_text("from torch import nn\n")
+    net = "from helper import nn\n\ndef net(input_shape, num_classes):\n    return nn.Linear(6, num_classes)\n"
+    Path("nets.py").write_text(net)
+    settings = "dataset=npz data=data/mine.npz model=nets:net num-clients=2 num-server-rounds=1"
+    words = ["compare", "local", "fedavg", "--seeds", "1", "-q", "-c", settings]
+    home = ["--output-dir", str(tmp_path / "out")]
+
+    def run(*words):
+        return CliRunner().invoke(app, [*words, *home], prog_name="fedpfl")
+
+    first = run(*words, "--bundle", "../away")
+    assert first.exit_code == 0, first.output
+    away = tmp_path / "away"
+    files = {path.relative_to(away).as_posix() for path in away.rglob("*") if path.is_file()}
+    assert files == {"comparison.toml", "files/mine.npz", "helper.py", "nets.py"}
+    assert str(tmp_path) not in (away / "comparison.toml").read_text()
+    assert run(*words, "--bundle", "../away").exit_code == 2
+    told = run("compare", str(away / "comparison.toml"))
+    assert told.exit_code == 2 and "is part of a bundle, and is run in its folder: cd" in told.stderr
+    shutil.move("data", "elsewhere")
+    monkeypatch.chdir(away)
+    again = run("compare", "comparison.toml", "-q")
+    assert again.exit_code == 0 and again.stdout.splitlines()[1:] == first.stdout.splitlines()[1:]
+    assert len([*(tmp_path / "out" / "runs").iterdir()]) == 2  # found again: a run is what its files hold
+    Path("helper.py").write_text("from torch import nn  # mine\n")
+    Path("files/mine.npz").unlink()
+    told = run("compare", "comparison.toml")
+    assert told.exit_code == 2 and "files/mine.npz is not there; helper.py has changed" in told.stderr
+
+
+def test_files_that_are_missing_are_told_before_the_first_run(fake: Fake) -> None:
+    lost = ["--on", "dataset=npz data=lost.npz", "--on", "dataset=npz data=gone.npz", "-c", "num-clients=2"]
+    done = fedpfl("compare", "local", "fedavg", *lost, "--seeds", 1)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1 and not fake.started, done.output
+    assert "lost.npz': no such file or folder; data = " in done.stderr and "gone.npz': the same" in done.stderr
 
 
 @pytest.mark.parametrize(

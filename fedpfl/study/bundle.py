@@ -1,0 +1,77 @@
+"""A comparison to hand over: a folder with its file, what its settings name, the user's code, and hashes of these.
+
+::
+
+    BUNDLE/comparison.toml   `fedpfl compare comparison.toml`, in this folder, makes it again
+    BUNDLE/files/…           the files and folders that settings name
+    BUNDLE/*.py              the user's modules
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import own_code
+from ..core.errors import ConfigError
+from ..core.files import write_atomically
+from ..results.identity import content_of
+from ..setup.all_settings import code_in, places, tagged
+from .store import PlannedRun
+
+FILES = "files"
+
+
+class Bundle:
+    """A folder to hand over, new or empty, with the user's code that runs need.
+
+    ``hashes`` are of what has been copied into it, by the path in it.
+    """
+
+    def __init__(self, folder: Path, runs: Iterable[PlannedRun]) -> None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError("bundle", str(folder), "is there already, and is no empty folder")
+        self.folder, self.hashes = folder, dict[str, str]()
+        self._copies = dict[Path, str]()
+        for run in runs:
+            for name, path in own_code.files(code_in(run.settings, "idle"), run.settings).items():
+                write_atomically(folder / name, path.read_bytes())
+                self.hashes[name] = content_of(folder / name)
+
+    def copied(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy what settings name, and return the settings with the copies; without folders of this machine."""
+        named = places(settings, tagged("file"))
+        left_out = places(settings).keys() - named.keys()
+        copies = {key: self._copy(Path(place).expanduser()) for key, place in named.items()}
+        return {**{key: value for key, value in settings.items() if key not in left_out}, **copies}
+
+    def _copy(self, place: Path) -> str:
+        source = place.absolute()
+        if source not in self._copies:
+            if not source.exists():
+                raise ConfigError("bundle", str(place), "no such file or folder")
+            taken = {*self._copies.values()}
+            names = (f"{FILES}/{number}{source.name}" for number in ("", *(f"{count}-" for count in range(2, 10**6))))
+            name = next(name for name in names if name not in taken)
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+            self._copies[source], self.hashes[name] = name, content_of(target)
+        return self._copies[source]
+
+
+def require_whole(file: Path, hashes: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for a comparison whose bundle is not as it was handed over; it names all changes."""
+    if not hashes:
+        return
+    folder = file.absolute().parent
+    if folder.resolve() != Path.cwd().resolve():
+        raise ConfigError("METHOD...", str(file), f"is part of a bundle, and is run in its folder: cd {folder}")
+    gone = [name for name in hashes if not (folder / name).exists()]
+    other = [name for name in hashes if name not in gone and content_of(folder / name) != hashes[name]]
+    faults = [f"{name} {what}" for names, what in ((gone, "is not there"), (other, "has changed")) for name in names]
+    if faults:
+        allowed = f"{'; '.join(faults)} (to run it as it is now, delete [hashes])"
+        raise ConfigError("METHOD...", str(file), allowed)

@@ -136,7 +136,7 @@ def grid(
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
         factor = 100 if run_numbers.find(metric).share else 1
-        for row, column in product(measured.at.rows, measured.at.columns):
+        for row, column in product(measured.extent.rows, measured.extent.columns):
             if (row, column) not in measured.cells:
                 continue
             numbers = [round(factor * value, 4) for value in measured.values(metric, row, column)]

@@ -155,18 +155,18 @@ class Comparison(Results):
 
         With several data sets these stand in the first level of the index.
         """
-        found = {table.title: dataframes.from_table(table) for table in self.tables[1:] if "p, Holm" in table.columns}
-        if not found:
+        frames = {table.title: dataframes.from_table(table) for table in self.tables[1:] if "p, Holm" in table.columns}
+        if not frames:
             raise FedpflError("no two of these runs have the same clients, so differences cannot be tested")
-        return next(iter(found.values())) if len(found) == 1 else dataframes.pandas("pairs").concat(found)
+        return next(iter(frames.values())) if len(frames) == 1 else dataframes.pandas("pairs").concat(frames)
 
     @property
     def until(self) -> DataFrame:
         """A row for each method: rounds, MB and seconds until ``target``; mean and std over the seeds that reach it."""
-        found = [table for table in self.tables if "reached" in table.columns]
-        if not found:
+        tables = [table for table in self.tables if "reached" in table.columns]
+        if not tables:
             raise FedpflError("no target was given: fedpfl.compare(…, target=0.9)")
-        return dataframes.from_table(found[0])
+        return dataframes.from_table(tables[0])
 
     @property
     def conclusion(self) -> str:
@@ -317,15 +317,15 @@ class Runs:
 
     def texts(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings by their keys, with a text in the place of each Python object."""
-        given = {key_of(key): value for key, value in settings.items() if value is not None}
-        if "run-name" in given:
-            raise ConfigError("run-name", given["run-name"], "cannot be set here: each run gets its own name")
-        kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
-        if kinds and "dataset" in given:
+        values = {key_of(key): value for key, value in settings.items() if value is not None}
+        if "run-name" in values:
+            raise ConfigError("run-name", values["run-name"], "cannot be set here: each run gets its own name")
+        kinds = {"data": "dataset"} if not isinstance(values.get("data", ""), (str, PathLike)) else {}
+        if kinds and "dataset" in values:
             raise ConfigError(
-                "data", custom.article(given["data"]), "is a data set, but the setting dataset names another one"
+                "data", custom.article(values["data"]), "is a data set, but the setting dataset names another one"
             )
-        return {kinds.get(key, key): self.text_of(kinds.get(key, key), value) for key, value in given.items()}
+        return {kinds.get(key, key): self.text_of(kinds.get(key, key), value) for key, value in values.items()}
 
     def listed(self, grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Return the values of settings by their keys, with a text in the place of each Python object."""
@@ -343,7 +343,7 @@ class Runs:
         return self._object(key, value)
 
     def _object(self, key: str, thing: object) -> str:
-        same = (text for text, known in self.objects.items() if known is thing)
+        same = (text for text, earlier in self.objects.items() if earlier is thing)
         text = next(same, None) or self._stack.enter_context(as_setting(key, thing))
         self.objects[text] = thing
         return text
@@ -435,9 +435,9 @@ def of_project(*without: str) -> dict[str, Any]:
     return values
 
 
-def tell(words: str) -> None:
+def tell(sentence: str) -> None:
     """Tell who starts runs what their results depend on."""
-    print(f"note: {words}", file=sys.stderr)
+    print(f"note: {sentence}", file=sys.stderr)
 
 
 def write_figures(figures: Sequence[Figure], names: Sequence[str], folder: Path) -> None:
@@ -455,8 +455,8 @@ def write_figures(figures: Sequence[Figure], names: Sequence[str], folder: Path)
 
 def number_of_clients(settings: Mapping[str, Any]) -> int:
     """Return the number of clients that is given, or all that the data name, or 10."""
-    given = settings.get("num-clients")
-    return int(given or default_clients(DataSettings.of(settings)) or DEFAULT_CLIENTS)
+    number = settings.get("num-clients")
+    return int(number or default_clients(DataSettings.of(settings)) or DEFAULT_CLIENTS)
 
 
 def key_of(name: str) -> str:

@@ -156,7 +156,7 @@ def run(
     )
 
     require_listeners(callbacks)
-    given, objects = python_objects(method, model, dataset, data), dict[str, object]()
+    python, objects = python_objects(method, model, dataset, data), dict[str, object]()
     with ExitStack() as stack:
         # Before those that are given now, which take the place of the earlier run's.
         again, earlier = (place_of(stack, run, objects) for run in (resume, continue_from))
@@ -174,7 +174,7 @@ def run(
         for key in sorted(functions()):
             if key in values:
                 values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
-        for kind, thing in given.items():
+        for kind, thing in python.items():
             values[kind] = text_of(kind, thing, before.get(kind, ""))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
@@ -451,12 +451,12 @@ def sweep(
 
     with ExitStack() as stack:
         runs = Runs(stack, **options)
-        own = runs.texts(settings)
-        base = {**of_project(), **own}
+        common = runs.texts(settings)
+        base = {**of_project(), **common}
         base.setdefault("num-clients", number_of_clients(base))
         drawn = [f"{key_of(key)}={text}" for key, text in (random or {}).items()]
         planned = SweepGrid(base, runs.listed(grid or {}), drawn, samples, seeds, runs.store, select)
-        require_used({key: value for key, value in own.items() if key != "method"}, planned.methods)
+        require_used({key: value for key, value in common.items() if key != "method"}, planned.methods)
         folder = runs.opened(name, planned.methods, planned)
         failed = runs.run(planned)
         tables = planned.tables(f"Sweep {folder.name}: {planned.what}")
@@ -526,16 +526,16 @@ def experiment(
 
     with ExitStack() as stack:
         runs = Runs(stack, **options)
-        own = runs.texts(settings)
-        planned = ExperimentGrid(read(str(name)).only(scale, rows, columns), scale, runs.store, seeds, own)
-        require_used(own, sorted({cell.method for cell in planned.cells.values()}))
+        common = runs.texts(settings)
+        planned = ExperimentGrid(read(str(name)).only(scale, rows, columns), scale, runs.store, seeds, common)
+        require_used(common, sorted({cell.method for cell in planned.cells.values()}))
         failed = runs.run(planned)
         tables, figures = tables_and_figures(planned)
         folder = None if rows or columns else runs.store.tables(planned.experiment.name, scale)
         if folder:
             write_tables(tables, folder)
-            write_figures(figures, planned.at.rows, folder)
-        result = Experiment(figures, planned.at.rows, tables, runs.made(planned), failed, folder)
+            write_figures(figures, planned.extent.rows, folder)
+        result = Experiment(figures, planned.extent.rows, tables, runs.made(planned), failed, folder)
     return with_runs(result, "experiment")
 
 
@@ -558,7 +558,9 @@ def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str,
         yield from ({key: value} for value in values)
 
 
-def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> None:
+def _require_allowed(
+    methods: Iterable[Any], *settings: Mapping[str, Any], named: Mapping[str, Any] | None = None
+) -> None:
     """Refuse wrong settings of runs of these methods before anything slow is imported.
 
     Python objects, and settings of methods that are not of this package, are checked when they are known. ``named`` are
@@ -573,7 +575,7 @@ def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: M
         return
     app = app_settings(Path()) or {}
     check({}, app, _by_key(named or {}))
-    for values in given:
+    for values in settings:
         texts = {key: value for key, value in _by_key(values).items() if type(value) in (bool, int, float, str)}
         check(texts, app)
 

@@ -187,7 +187,7 @@ def draw_columns(figures: list[tuple[str, Figure]], grid: ExperimentGrid, page: 
     from ..study.analysis.figure import file_name
     from ..study.report.draw import Pen
 
-    pen = Pen(grid.at.rows)
+    pen = Pen(grid.extent.rows)
     page.parent.mkdir(parents=True, exist_ok=True)
     names = {column: f"{page.stem}-{file_name(column)}.svg" for column, _ in figures}
     for column, figure in figures:

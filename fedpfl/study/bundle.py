@@ -52,9 +52,9 @@ class Bundle:
         if source not in self._copies:
             if not source.exists():
                 raise ConfigError("bundle", str(place), "no such file or folder")
-            taken = {*self._copies.values()}
+            names_in_use = {*self._copies.values()}
             names = (f"{FILES}/{number}{source.name}" for number in ("", *(f"{count}-" for count in range(2, 10**6))))
-            name = next(name for name in names if name not in taken)
+            name = next(name for name in names if name not in names_in_use)
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)

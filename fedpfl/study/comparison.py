@@ -76,15 +76,17 @@ class ComparisonGrid(Grid):
         rows: dict[str, tuple[dict[str, Any], tuple[dict[str, Any], ...]]] = {}
         for name, text in methods.items():
             choose = {key: values for key, values in tune.items() if name in owned.get(key, (name,))}
-            choices = tuple(dict(zip(choose, one, strict=True)) for one in product(*choose.values())) if choose else ()
+            choices = (
+                tuple(dict(zip(choose, values, strict=True)) for values in product(*choose.values())) if choose else ()
+            )
             varied = {key: values for key, values in vary.items() if name in owned.get(key, (name,))}
-            for one in product(*varied.values()):
-                given = dict(zip(varied, one, strict=True))
-                rows[f"{name} {in_words(given)}".strip()] = {"method": text, **given}, choices
+            for values in product(*varied.values()):
+                settings = dict(zip(varied, values, strict=True))
+                rows[f"{name} {in_words(settings)}".strip()] = {"method": text, **settings}, choices
         cells = [
-            Cell(row, column, {**base, **data, **given}, choices=choices)
+            Cell(row, column, {**base, **data, **settings}, choices=choices)
             for column, data in on.items()
-            for row, (given, choices) in rows.items()
+            for row, (settings, choices) in rows.items()
         ]
         super().__init__(cells, seeds, store)
 
@@ -114,19 +116,19 @@ def _require_tried(
 
 def write(
     folder: Path, methods: Sequence[str], seeds: int, on: Mapping[str, Mapping[str, Any]], target: float | None,
-    given: Mapping[str, Mapping[str, Any]], bundle: Bundle | None = None,
+    parts_of_file: Mapping[str, Mapping[str, Any]], bundle: Bundle | None = None,
 ) -> None:  # fmt: skip
-    """Write a comparison as ``comparison.toml``; ``given`` are the settings that are given, tuned and varied.
+    """Write a comparison as ``comparison.toml``; ``parts_of_file`` are the settings that are given, tuned and varied.
 
     With ``bundle`` it names the copies there of the files that the settings name, and has a hash of each.
     """
     placed = absolute_places if bundle is None else bundle.copied
-    settings = given["settings"] if len(on) > 1 else {**given["settings"], **next(iter(on.values()))}
+    settings = parts_of_file["settings"] if len(on) > 1 else {**parts_of_file["settings"], **next(iter(on.values()))}
     parts = [to_toml({"methods": [*methods], "seeds": seeds, **({} if target is None else {"target": target})})]
-    for name, values in {**given, "settings": placed(settings)}.items():
+    for name, values in {**parts_of_file, "settings": placed(settings)}.items():
         parts += [f"\n[{name}]\n{to_toml(values)}"] if values else []
-    for name, own in on.items() if len(on) > 1 else ():
-        parts.append(f"\n[[on]]\n{to_toml({'name': name, **placed(own)})}")
+    for name, data in on.items() if len(on) > 1 else ():
+        parts.append(f"\n[[on]]\n{to_toml({'name': name, **placed(data)})}")
     if bundle is not None:
         parts.append("\n[hashes]\n" + "".join(f'"{file}" = "{digest}"\n' for file, digest in bundle.hashes.items()))
     text = f"# fedpfl {__version__}: `fedpfl compare {NAME}` runs this comparison again.\n{''.join(parts)}"
@@ -135,20 +137,20 @@ def write(
 
 def from_file(path: Path) -> dict[str, Any]:
     """Read what :func:`write` has written; ``ConfigError`` for anything else."""
-    found = read_toml(path, "METHOD...")
-    for key, value in found.items():
+    content = read_toml(path, "METHOD...")
+    for key, value in content.items():
         if key not in _FILE or not isinstance(value, _FILE[key]) or isinstance(value, bool):
             raise ConfigError(key, value, f"{path.name}: a comparison has {', '.join(_FILE)}")
     for key in ("methods", "on"):
-        if not all(isinstance(one, str if key == "methods" else dict) for one in found.get(key, ())):
-            raise ConfigError(key, found[key], f"{path.name}: must be a list of {_OF[key]}")
+        if not all(isinstance(entry, str if key == "methods" else dict) for entry in content.get(key, ())):
+            raise ConfigError(key, content[key], f"{path.name}: must be a list of {_OF[key]}")
     for key in ("tune", "vary"):
-        if wrong := [name for name, values in found.get(key, {}).items() if not isinstance(values, list)]:
-            raise ConfigError(wrong[0], found[key][wrong[0]], f"{path.name}: {key}: must be a list of values")
-    if found.get("seeds", 1) < 1:
-        raise ConfigError("seeds", found["seeds"], f"{path.name}: must be at least 1")
-    require_whole(path, found.pop("hashes", {}))
-    return found
+        if wrong := [name for name, values in content.get(key, {}).items() if not isinstance(values, list)]:
+            raise ConfigError(wrong[0], content[key][wrong[0]], f"{path.name}: {key}: must be a list of values")
+    if content.get("seeds", 1) < 1:
+        raise ConfigError("seeds", content["seeds"], f"{path.name}: must be at least 1")
+    require_whole(path, content.pop("hashes", {}))
+    return content
 
 
 def tables(grid: ComparisonGrid, title: str, target: float | None = None) -> list[Table]:
@@ -173,14 +175,14 @@ def in_fitting_units(table: Table) -> Table:
     digits = [table.digits] * len(columns) if isinstance(table.digits, int) else list(table.digits)
     for head, units in UNITS.items():
         if head in columns and "reached" not in columns:
-            at = columns.index(head)
-            numbers = [cell for row in rows if isinstance(cell := row[at], Spread)]
+            place = columns.index(head)
+            numbers = [cell for row in rows if isinstance(cell := row[place], Spread)]
             largest = max((cell.mean for cell in numbers), default=0.0)
-            columns[at], size = [of for of in units.items() if of[1] <= max(largest, min(units.values()))][-1]
-            digits[at] = 1
+            columns[place], size = [unit for unit in units.items() if unit[1] <= max(largest, min(units.values()))][-1]
+            digits[place] = 1
             for row in rows:
-                if isinstance(cell := row[at], Spread):
-                    row[at] = Spread(cell.mean / size, None if cell.std is None else cell.std / size, cell.n)
+                if isinstance(cell := row[place], Spread):
+                    row[place] = Spread(cell.mean / size, None if cell.std is None else cell.std / size, cell.n)
     names = dict(zip(table.columns, columns, strict=True))
     optional = [names.get(head, head) for head in table.optional]
     return replace(table, columns=columns, rows=rows, digits=digits, optional=optional)
@@ -210,7 +212,9 @@ def settings_used(grid: ComparisonGrid) -> Table:
     for key, each in sorted(of_row.items()):
         texts = {row: ", ".join(dict.fromkeys(values)) for row, values in each.items()}
         same = len(texts) == len(grid.rows) and len({*texts.values()}) == 1
-        rows += [[key, "all", next(iter(texts.values()))]] if same else [[key, row, of] for row, of in texts.items()]
+        rows += (
+            [[key, "all", next(iter(texts.values()))]] if same else [[key, row, text] for row, text in texts.items()]
+        )
     return Table("Settings that are not defaults", ["setting", "method", "value"], rows)
 
 
@@ -308,7 +312,7 @@ def _remarks(grid: ComparisonGrid) -> Iterator[str]:
         if not all(has_same_clients(folder.config()) for folder in grid.finished()):
             yield "Each seed also divides the data among other clients, which ± covers; partition-seed = 1 keeps them."
     if grid.trials:
-        among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in grid.tune.items())
+        among = "; ".join(f"{key} {', '.join(map(str, values))}" for key, values in grid.tune.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."
     # A failed client is in no mean of its round's test, and may have been one of the worst.
     failing = [

@@ -18,8 +18,8 @@ from .store import PlannedRun, State, Store
 
 def files() -> dict[str, Path]:
     """Return the files of all experiments by name: of the working directory, or those that come with fedpfl."""
-    own = shipped.folder(shipped.EXPERIMENTS)
-    for place in (Path(shipped.EXPERIMENTS), *([own] if own else ())):
+    shipped_folder = shipped.folder(shipped.EXPERIMENTS)
+    for place in (Path(shipped.EXPERIMENTS), *([shipped_folder] if shipped_folder else ())):
         if paths := shipped.experiments(place):
             return paths
     raise ConfigError("experiments", shipped.EXPERIMENTS, "there are no experiment files here; run in fedpfl's folder")
@@ -54,15 +54,15 @@ class ExperimentGrid(Grid):
                 allowed = f"{experiment.name}: must be one of {', '.join(ANALYSES)}"
                 raise ConfigError("analyses", name, allowed)
         self.experiment, self.scale, self.more = experiment, scale, dict(more or {})
-        self.at = experiment.scale(scale)
-        super().__init__(experiment.cells(scale, more), seeds or self.at.seeds, store)
+        self.extent = experiment.scale(scale)
+        super().__init__(experiment.cells(scale, more), seeds or self.extent.seeds, store)
 
     def value(self, metric: str, row: str, column: str, seed: int) -> float | None:
-        """Return what the run of a cell with one seed measured; None where it is not finished or has no such number."""
+        """Return a number of the run of a cell with one seed; None where it is not finished or has no such number."""
         if others := self.pooled(row, column):
             values = [self.value(metric, row, other, seed) for other in others]
-            known = [value for value in values if value is not None]
-            return run_numbers.find(metric).pool(known) if len(known) == len(others) else None
+            numbers = [value for value in values if value is not None]
+            return run_numbers.find(metric).pool(numbers) if len(numbers) == len(others) else None
         value = self._plain(metric, row, column, seed)
         base = self.experiment.relative_to
         if not base or value is None:
@@ -80,9 +80,11 @@ class ExperimentGrid(Grid):
 
     def _attacked(self, run: PlannedRun, column: str) -> float | None:
         """Return a number of the analysis of a run alone; None where it cannot be made, as its table tells."""
-        given = {key.replace("-", "_"): value for key, value in self.options(run_numbers.ATTACK).items() if key != "of"}
+        options = {
+            key.replace("-", "_"): value for key, value in self.options(run_numbers.ATTACK).items() if key != "of"
+        }
         try:
-            table = ANALYSES[run_numbers.ATTACK].make([self.named(run, "", "")], **given).tables[0]
+            table = ANALYSES[run_numbers.ATTACK].make([self.named(run, "", "")], **options).tables[0]
         except FedpflError:
             return None
         cell = table.rows[0][list(table.columns).index(column)]
@@ -93,5 +95,5 @@ class ExperimentGrid(Grid):
         return [other for other in self.experiment.pooled(column) if (row, other) in self.cells]
 
     def options(self, analysis: str) -> dict[str, Any]:
-        """Return what the experiment and this scale give an analysis: its options, and ``of``."""
-        return {**self.experiment.analyses.get(analysis, {}), **self.at.analyses.get(analysis, {})}
+        """Return the options that the experiment and this scale give an analysis, and ``of``."""
+        return {**self.experiment.analyses.get(analysis, {}), **self.extent.analyses.get(analysis, {})}

@@ -52,19 +52,19 @@ def page(
         parts += _section(grid, shown, pictures.get(shown.column))
         parts.append(_commands(grid, name, [shown.column]))
     if not experiment.ranking:
-        parts.append(_commands(grid, name, grid.at.columns))
+        parts.append(_commands(grid, name, grid.extent.columns))
     return "\n\n".join(parts) + "\n"
 
 
 def command(grid: ExperimentGrid, name: str, verb: str, row: str = "", column: str = "") -> str:
     """Return the command that runs all cells, or one."""
-    words = ["fedpfl", "experiment", verb, name, "--scale", grid.scale]
-    if len(grid.seeds) != grid.at.seeds:
-        words += ["--seeds", str(len(grid.seeds))]
-    words += [word for key, of in (("--row", row), ("--column", column)) if of for word in (key, of)]
+    command_line = ["fedpfl", "experiment", verb, name, "--scale", grid.scale]
+    if len(grid.seeds) != grid.extent.seeds:
+        command_line += ["--seeds", str(len(grid.seeds))]
+    command_line += [word for key, part in (("--row", row), ("--column", column)) if part for word in (key, part)]
     for key, value in grid.more.items():
-        words += ["-c", f'{key}="{value}"' if isinstance(value, str) else f"{key}={str(value).lower()}"]
-    return shlex.join(words)
+        command_line += ["-c", f'{key}="{value}"' if isinstance(value, str) else f"{key}={str(value).lower()}"]
+    return shlex.join(command_line)
 
 
 def _section(grid: ExperimentGrid, ranking: RankedColumn, picture: str | None) -> list[str]:

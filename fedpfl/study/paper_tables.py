@@ -43,23 +43,23 @@ def tables(grid: ExperimentGrid) -> list[Table]:
 
 
 def _table(grid: ExperimentGrid, metric: str) -> Table:
-    experiment, at = grid.experiment, grid.at
+    experiment, extent = grid.experiment, grid.extent
     # Named in each heading, so that nobody confuses them.
     numbers: dict[str, Callable[[str, str], TableCell]] = {f"{grid.scale} scale": partial(_cell, grid, metric)}
     if metric in experiment.paper_values:
         numbers["published"] = partial(experiment.paper_value, metric)
     what, digits = _heading(experiment, grid.metric(metric))
     title = f"{experiment.title}: {what}"
-    return rows_by_columns(title, at.rows, at.columns, numbers, digits, note=_note(grid, metric))
+    return rows_by_columns(title, extent.rows, extent.columns, numbers, digits, note=_note(grid, metric))
 
 
-def _heading(experiment: ExperimentFile, found: run_numbers.Metric) -> tuple[str, int]:
-    """Return what the numbers of a table are, and their decimal places."""
+def _heading(experiment: ExperimentFile, number: run_numbers.Metric) -> tuple[str, int]:
+    """Return the name of a table's numbers, and their decimal places."""
     if experiment.relative_to:
-        return f"{found.heading}, relative to {experiment.relative_to}", 4
-    if found.share:
-        return (found.heading, 4) if experiment.fractions else (f"{found.heading}, %", 2)
-    return found.heading, found.digits
+        return f"{number.heading}, relative to {experiment.relative_to}", 4
+    if number.share:
+        return (number.heading, 4) if experiment.fractions else (f"{number.heading}, %", 2)
+    return number.heading, number.digits
 
 
 def _cell(grid: ExperimentGrid, metric: str, row: str, column: str) -> TableCell:
@@ -68,8 +68,8 @@ def _cell(grid: ExperimentGrid, metric: str, row: str, column: str) -> TableCell
     if values := grid.values(metric, row, column):
         plain = grid.experiment.fractions or grid.experiment.relative_to
         return Spread.of(values) if plain else grid.metric(metric).spread(values)
-    of = grid.pooled(row, column) or [column]
-    states = {grid.state(row, other, seed) for seed in grid.seeds for other in of}
+    columns = grid.pooled(row, column) or [column]
+    states = {grid.state(row, other, seed) for seed in grid.seeds for other in columns}
     if states == {State.FINISHED}:
         return None  # the method has no such number
     return "failed" if State.FAILED in states else "not run yet"
@@ -89,25 +89,25 @@ class RankedColumn(NamedTuple):
 
 
 def rankings(grid: ExperimentGrid) -> list[RankedColumn]:
-    """Return what an experiment with a ranking shows of each column."""
+    """Return the ranking of each column of an experiment that has one."""
     ranking = grid.experiment.ranking
-    return [_ranking(grid, ranking, column) for column in grid.at.columns] if ranking else []
+    return [_ranking(grid, ranking, column) for column in grid.extent.columns] if ranking else []
 
 
 def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColumn:
-    experiment, at = grid.experiment, grid.at
+    experiment, extent = grid.experiment, grid.extent
     first, baseline = experiment.metrics[0], ranking.baseline
     columns = [Column("", lambda line: line.row), *(_metric_column(grid, metric) for metric in experiment.metrics)]
     lead, below = columns[1], None
-    if baseline in at.rows:
-        over = {row: _difference(grid, first, row, baseline, column) for row in at.rows if row != baseline}
+    if baseline in extent.rows:
+        over = {row: _difference(grid, first, row, baseline, column) for row in extent.rows if row != baseline}
         below = [row for row, spread in over.items() if spread and spread.mean < 0]
         columns.insert(2, Column(f"over {baseline}", lambda line: over.get(line.row)))
     columns += [chosen_column(grid)] if grid.trials else []
-    said = (f"Scale {grid.scale}: {at.remarks}", experiment.remarks, *_repeated(grid))
+    said = (f"Scale {grid.scale}: {extent.remarks}", experiment.remarks, *_repeated(grid))
     protocol = tuple(part for part in said if part)
     title = f"{experiment.title}: {column} ({grid.scale} scale)"
-    lines = [Line(row, column, grid.seeds) for row in at.rows]
+    lines = [Line(row, column, grid.seeds) for row in extent.rows]
     table = in_lines(title, columns, lines, lead)
     best_first = [str(row[0]) for row in table.rows]
     remarks = (*_chance(grid, column, best_first, baseline), *_remarks(grid, ranking, column, below))
@@ -122,8 +122,8 @@ def _metric_column(grid: ExperimentGrid, metric: str) -> Column:
 
 def _chance(grid: ExperimentGrid, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:
     """Yield which rows differ significantly from the best one, and from the baseline."""
-    found = {row: accuracies_of(runs) for row in best_first if (runs := grid.finished(column, row))}
-    kinds = {row: accuracies for row, accuracies in found.items() if accuracies}
+    accuracies_by_row = {row: accuracies_of(runs) for row in best_first if (runs := grid.finished(column, row))}
+    kinds = {row: accuracies for row, accuracies in accuracies_by_row.items() if accuracies}
     bases = dict.fromkeys([next(iter(kinds), ""), baseline])
     yield from (against(kinds, base, base == baseline) for base in bases if base in kinds and len(kinds) > 1)
 
@@ -131,7 +131,7 @@ def _chance(grid: ExperimentGrid, column: str, best_first: Sequence[str], baseli
 def _difference(grid: ExperimentGrid, metric: str, row: str, baseline: str, column: str) -> Spread | None:
     """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
     pairs = [[grid.value(metric, name, column, seed) for name in (row, baseline)] for seed in grid.seeds]
-    differences = [own - other for own, other in pairs if own is not None and other is not None]
+    differences = [value - other for value, other in pairs if value is not None and other is not None]
     return grid.metric(metric).spread(differences)
 
 
@@ -141,8 +141,8 @@ def _ranking_figure(
     """Draw the first metric over another one. The legend has the table's order, which is also that of the points."""
     experiment = grid.experiment
     names = (ranking.over, experiment.metrics[0])
-    found = {row: [_cell(grid, name, row, column) for name in names] for row in best_first}
-    series = {row: ([x.mean], [y.mean]) for row, (x, y) in found.items() if isinstance(x, Spread)
+    cells = {row: [_cell(grid, name, row, column) for name in names] for row in best_first}
+    series = {row: ([x.mean], [y.mean]) for row, (x, y) in cells.items() if isinstance(x, Spread)
               and isinstance(y, Spread)}  # fmt: skip
     if not series:
         return None
@@ -153,11 +153,11 @@ def _ranking_figure(
 
 def _remarks(grid: ExperimentGrid, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
     """Yield remarks on a column's ranking; ``below`` are the rows below the baseline, if it is there."""
-    experiment, at = grid.experiment, grid.at
+    experiment, extent = grid.experiment, grid.extent
     if below:
         yield f"Below {ranking.baseline} on these data: {', '.join(below)}."
     elif below is not None:
-        others = [row for row in at.rows if row != ranking.baseline]
+        others = [row for row in extent.rows if row != ranking.baseline]
         if any(grid.values(experiment.metrics[0], row, column) for row in others):
             yield f"None of the others is below {ranking.baseline} on these data."
     yield from _candidates(grid, column)
@@ -173,9 +173,9 @@ def _candidates(grid: ExperimentGrid, column: str) -> Iterator[str]:
     for (row, other), tried in grid.trials.items():
         if other == column:
             rows.setdefault("; ".join(in_words(choice) for choice, _ in tried), []).append(row)
-    for values, of in sorted(rows.items(), key=lambda item: len(item[1])):
+    for values, chosen_rows in sorted(rows.items(), key=lambda item: len(item[1])):
         others = "each row" if len(rows) == 1 else "each other row"
-        whose = others if len(of) == max(map(len, rows.values())) else ", ".join(of)
+        whose = others if len(chosen_rows) == max(map(len, rows.values())) else ", ".join(chosen_rows)
         yield f"Chosen for {whose} with seed {grid.seeds[0]} on the validation samples, among {values}."
 
 
@@ -184,12 +184,12 @@ def figures(grid: ExperimentGrid) -> list[Figure]:
 
     The rest of a cell's names is the name of the curve; the paper's values are other curves.
     """
-    experiment, at = grid.experiment, grid.at
+    experiment, extent = grid.experiment, grid.extent
     out: list[Figure] = [ranking.figure for ranking in rankings(grid) if ranking.figure]
     place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
     for metric in experiment.metrics if experiment.x else ():
         points: dict[str, list[tuple[float, Spread]]] = {}
-        for row, column in product(at.rows, at.columns):
+        for row, column in product(extent.rows, extent.columns):
             name = f"{row}, {column}"
             where = place.search(name)
             if not where:
@@ -198,14 +198,16 @@ def figures(grid: ExperimentGrid) -> list[Figure]:
             cells = {curve: _cell(grid, metric, row, column)}
             if metric in experiment.paper_values:
                 cells[f"{curve}, published"] = experiment.paper_value(metric, row, column)
-            for of, cell in cells.items():
+            for name_of_curve, cell in cells.items():
                 if value := _number(cell):
-                    points.setdefault(of, []).append((float(where.group(1)), value))
-        series = {name: sorted(of, key=lambda point: point[0]) for name, of in points.items()}
+                    points.setdefault(name_of_curve, []).append((float(where.group(1)), value))
+        series = {name: sorted(values, key=lambda point: point[0]) for name, values in points.items()}
         if series:
-            lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
-            bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
-                     if any(value.std for _, value in of)}  # fmt: skip
+            lines = {
+                name: ([x for x, _ in values], [value.mean for _, value in values]) for name, values in series.items()
+            }
+            bands = {name: [value.std or 0.0 for _, value in values] for name, values in series.items()
+                     if any(value.std for _, value in values)}  # fmt: skip
             heading, _ = _heading(experiment, grid.metric(metric))
             out.append(Lines(f"{experiment.title}: {heading}", experiment.x, heading, lines, bands))
     return out
@@ -215,19 +217,19 @@ def _number(cell: TableCell) -> Spread | None:
     """Return a cell's number; the paper's are texts."""
     if isinstance(cell, Spread):
         return cell
-    found = re.match(r"-?\d+(?:\.\d+)?", cell) if isinstance(cell, str) else None
-    return Spread(float(found.group()), None, 1) if found else None
+    match = re.match(r"-?\d+(?:\.\d+)?", cell) if isinstance(cell, str) else None
+    return Spread(float(match.group()), None, 1) if match else None
 
 
 def _note(grid: ExperimentGrid, metric: str) -> str:
-    experiment, at = grid.experiment, grid.at
-    parts = [f"{experiment.paper}. Scale {grid.scale}: {at.remarks}", experiment.remarks]
+    experiment, extent = grid.experiment, grid.extent
+    parts = [f"{experiment.paper}. Scale {grid.scale}: {extent.remarks}", experiment.remarks]
     parts += _repeated(grid)
     parts += _incomplete(grid, metric)
     parts += _without_number(grid, metric)
     reasons: dict[str, list[str]] = {}
     for (row, column), reason in experiment.not_covered.items():
-        if row in at.rows and column in at.columns:
+        if row in extent.rows and column in extent.columns:
             reasons.setdefault(reason, []).append(f"{row}, {column}")
     parts += [f"Not covered: {'; '.join(cells)}: {_sentence(reason)}" for reason, cells in reasons.items()]
     published = experiment.paper_values.get(metric)
@@ -259,13 +261,13 @@ def _incomplete(grid: ExperimentGrid, metric: str, only: str | None = None) -> I
 
 def _without_number(grid: ExperimentGrid, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield why cells, of all columns or of one, have no number."""
-    found = grid.metric(metric)
+    number = grid.metric(metric)
     without: dict[str, list[str]] = {}
     for row, column in grid.cells:
         if only in (None, column) and _cell(grid, metric, row, column) is None:
             reason = grid.experiment.no_number.get((metric, row, column), "")
             without.setdefault(reason, []).append(f"{row}, {column}" if only is None else row)
-    what = "such number" if only is None else f"“{found.short or found.heading}”"
+    what = "such number" if only is None else f"“{number.short or number.heading}”"
     for reason, cells in without.items():
         yield _sentence(f"These runs have no {what}: {'; '.join(cells)}{': ' if reason else ''}{reason}")
 
@@ -277,35 +279,42 @@ def _sentence(text: str) -> str:
 def _curves(grid: ExperimentGrid, name: str) -> Table:
     """Lay out a curve by round, at no more than ``CURVE_ROUNDS`` of them; each cell is a column."""
     heading, number = run_numbers.find_curve(name)
-    found: dict[str, dict[int, list[float]]] = {}
+    points_by_cell: dict[str, dict[int, list[float]]] = {}
     for (row, column, _), run in grid.runs.items():
         if grid.store.state(run) is not State.FINISHED:
             continue
-        points = found.setdefault(f"{row}, {column}", {})
+        points = points_by_cell.setdefault(f"{row}, {column}", {})
         history = of_clients(grid.store.folder(run).history(), grid.cells[row, column].clients)
-        for of, value in history.curve(number).items():
-            points.setdefault(of, []).append(float(value))
-    for points in found.values():  # only the rounds that all seeds have: some may have ended early
+        for round_number, value in history.curve(number).items():
+            points.setdefault(round_number, []).append(float(value))
+    for points in points_by_cell.values():  # only the rounds that all seeds have: some may have ended early
         most = max(map(len, points.values()), default=0)
-        for of in [of for of, values in points.items() if len(values) < most]:
-            del points[of]
-    rounds = sorted({of for points in found.values() for of in points})
+        for round_number in [round_number for round_number, values in points.items() if len(values) < most]:
+            del points[round_number]
+    rounds = sorted({round_number for points in points_by_cell.values() for round_number in points})
     step = -(-len(rounds) // CURVE_ROUNDS) or 1
-    shown = [of for at, of in enumerate(rounds) if at % step == 0 or at == len(rounds) - 1]
+    shown = [round_number for place, round_number in enumerate(rounds) if place % step == 0 or place == len(rounds) - 1]
     rows: list[list[TableCell]] = [
-        [of, *(Spread.of(points[of]) if of in points else None for points in found.values())] for of in shown
+        [
+            round_number,
+            *(
+                Spread.of(points[round_number]) if round_number in points else None
+                for points in points_by_cell.values()
+            ),
+        ]
+        for round_number in shown
     ]
     title = f"{grid.experiment.title}: {heading} by round"
     note = "Every round: metrics.jsonl in the folders of the runs." if len(shown) < len(rounds) else ""
-    return Table(title, ["round", *found], rows, 4, note=note)
+    return Table(title, ["round", *points_by_cell], rows, 4, note=note)
 
 
 def analysed(grid: ExperimentGrid) -> Result:
-    """Return what the experiment's analyses find in the runs that have finished."""
+    """Return the results of the experiment's analyses of the runs that have finished."""
     out = Result()
     for name in grid.experiment.analyses:
         options = grid.options(name)
-        columns = grid.at.columns if options.pop("of") == BY_COLUMN else (None,)
+        columns = grid.extent.columns if options.pop("of") == BY_COLUMN else (None,)
         options = {key.replace("-", "_"): value for key, value in options.items()}
         for column in columns:
             runs = grid.finished(column)
@@ -313,10 +322,10 @@ def analysed(grid: ExperimentGrid) -> Result:
                 continue
             where = f", {column}" if column else ""
             try:
-                found = ANALYSES[name].make(runs, **options)
+                result = ANALYSES[name].make(runs, **options)
             except FedpflError as error:
                 out.tables.append(Table(f"{name}{where}", ["analysis", "why it is not there"], [[name, str(error)]]))
                 continue
-            out.tables.extend(replace(table, title=table.title + where) for table in found.tables)
-            out.figures.extend(replace(figure, title=figure.title + where) for figure in found.figures)
+            out.tables.extend(replace(table, title=table.title + where) for table in result.tables)
+            out.figures.extend(replace(figure, title=figure.title + where) for figure in result.figures)
     return out

@@ -65,11 +65,11 @@ class PlannedRun:
 
 def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """Return each run once, with everything that is to be measured after it."""
-    found: dict[str, PlannedRun] = {}
+    by_name: dict[str, PlannedRun] = {}
     for run in runs:
-        modes = {*run.modes, *(found[run.name].modes if run.name in found else ())}
-        found[run.name] = replace(run, modes=tuple(sorted(modes)))
-    return list(found.values())
+        modes = {*run.modes, *(by_name[run.name].modes if run.name in by_name else ())}
+        by_name[run.name] = replace(run, modes=tuple(sorted(modes)))
+    return list(by_name.values())
 
 
 def plan(
@@ -92,20 +92,20 @@ def plan(
     aside = tagged("idle") | (tagged("place") - tagged("file"))
     counted: dict[str, Any] = {key: value for key, value in sorted(flat.items()) if key not in aside}
     key = _hash(counted)
-    known, files = identity(flat), places(flat, tagged("file"))
+    contents_now, files = identity(flat), places(flat, tagged("file"))
     if generate:  # the script and its arguments make the data, which are not there yet
-        known["files"] = {}
+        contents_now["files"] = {}
         counted.update({key: place.rpartition("/generated/")[2] for key, place in files.items()})
     else:  # a file is what it holds, wherever it lies; one that is not here is what it was called
         counted.update({key: str(written[key]) for key in files if str(written[key]).startswith("~")})
         if custom.is_custom("dataset", config.data.dataset):
-            known["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
-    counted.update(known["files"])
+            contents_now["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
+    counted.update(contents_now["files"])
     name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}"
-    digest = _hash([counted, known["modules"]])
+    digest = _hash([counted, contents_now["modules"]])
     modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})
     rounds = config.run.num_server_rounds
-    return PlannedRun(f"{name}-{digest}", flat, rounds, tuple(modes), generate, key, known)
+    return PlannedRun(f"{name}-{digest}", flat, rounds, tuple(modes), generate, key, contents_now)
 
 
 def _hash(value: object) -> str:
@@ -142,8 +142,8 @@ class Store:
     def generated(self, generate: tuple[str, ...]) -> Path:
         """Return the folder of what a script makes with these arguments; a changed script gets another one."""
         script = Path(generate[0])
-        words = [script.name, hashlib.sha256(script.read_bytes()).hexdigest(), *generate[1:]]
-        return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+        named = [script.name, hashlib.sha256(script.read_bytes()).hexdigest(), *generate[1:]]
+        return self.root / "generated" / hashlib.sha256(json.dumps(named).encode()).hexdigest()[:12]
 
     def state(self, run: PlannedRun) -> State:
         """Return the state of a run, from its files alone."""
@@ -169,9 +169,9 @@ class Store:
         if not folder.resumable or not (folder.path / "task.json").is_file():
             return ""
         task, files = folder.task(), run.identity.get("files", {})
-        found = changed(task.get("written_by", {}), run.identity)
-        found += ["what the dataset gives"] if task.get("data") != files.get("dataset", task.get("data")) else []
-        return f"{have_changed(found)} since the run was planned; start it again" if found else ""
+        changes = changed(task.get("written_by", {}), run.identity)
+        changes += ["what the dataset gives"] if task.get("data") != files.get("dataset", task.get("data")) else []
+        return f"{have_changed(changes)} since the run was planned; start it again" if changes else ""
 
     def outdated(self, run: PlannedRun) -> str:
         """Return why a run cannot start as it was planned: what it names has changed; empty if nothing has."""

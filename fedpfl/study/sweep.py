@@ -83,7 +83,7 @@ class SweepGrid(Grid):
                 allowed = f"is a setting of {', '.join(owned[key])}, and the method is {' or '.join(self.methods)}"
                 raise ConfigError("grid" if key in fixed else "random", key, allowed)
         # Numbered, because words need not tell points apart.
-        self._rows = {f"{at} {in_words(point)}".strip(): point for at, point in enumerate(self.points, 1)}
+        self._rows = {f"{number} {in_words(point)}".strip(): point for number, point in enumerate(self.points, 1)}
         super().__init__((Cell(row, "", {**base, **point}) for row, point in self._rows.items()), seeds, store)
         self.select, self._metrics = select, SELECT[select]
         runs = self.runs.values()
@@ -148,8 +148,8 @@ def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 
 def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point without settings of other methods; points that differ only in these are one."""
-    own, known = _method(point, base), owners()
-    return {key: value for key, value in point.items() if own in known.get(key, (own,))}
+    method, owned = _method(point, base), owners()
+    return {key: value for key, value in point.items() if method in owned.get(key, (method,))}
 
 
 def _mean(number: Column, line: Line) -> TableCell:

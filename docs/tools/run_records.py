@@ -30,6 +30,7 @@ import platform
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain, product
@@ -47,7 +48,6 @@ from fedpfl.study.analysis.figure import Points, file_name
 from fedpfl.study.description import load
 from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.grid import Place
-from fedpfl.study.markdown_page import wrapped
 from fedpfl.study.paper_tables import analysed, rankings
 from fedpfl.study.report.draw import Pen
 from fedpfl.study.store import Store
@@ -58,6 +58,7 @@ RECORDS = DOCS / "records"
 EXPERIMENTS = experiments(ROOT / "experiments")
 LEADERBOARD = EXPERIMENTS["leaderboard"]
 EVERY = 5
+WIDTH = 120  # of a line of a page, in characters
 # A run with fewer rounds says what a round costs and nothing else.
 MIN_ROUNDS = 20
 PACKAGES = ("torch", "numpy", "flwr")
@@ -527,7 +528,7 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
     pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in records_by_column]
     heads = ["method", "mean rank", "ranks", *records_by_column, "gradients", "seconds", "traffic"]
-    return "\n\n".join([markdown(heads, lines), *(wrapped(text, "") for text in said), *pictures])
+    return "\n\n".join([markdown(heads, lines), *map(wrapped, said), *pictures])
 
 
 @table
@@ -575,6 +576,11 @@ def files() -> dict[Path, str]:
             name, made, *arguments = shlex.split(text)
             texts[page.parent / name] = _csv(TABLES[made](RECORDS, arguments))
     return texts
+
+
+def wrapped(text: str) -> str:
+    """Return a paragraph in lines of the pages' width."""
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def _csv(text: str) -> str:

@@ -14,10 +14,7 @@ from .printing import print_tables
 from .program import Program, app
 
 if TYPE_CHECKING:
-    from ..results.tables import Table
-    from ..study.analysis.figure import Figure
     from ..study.experiment import ExperimentGrid
-    from ..study.paper_tables import RankedColumn
 
 group = Program("Run the papers' tables and figures.")
 app.add_typer(group, name="experiment")
@@ -129,40 +126,6 @@ def table_command(
     print_tables(tables_and_figures(grid)[0], form)
 
 
-@group.command("page")
-def page_command(
-    name: Name,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File for the page.")],
-    scale: ScaleName = "smoke",
-    seeds: Seeds = None,
-    output_dir: OutputDir = None,
-    run_config: RunConfig = None,
-    tell: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Sentence for the top of the page, such as the machine; repeatable."),
-    ] = None,
-) -> None:
-    """Write a page in Markdown about an experiment.
-
-    It has the finished runs, with the command of every cell.
-    """
-    from ..core.files import write_atomically
-    from ..study.markdown_page import page
-    from ..study.paper_tables import rankings, tables_and_figures
-
-    grid = plan(name, scale, seeds, output_dir, run_config)
-    grid.choose(final=True)
-    ranked = rankings(grid)
-    pictures = draw_columns([(ranking.column, ranking.figure) for ranking in ranked if ranking.figure], grid, output)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        shown: list[Table | RankedColumn] = [*ranked, *tables_and_figures(grid)[0][len(ranked) :]]
-        write_atomically(output, page(grid, name, shown, pictures, tell or ()).encode())
-    except OSError as error:
-        raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
-    typer.echo(f"wrote {output.absolute()}", err=True)
-
-
 def plan(
     name: str, scale: str, seeds: int | None, output_dir: Path | None, run_config: list[str] | None,
     rows: list[str] | None = None, columns: list[str] | None = None,
@@ -172,24 +135,3 @@ def plan(
 
     settings = _settings(name, scale, run_config)
     return ExperimentGrid(read(name).only(scale, rows or (), columns or ()), scale, store(output_dir), seeds, settings)
-
-
-def draw_columns(figures: list[tuple[str, Figure]], grid: ExperimentGrid, page: Path) -> dict[str, str]:
-    """Draw the figures of columns into SVG files next to a page, and return the names of the files by column."""
-    if not figures:
-        return {}
-    from ..api.figures import can_draw
-
-    if not can_draw():
-        typer.echo("the figures are not drawn: pip install matplotlib", err=True)
-        return {}
-    from ..core.files import write_atomically
-    from ..study.analysis.figure import file_name
-    from ..study.report.draw import Pen
-
-    pen = Pen(grid.extent.rows)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    names = {column: f"{page.stem}-{file_name(column)}.svg" for column, _ in figures}
-    for column, figure in figures:
-        write_atomically(page.parent / names[column], pen.svg(figure).encode())
-    return names

@@ -78,13 +78,11 @@ def _cell(grid: ExperimentGrid, metric: str, row: str, column: str) -> TableCell
 class RankedColumn(NamedTuple):
     """The ranking of a column's rows: a table with the best first, and its figure if a run has both metrics.
 
-    ``protocol`` and ``remarks`` are the table's note: how all columns were measured, and remarks on this one.
+    The table's note has ``remarks``, those on this column alone, after how all columns were measured.
     """
 
-    column: str
     table: Table
     figure: Points | None
-    protocol: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
@@ -113,7 +111,7 @@ def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColum
     remarks = (*_chance(grid, column, best_first, baseline), *_remarks(grid, ranking, column, below))
     table = replace(table, note=" ".join([*protocol, *remarks]))
     figure = _ranking_figure(grid, ranking, column, title, best_first)
-    return RankedColumn(column, table, figure, protocol, remarks)
+    return RankedColumn(table, figure, remarks)
 
 
 def _metric_column(grid: ExperimentGrid, metric: str) -> Column:

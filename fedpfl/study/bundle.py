@@ -19,7 +19,7 @@ from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..results.identity import content_of
 from ..setup.all_settings import code_in, places, tagged
-from .store import PlannedRun
+from .store import PlannedRun, require_files
 
 FILES = "files"
 
@@ -33,12 +33,17 @@ class Bundle:
     def __init__(self, folder: Path, runs: Iterable[PlannedRun]) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError("bundle", str(folder), "is there already, and is no empty folder")
+        runs = list(runs)
+        require_files(runs)
         self.folder, self.hashes = folder, dict[str, str]()
         self._copies = dict[Path, str]()
+        folder.mkdir(parents=True, exist_ok=True)
         for run in runs:
             for name, path in own_code.files(code_in(run.settings, "idle"), run.settings).items():
-                write_atomically(folder / name, path.read_bytes())
-                self.hashes[name] = content_of(folder / name)
+                if name not in self.hashes:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    write_atomically(folder / name, path.read_bytes())
+                    self.hashes[name] = content_of(folder / name)
 
     def copied(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Copy what settings name, and return the settings with the copies; without folders of this machine."""
@@ -50,8 +55,6 @@ class Bundle:
     def _copy(self, place: Path) -> str:
         source = place.absolute()
         if source not in self._copies:
-            if not source.exists():
-                raise ConfigError("bundle", str(place), "no such file or folder")
             names_in_use = {*self._copies.values()}
             names = (f"{FILES}/{number}{source.name}" for number in ("", *(f"{count}-" for count in range(2, 10**6))))
             name = next(name for name in names if name not in names_in_use)

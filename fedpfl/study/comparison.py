@@ -5,6 +5,7 @@ The settings of each method are chosen on validation samples; then it is run wit
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -130,7 +131,9 @@ def write(
     for name, data in on.items() if len(on) > 1 else ():
         parts.append(f"\n[[on]]\n{to_toml({'name': name, **placed(data)})}")
     if bundle is not None:
-        parts.append("\n[hashes]\n" + "".join(f'"{file}" = "{digest}"\n' for file, digest in bundle.hashes.items()))
+        parts.append(
+            "\n[hashes]\n" + "".join(f'{json.dumps(name)} = "{digest}"\n' for name, digest in bundle.hashes.items())
+        )
     text = f"# fedpfl {__version__}: `fedpfl compare {NAME}` runs this comparison again.\n{''.join(parts)}"
     write_atomically(folder / NAME, text.encode())
 

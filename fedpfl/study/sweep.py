@@ -103,9 +103,10 @@ class SweepGrid(Grid):
 
         In both the best accuracy, as ``select`` means it, comes first.
         """
-        states = self.states()
-        errors = {run.name: printable(self.store.reason(run)) for run in self.planned()
-                  if states[run.name] is State.FAILED}  # fmt: skip
+        states, lines = self.states(), lines_of(self)
+        of_runs = [replace(line, seeds=[seed]) for line in lines for seed in self.seeds]
+        runs = [self.runs[line.row, line.column, line.seeds[0]] for line in of_runs]
+        errors = {run.name: printable(self.store.reason(run)) for run in runs if states[run.name] is State.FAILED}
 
         def names(line: Line) -> list[str]:
             return [self.runs[line.row, line.column, seed].name for seed in line.seeds]
@@ -118,13 +119,11 @@ class SweepGrid(Grid):
         error = Column("error", lambda line: next(filter(None, map(errors.get, names(line))), None))
         reasons = [error] if errors else []
         singles = [replace(number, cell=partial(_mean, number)) for number in numbers]
-        seed = Column("seed", lambda line: line.seeds[0])
-        run = [Column("state", lambda line: states[names(line)[0]].value), Column("run", lambda line: names(line)[0])]
-        lines = lines_of(self)
-        of_runs = [replace(line, seeds=[seed]) for line in lines for seed in self.seeds]
+        seeds = Column("seed", lambda line: line.seeds[0])
+        about = [Column("state", lambda line: states[names(line)[0]].value), Column("run", lambda line: names(line)[0])]
         failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
         note = " ".join([NO_NUMBER, self._order(), *failed])
-        columns = [*keys, seed, *singles, *reasons, *run]
+        columns = [*keys, seeds, *singles, *reasons, *about]
         tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], note=note)]
         if len(self.seeds) > 1:
             note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"

@@ -186,6 +186,9 @@ def _stored_settings(
     where = {"run-name": run.path.name, "output-dir": str(run.path.parent), "resume": True}
     # What auto meant was decided when the run began.
     changes = {key: value for key, value in changes.items() if (key, value) != ("partitioner", AUTO)}
+    number, nodes = changes.get("num-clients"), run.task().get("clients", 0)
+    if number and nodes not in (0, number) and not run.config().get("num-clients") and "personalise" not in changes:
+        raise ConfigError("num-clients", number, f"the run had {nodes}")
     return _with_clients({**run.config(), **changes, **where}, run)
 
 

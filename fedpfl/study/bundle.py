@@ -60,7 +60,10 @@ class Bundle:
             name = next(name for name in names if name not in names_in_use)
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                shutil.copyfile(source, target)
             self._copies[source], self.hashes[name] = name, content_of(target)
         return self._copies[source]
 

@@ -96,7 +96,8 @@ def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColum
     experiment, extent = grid.experiment, grid.extent
     first, baseline = experiment.metrics[0], ranking.baseline
     columns = [Column("", lambda line: line.row), *(_metric_column(grid, metric) for metric in experiment.metrics)]
-    lead, below = columns[1], None
+    lead = columns[1]
+    below: list[str] | None = None
     if baseline in extent.rows:
         over = {row: _difference(grid, first, row, baseline, column) for row in extent.rows if row != baseline}
         below = [row for row, spread in over.items() if spread and spread.mean < 0]

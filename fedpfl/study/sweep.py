@@ -116,7 +116,7 @@ class SweepGrid(Grid):
 
         keys = [Column(key, partial(self._value, key)) for key in self.keys]
         numbers = [number_column(self, name, 3, self.metric(name).title) for name in self._metrics]
-        error = Column("error", lambda line: next(filter(None, map(errors.get, names(line))), None))
+        error = Column("error", lambda line: next((errors[name] for name in names(line) if name in errors), None))
         reasons = [error] if errors else []
         singles = [replace(number, cell=partial(_mean, number)) for number in numbers]
         seeds = Column("seed", lambda line: line.seeds[0])

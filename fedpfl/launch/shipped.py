@@ -59,7 +59,7 @@ def value_of(key: str, text: str) -> Any:
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
-        if text[:1] in "\"'[{" or text[-1:] in "\"'":
+        if text and (text[0] in "\"'[{" or text[-1] in "\"'"):
             message = "is no value: a text with a quote or bracket at its ends needs quotes around it"
             raise ConfigError(key, text, message) from None
         return text

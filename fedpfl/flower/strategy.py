@@ -617,8 +617,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if not self._is_private:
             return
         if split is None:
-            message = f"cannot be given inside {wrapper}, which sees named arrays alone: use dp_noise_multiplier= and "
-            raise ConfigError("model", own_models.name_of(self.model or ""), f"{message}run_federation")
+            message = f"cannot be given inside {wrapper}, which sees named arrays alone: use dp_noise_multiplier="
+            raise ConfigError("model", own_models.name_of(self.model or ""), message)
         if not rule.only_a_sum:
             raise ConfigError("method", name, f"computes more of arrays than the mean that {wrapper} adds noise to")
         if [*arrays] != [*split.shared(arrays)] if not split.takes(arrays) else False:

@@ -312,8 +312,9 @@ def check_recorded(run: Run) -> None:
 
 
 def linear_round(
-    method: Any, x: Any, y: Any, classes: int, trained: int = 0, message: Payload | None = None, seed: int = 0
-) -> LocalRound:
+    method: Any, x: Any, y: Any, classes: int, trained: int = 0, message: Payload | None = None, seed: int = 0,
+    base: Callable[[], nn.Module] = nn.Flatten,
+) -> LocalRound:  # fmt: skip
     """Return a client's round on softmax regression in double precision, as the engine would set it up.
 
     Parameters
@@ -330,11 +331,13 @@ def linear_round(
         What the server attached, its arrays in their shapes.
     seed : int
         Of the initial weights.
+    base : callable
+        Makes what stands before the linear layer.
     """
     torch.manual_seed(seed)
 
     def plain() -> BaseHeadModel:
-        model = BaseHeadModel(nn.Flatten(), nn.Linear(len(x[0]), classes)).double()
+        model = BaseHeadModel(base(), nn.Linear(len(x[0]), classes)).double()
         model.another = plain
         return model
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, head, linear_round, run_federation, simulate, softmax, train
+from torch import nn
 
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.extras import Extras
@@ -69,6 +70,36 @@ def test_weights_are_gains_over_distances():
     np.testing.assert_allclose(
         np.concatenate([head(local.model)[0].reshape(-1), head(local.model)[1]]), mixed, rtol=1e-4
     )
+
+
+def test_distances_are_of_the_parameters_without_running_statistics():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(20, 2))
+    y = (x[:, 0] > 0).astype(int)
+    method, base = fedfomo(validation=0.5), lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(2, affine=False))
+    start = linear_round(method, x, y, 2, base=base)
+    split, held = method.sharing(start.model), method._parts(start)[1]
+    places, own = split.layout.slices(), split.get_shared().astype(np.float64)
+    others = np.stack([own, own, own])
+    others[:2, places["head.weight"]] += [[-1, 0, 1, 0], [-6, 0, 6, 0]]
+    others[1:, places["base.1.running_mean"]] += 0.3  # far away, and not to be counted
+    others[1:, places["base.1.running_var"]] *= 9
+
+    def loss(vector):
+        mean, variance, weight, bias = (
+            vector[places[name]] for name in ("base.1.running_mean", "base.1.running_var", "head.weight", "head.bias")
+        )
+        p = softmax((held.x.numpy() - mean) / np.sqrt(variance + 1e-5) @ weight.reshape(2, 2).T + bias)
+        return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
+
+    moved = [np.linalg.norm((other - own)[places["head.weight"]]) for other in others]
+    gains = np.array(
+        [max(0, (loss(own) - loss(other)) / m) if m else 0 for other, m in zip(others, moved, strict=True)]
+    )
+    assert (gains[:2] > 0).all() and not gains[2]
+    message = Payload(arrays={"models": others.astype(np.float32)})
+    reply = train(method, linear_round(method, x, y, 2, message=message, base=base))
+    np.testing.assert_allclose(reply.arrays["weights"], gains / gains.sum(), rtol=1e-4, atol=1e-6)
 
 
 def later_round(method, x, y, before, trained, others):

@@ -35,6 +35,13 @@ def test_running_statistics_are_averaged_and_not_corrected(rule):
     assert rule.h.tolist() == [-0.25, 0, 0, -0.25]
 
 
+def test_moves_count_from_what_the_wire_has_left_of_the_arrays():
+    federation = Federation(tuple(CLIENTS), LAYOUT, wire_dtype="float16")
+    rule = FedDynMean(federation, np.full(4, 1 + 2**-13, np.float32), alpha=0.5)
+    play(rule, {0: [3, 3, 3, 3], 2: [3, 3, 3, 3]})
+    assert rule.h.tolist() == [-0.5, 0, 0, -0.5]  # −0.5 / 4 · (2 + 2)
+
+
 def test_a_restored_rule_goes_on_as_if_it_had_never_stopped(rule):
     play(rule, {0: [2, 0.2, 0.1, 3]})
     restored = FedDynMean(FEDERATION, np.zeros(4, np.float32), alpha=0.5)

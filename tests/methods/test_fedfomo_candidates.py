@@ -59,11 +59,12 @@ def test_exploration_reaches_everybody_and_follows_the_seed():
 
 
 def test_exploration_ends_as_epsilon_falls():
-    strategy = candidates(epsilon=1.0, models=1, decay=0.05)
-    strategy.preferences[0] = [0, 9, 0, 0]
-    found = {number: list(sent(strategy, 0, number)) for number in range(2, 60)}
-    assert any(found[number] != [1] for number in range(2, 21))
-    assert all(found[number] == [1] for number in range(21, 60))  # ε is 1 − 0.05·20 = 0 in round 21
+    clients = 40
+    strategy = candidates(epsilon=1.0, models=1, decay=0.5, clients=clients)
+    best = [(client + 1) % clients for client in range(clients)]
+    strategy.preferences[range(clients), best] = 9
+    explored = [sum([*sent(strategy, i, number)] != [best[i]] for i in range(clients)) for number in (2, 3, 4)]
+    assert 10 < explored[0] < 30 and explored[1:] == [0, 0]  # ε is 1 − 0.5·(number − 1)
 
 
 def test_every_client_goes_on_from_its_own_model():

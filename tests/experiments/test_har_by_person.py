@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -14,7 +14,9 @@ SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "comparisons" / "
 
 
 def made(folder: Path, *arguments: str) -> dict[str, np.ndarray]:
-    subprocess.run([sys.executable, str(SCRIPT), *arguments, "--write", str(folder)], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--write", str(folder)])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
     with np.load(folder / "har.npz") as file:
         return dict(file)
 

@@ -26,6 +26,15 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+def pytest_collection_modifyitems(items):
+    """Keep the tests that use what their file makes once, a run or a server, in one process, or each would make it."""
+    for item in items:
+        scopes = {fixtures[-1].scope for fixtures in item._fixtureinfo.name2fixturedefs.values() if fixtures[-1].baseid}
+        if scopes & {"module", "session"} and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture
 def small_bn(monkeypatch):
     """The name of a small convolutional network with BatchNorm for the digits, a model while the test runs."""

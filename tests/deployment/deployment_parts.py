@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ from waiting import wait_until
 SECONDS = 600
 SETTINGS = 'dataset="digits" threads=1 local-epochs=2 batch-size=32 seed=3'
 
+# Model and data set of the app that `fedpfl new` makes, and a method with a personal head in a file beside them.
+OWN_PARTS = {
+    "model": "parts:my_model", "dataset": "parts:my_data", "num-server-rounds": 2, "local-epochs": 1, "batch-size": 32,
+    "threads": 1, "method": "mine:Double", "double-factor": 3.0,
+}  # fmt: skip
 
 needs_mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None,
@@ -80,6 +86,10 @@ class Home:
     def wait_until_empty(self) -> None:
         """Wait until nothing runs that was started from here."""
         wait_until(lambda: not self.processes(), hint=self.processes)
+
+
+def toml(settings: Mapping[str, object], between: str = "\n") -> str:
+    return between.join(f"{key}={value!r}" for key, value in settings.items())
 
 
 def wait_for(condition, process: subprocess.Popen[str]) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment_parts import SECONDS, SETTINGS, disturbed, needs_mosquitto, wait_for
+from deployment_parts import OWN_PARTS, SECONDS, SETTINGS, disturbed, needs_mosquitto, toml, wait_for
 from support import exported
 
+from fedpfl.bench.credentials import prepare
+from fedpfl.bench.superlink import free_port
 from fedpfl.client.device_model import load_model
 from fedpfl.launch.project import TESTBED, make
 
@@ -48,13 +53,34 @@ def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
 
 
 @needs_mosquitto
-def test_the_bench_of_fedpfl_new_gives_the_bits_of_a_simulation_over_mqtt(home):
-    bench = home.path / "bench"
-    make(bench, TESTBED)
-    few = 'method="feddecomp" num-server-rounds=2 local-epochs=2 threads=1 run-name="devices"'
-    up = ("up", "--inventory", str(bench / "inventory.yml"), "-c", str(bench / "settings.toml"), "-c", few)
-    home.carry_out(*up, "--network", "200mbit 2ms", "--keep-log")  # on a way that is not a loopback's
-    require_bits_of_a_simulation(home, 4, {**tomllib.loads((bench / "settings.toml").read_text()), **parsed(few)})
+def test_an_app_s_own_method_on_the_bench_of_fedpfl_new_gives_the_bits_of_a_simulation_over_mqtt(home, app):
+    make(home.path / "bench", TESTBED)
+    inventory = home.path / "bench" / "inventory.yml"
+    # On a way that is not a loopback's; the workers know the app's files from the bundle alone.
+    up = ("up", "--inventory", str(inventory), "--network", "200mbit 2ms", "--keep-log", "--json")
+    process = home.start(*up, "-c", f'{toml(OWN_PARTS, " ")} num-clients=4 run-name="devices"')
+    intruder_is_refused(home, process)
+    home.outcome(process)
+    require_bits_of_a_simulation(home, 4, OWN_PARTS)
+
+
+def intruder_is_refused(home, process):
+    """Start a SuperNode like one of the testbed's, but with a key that the SuperLink does not know."""
+    wait_for(lambda: home.find("flower-supernode", "partition-id=1"), process)
+    about = Path(f"/proc/{min(home.find('flower-supernode', 'partition-id=1'))}")
+    command, environment = ((about / name).read_text().split("\0")[:-1] for name in ("cmdline", "environ"))
+    command[command.index("--auth-supernode-private-key") + 1] = str(prepare(home.path / "own", 1).node_keys[0])
+    command[command.index("--port") + 1] = str(free_port())
+    environment = dict(line.split("=", 1) for line in environment) | {"FLWR_HOME": str(home.path / "own" / "flwr")}
+    log = home.path / "intruder.log"
+    with log.open("wb") as out:
+        intruder = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        assert intruder.wait(SECONDS) != 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(intruder.pid, signal.SIGKILL)  # its SuperExec
+    assert "Failed to activate SuperNode." in log.read_text()
 
 
 def parsed(settings):

@@ -200,12 +200,6 @@ for function, defaults in zip(functions, before, strict=True):
 """
 
 
-def test_pauses_before_missing_objects_are_short_and_the_longest_wait_stays():
-    # In a process where nothing has shortened it yet.
-    done = subprocess.run([sys.executable, "-c", SHORTENED], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
 STRETCHED = """
 import time
 from importlib import import_module
@@ -229,9 +223,7 @@ assert started == [("result", "task")]
 """
 
 
-def test_a_superexec_waits_the_longer_the_longer_there_was_no_task():
-    done = subprocess.run([sys.executable, "-c", STRETCHED], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+def test_a_superexec_sleeps_in_the_one_place_that_is_stretched():
     loop = inspect.getsource(import_module(flower_private.SUPEREXEC_MODULE).run_superexec)
     assert re.findall(r"\btime\.\w+\(\w*\)", loop) == ["time.sleep(task_poll_interval)"]
     assert f"{flower_private.TASK_STARTED}(launch_result, combined_res.task)" in loop
@@ -261,9 +253,14 @@ assert slept == [0.1, 0.8, 0.4, 0.4, 0.1, 3, 0.605], slept
 """
 
 
-def test_a_supernode_looks_for_messages_sooner_than_every_three_seconds():
-    done = subprocess.run([sys.executable, "-c", POLLED], capture_output=True, text=True, timeout=300)
+def test_pauses_are_short_the_longest_wait_stays_and_polls_follow_what_happens():
+    # In a process where nothing has changed them yet.
+    programs = [sys.executable, "-c", "import sys\nfor code in sys.argv[1:]: exec(code, {})"]
+    done = subprocess.run([*programs, SHORTENED, STRETCHED, POLLED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_supernode_sleeps_in_the_three_places_that_are_shortened():
     module = inspect.getsource(import_module(flower_private.SUPERNODE_MODULE))
     assert re.findall(r"\btime\.\w+\([\w.]*\)", module) == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
 

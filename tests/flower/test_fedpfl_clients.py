@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 
 import numpy as np
 import pytest
@@ -92,6 +93,24 @@ def test_an_own_model_and_loaders_and_named_arrays():
     assert result.evaluate_metrics_clientapp[3]["personalised-accuracy"] > 0.7
     # The heads are in Flower's Context, of the last two rounds alone.
     assert all(len(context.state.array_records) == 2 for context in grid.contexts)
+
+
+@pytest.mark.parametrize("name", ["fedfac", "scaffold"])
+def test_each_message_may_come_to_another_copy_of_the_app(name):
+    # As in Flower's simulation, whose actors are processes: what a node has is in its Context alone.
+    cloudpickle = pytest.importorskip("cloudpickle")
+    app = strategies.client_app(model=Net, data=lambda context: (mine(context), mine(context)))
+    packed, results = cloudpickle.dumps(app), []
+    for each in (app, lambda message, context: pickle.loads(packed)(message, context)):
+        strategy = getattr(strategies, methods()[name].__name__)(model=Net, local_epochs=2, learning_rate=0.1)
+        results.append(strategy.start(AppGrid(each), initial(), num_rounds=3))
+    one, other = results
+    scores = [
+        [round_["personalised-accuracy"] for round_ in result.evaluate_metrics_clientapp.values()] for result in results
+    ]
+    assert scores[0] == scores[1]
+    for key, array in one.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), other.arrays[key].numpy(), err_msg=key)
 
 
 class OfTwo(torch.nn.Module):

@@ -98,21 +98,13 @@ def test_an_app_in_flowers_shape_keeps_a_head_on_each_node(tmp_path):
         assert said.count("'personalised-accuracy'") >= 2
 
 
-def simulated(names):
+# In the suite stand copies of the app for each message: test_fedpfl_clients.py.
+@pytest.mark.cluster
+def test_every_method_in_flowers_simulation():
+    names = list(methods())
     program = Path(__file__).with_name("simulated.py")
     done = subprocess.run([sys.executable, program, *names], capture_output=True, text=True, timeout=20 * SECONDS)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"method"')]
     assert [line["method"] for line in lines] == names, done.stdout[-5000:] + done.stderr[-5000:]
-    return lines
-
-
-@pytest.mark.slow
-def test_a_clientapp_object_in_flowers_simulation():
-    (line,) = simulated(["fedfac"])
-    assert 0 <= line["personalised-accuracy"] <= 1
-
-
-@pytest.mark.cluster
-def test_every_method_in_flowers_simulation():
-    for line in simulated(list(methods())):
+    for line in lines:
         assert 0 <= line.get("personalised-accuracy", -1) <= 1, line

@@ -188,21 +188,20 @@ def test_the_training_core_loads_without_flower():
     assert parts <= {*DEVICE_PACKAGES, "version", "fedpfl", "bench"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import fedpfl.flower.client_app, fedpfl.flower.server_app",
-        "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.flower_command",
-        "import fedpfl.bench.superlink, fedpfl.bench.testbed",
-        "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import device_side, http_server, server_side, events",
-        "import fedpfl.study.live.page_server",
-        "import fedpfl.cli; from fedpfl.cli import doctor, up, watch, keys",
-    ],
-    ids=["apps", "fork server", "SuperLink", "bridge", "live page", "commands"],
+WITHOUT_TORCH = (
+    "import fedpfl.cli; from fedpfl.cli import doctor, up, watch, keys",
+    "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import device_side, http_server, server_side, events",
+    "import fedpfl.study.live.page_server",
+    "import fedpfl.bench.superlink, fedpfl.bench.testbed",
+    "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.flower_command",
+    "import fedpfl.flower.client_app, fedpfl.flower.server_app",
 )
-def test_what_waits_or_only_passes_things_on_loads_no_torch(code):
-    # Which takes seconds, and half a gigabyte of a board's memory.
-    subprocess.run([sys.executable, "-c", f"import sys; {code}; assert 'torch' not in sys.modules"], check=True)
+
+
+def test_what_waits_or_only_passes_things_on_loads_no_torch():
+    # Which takes seconds, and half a gigabyte of a board's memory. One process: none of them may load it.
+    code = "\n".join(f"{line}; assert 'torch' not in sys.modules" for line in WITHOUT_TORCH)
+    subprocess.run([sys.executable, "-c", f"import sys\n{code}"], check=True)
 
 
 def test_methods_need_nothing_of_data():

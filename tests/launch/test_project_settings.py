@@ -1,6 +1,7 @@
 """The settings of the user's own project count at every door."""
 
 import pytest
+from in_process import InProcess
 from typer.testing import CliRunner
 
 import fedpfl
@@ -38,7 +39,8 @@ def test_what_is_not_at_its_default_counts_for_the_runs_of_grids(project):
     }  # fmt: skip
 
 
-def test_every_door_obeys_it(project):
+def test_every_door_obeys_it(project, monkeypatch):
+    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
     places = {"output_dir": str(project / "runs"), "quiet": True}
     one = fedpfl.run(workers=0, **places)
     several = fedpfl.sweep({"learning_rate": [0.01]}, workers=0, **places).runs

@@ -196,9 +196,10 @@ def test_models_take_samples_as_the_data_have_them(elsewhere, method, standardiz
         x, y = row["x_test"], row["y_test"]
         recorded = pytest.approx(run.clients.loc[(3, number), "accuracy"])
         assert right(run.model(client=name)(torch.from_numpy(x)).detach().numpy(), y) == recorded
-        onnx_file, script = run.export("onnx", client=name)[0], run.export("torchscript", client=name)[0]
-        session = runtime.InferenceSession(onnx_file, providers=["CPUExecutionProvider"])
-        assert right(session.run(None, {"x": x})[0], y) == recorded
+        script = run.export("torchscript", client=name)[0]
+        if name == "ben":  # an export takes a second
+            session = runtime.InferenceSession(run.export("onnx", client=name)[0], providers=["CPUExecutionProvider"])
+            assert right(session.run(None, {"x": x})[0], y) == recorded
         assert right(torch.jit.load(script)(torch.from_numpy(x)).detach().numpy(), y) == recorded
         loaded = fedpfl.load_model(script.with_suffix(".safetensors"))
         assert right(loaded.predict(x), y) == recorded

@@ -151,37 +151,28 @@ def test_a_bench_is_told_without_what_devices_made_up(monkeypatch):
     json.dumps(told, allow_nan=False)
 
 
-def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
-    make_run(tmp_path, "one", rounds=1)
-    page = LivePage(tmp_path, listen(port=0))
-    where, port = page.address("one"), page.listening.getsockname()[1]
-    assert where == f"http://127.0.0.1:{port}/#token={page.token}&run=one"
-    with (
-        served_in_background(page),
-        httpx.Client(headers={"Authorization": f"Bearer {page.token}"}, timeout=HANG_SECONDS) as web,
-    ):
-        assert web.get(f"http://127.0.0.1:{port}/api/page?run=one").json()["document"]["title"] == "one"
-    assert not connects(port)
-
-
-def test_a_browser_that_looks_on_sees_how_the_run_has_ended(tmp_path):
+def test_beside_a_run_it_lives_as_long_as_the_block_and_a_browser_sees_how_the_run_has_ended(tmp_path):
     folder = make_run(tmp_path, "one", rounds=1)
     (folder / ".lock").touch()
     page, seen = LivePage(tmp_path, listen(port=0)), []
+    where, port = page.address("one"), page.listening.getsockname()[1]
+    assert where == f"http://127.0.0.1:{port}/#token={page.token}&run=one"
     web = client(page)
 
     def look():
         with web, contextlib.suppress(httpx.TransportError):
             while True:
-                seen.append(web.get("/api/page?run=one").json()["document"]["runs"][0]["state"])
+                document = web.get("/api/page?run=one").json()["document"]
+                seen.append((document["title"], document["runs"][0]["state"]))
                 time.sleep(0.05)
 
     with served_in_background(page):
         looking = InThread(look)
-        wait_until(lambda: "stopped" in seen)
+        wait_until(lambda: ("one", "stopped") in seen)
         (folder / "summary.md").touch()
     looking.result()
-    assert seen[-1] == "finished"
+    assert seen[-1] == ("one", "finished")
+    assert not connects(port)
 
 
 def test_connections_that_send_no_request_keep_nobody_out(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from fedpfl.launch.shipped import experiments
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.study.description import SCALES, Experiment, load
+from fedpfl.study.description import SCALES, ExperimentFile, load
 from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.run_numbers import WINDOW
 from fedpfl.study.store import Store
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("experiments")
 
 
 @cache
-def loaded(name: str) -> Experiment:
+def loaded(name: str) -> ExperimentFile:
     return load(FILES[name])
 
 

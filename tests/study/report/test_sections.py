@@ -13,7 +13,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data
 from fedpfl.engine.agreement import Agreement, Description
-from fedpfl.results import latest
+from fedpfl.results import file_cache
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.study.report import sections
@@ -29,7 +29,7 @@ def figure(section, title):
 
 
 def test_a_report_reads_each_run_once(folders, monkeypatch):
-    monkeypatch.setattr(latest, "_kept", {})  # other tests may have read them
+    monkeypatch.setattr(file_cache, "_kept", {})  # other tests may have read them
     read = Counter()
     metrics = RunFolder.metrics
     monkeypatch.setattr(RunFolder, "metrics", lambda run: read.update([run.path]) or metrics(run))

@@ -17,6 +17,7 @@ from typing import Any
 
 from common import count, footer, main, note, table
 from flwr.app import Message, Metadata, RecordDict
+from flwr.app.message.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.server.superlink.linkstate.linkstate_factory import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
@@ -70,7 +71,7 @@ def message(node: int, run: int) -> Message:
     """Return an empty message of a run to a node, as the SuperLink stores it."""
     now = time.time()
     metadata = Metadata(run, f"{run}/{node}", SUPERLINK_NODE_ID, node, "", "", now, TTL, "train")
-    return Message(RecordDict(), metadata=metadata)
+    return make_message(metadata, RecordDict())
 
 
 def milliseconds(call: Callable[[int], Any], arguments: Sequence[int]) -> float:

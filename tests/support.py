@@ -31,7 +31,7 @@ from fedpfl.engine.transport import Transport
 from fedpfl.flower import nodes
 from fedpfl.flower.messages import from_content, to_content
 from fedpfl.flower.strategy import run_over_flower
-from fedpfl.methods import Method, methods
+from fedpfl.methods import methods
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.models import build
@@ -191,8 +191,11 @@ QUICK_OF_METHOD = {
     "fedbabu": {"fedbabu_tuning_epochs": 2},
     "feddbe": {"feddbe_kappa": 1.0, "learning_rate": 0.05},  # round 1 is not averaged
     "feddecomp": {"feddecomp_lora_epochs": 1},
+    "fedphp": {"learning_rate": 0.05},  # a part of the loss is the teacher's
     "fedreg": {"fedreg_augmentation": "auto"},  # a third of the time of "simple"
     "fedrep": {"fedrep_p_epochs": 1},
+    "ffa-lora": {"learning_rate": 0.2},  # B alone trains
+    "fml": {"learning_rate": 0.05},
     "flexlora": {"flexlora_ranks": "1,2", "learning_rate": 0.05},
     "per-fedavg": {"per_fedavg_beta": 0.02},  # the default is for more rounds
     "pfedgate": {"learning_rate": 0.05, "batch_size": 10, "pfedgate_share": 1.0},
@@ -229,7 +232,11 @@ class Double(fedpfl.Method):
 STAND_FOR_ALL = {"fedavg", "fedper", "feddecomp", "fedfac", "scaffold", "fedfomo", "fedproto", "per-fedavg"}
 
 # Those that predict with more than a model, which cannot be given back as one.
-NO_PLAIN_MODEL = {"fedcp", "fedem", "gpfl", "knn-per", "pfedgate"}
+NO_PLAIN_MODEL = {"fedcp", "fedem", "fedmrl", "gpfl", "knn-per", "pfedgate"}
+
+
+# Methods that need a model with adapters.
+ADAPTERS = {name for name, method in methods().items() if issubclass(method, AdapterMethod)}
 
 
 def each_method(also: Iterable[str] = (), without: Iterable[str] = ()) -> list[Any]:
@@ -246,7 +253,7 @@ def quick(method: str) -> dict[str, Any]:
 
 def needed(method: str) -> dict[str, Any]:
     """Return the settings without which a method runs with no model."""
-    return {"trainable": "lora"} if issubclass(methods().get(method, Method), AdapterMethod) else {}
+    return {"trainable": "lora"} if method in ADAPTERS else {}
 
 
 def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:

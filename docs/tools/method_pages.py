@@ -36,6 +36,12 @@ from fedpfl.training.settings import TrainingSettings
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REST = "Others"
+# Where the number of all methods, and of those whose rule only adds, is said.
+COUNTED = (
+    "README.md", "AGENTS.md", "pyproject.toml", "docs/index.md", "docs/reference/why.md",
+    "docs/how-to/from-a-flower-app.md", "docs/how-to/secure-aggregation.md",
+)  # fmt: skip
+SAID = re.compile(r"(compares |- \*\*|app: |learning: |fedpfl\*\*: |for all |the \d+ of )\d+ methods")
 # For whoever opens a page to edit it.
 MADE = "<!-- docs/tools/method_pages.py -->"
 OVERVIEW = """\
@@ -55,7 +61,7 @@ Methods of adapters are compared with FedAvg of the whole model.
 
 **Accuracies** are the [leaderboard](../results/leaderboard.md)'s, on HAR by person, Fashion-MNIST with Dir(0.1) and CIFAR-10
 with Dir(0.5): mean over clients in percent ± standard deviation over three seeds, with tuned learning rates. Ranks are among
-41 methods; significance is Wilcoxon's test with Holm's correction. Grey ticks in pictures are the other methods.
+{measured} methods; significance is Wilcoxon's test with Holm's correction. Grey ticks in pictures are the other methods.
 
 With `tune-epochs` clients fine-tune a copy before evaluation (FedAvg+, FedProx+); {own} adapt in their own
 way. [`server-optimizer`](../reference/configuration.md#servers-step) makes FedAvgM, FedAdam and FedYogi of a mean,
@@ -101,14 +107,22 @@ def pages() -> dict[Path, str]:
         for name in texts.keys() - {"about"}:
             made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], texts[name])
     made[DOCS / "methods" / "references.bib"] = bibliography()
+    made |= {ROOT / path: counted((ROOT / path).read_text(encoding="utf-8")) for path in COUNTED}
     return made | {DOCS / "methods" / f"{name}.svg": drawing(name) for name in measured()}
+
+
+def counted(text: str) -> str:
+    """Return a page with the number of all methods, and of those for which a sum is enough, where it says them."""
+    built = (method(method.Settings(), TrainingSettings()) for method in methods().values())
+    sums = sum(method.aggregation.rule.only_a_sum for method in built)
+    return SAID.sub(lambda said: f"{re.sub(r'[0-9]+', str(sums), said[1])}{len(methods())} methods", text)
 
 
 def overview() -> str:
     """Return the page with a table of methods for each group."""
     own = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
     data = list(leaderboard())
-    lines = [OVERVIEW.format(made=MADE, own=own, advice=chooser())]
+    lines = [OVERVIEW.format(made=MADE, own=own, advice=chooser(), measured=len(measured()))]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += [
@@ -401,7 +415,8 @@ def cost_line(name: str) -> str:
 
 def _measured(name: str) -> list[str]:
     if name not in measured():
-        return []
+        rows = [row.settings["method"] for row in load(LEADERBOARD).rows.values()]
+        return ["", "## Measured", "", f"Not yet in the {LINKED.format('leaderboard')}."] if name in rows else []
     found, verdicts = [], dict[str, list[str]]()
     for data, (mean, *_) in measured()[name].items():
         ranked = ranks(leaderboard()[data]["table"])

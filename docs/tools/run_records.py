@@ -526,6 +526,8 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
         "FedAvg's; the last two on CIFAR-10."
     ]
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
+    later = ", ".join(f"[{label}](../methods/{method}.md)" for label, method in methods.items() if label not in means)
+    said += [f"Not measured yet: {later}."] if later else []
     pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in records_by_column]
     heads = ["method", "mean rank", "ranks", *records_by_column, "gradients", "seconds", "traffic"]
     return "\n\n".join([markdown(heads, lines), *map(wrapped, said), *pictures])

@@ -115,6 +115,7 @@ class CommonSettings(TypedDict, total=False):
     personalise: Literal["none", "local-train", "fine-tune"]
     listeners: str
     head_layers: int
+    common_model: str
     apfl_alpha: float
     apfl_adaptive: bool
     clustered_fl_epsilon1: float
@@ -167,6 +168,8 @@ class CommonSettings(TypedDict, total=False):
     fedfac_mask: Literal["none", "shared", "personal"]
     fedfomo_models: int
     fedfomo_validation: float
+    fedphp_distillation: float
+    fedphp_trainings: int
     fedproto_pull: float
     fedproto_predict: Literal["model", "prototype"]
     fedprox_mu: float
@@ -180,8 +183,11 @@ class CommonSettings(TypedDict, total=False):
     fedsplit_shared: float
     fedtgp_margin: float
     flexlora_ranks: str
+    fml_alpha: float
+    fml_beta: float
     gpfl_guidance_weight: float
     gpfl_embedding_decay: float
+    ifca_clusters: int
     knn_per_weight: float
     knn_per_tune: bool
     moon_mu: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import NO_PLAIN_MODEL, check_recorded, each_method, needed, quick
+from support import ADAPTERS, NO_PLAIN_MODEL, check_recorded, each_method, needed, quick
 from torch import nn
 
 import fedpfl
@@ -66,7 +66,8 @@ def no_linear_head(num_classes):
 
 NEED_A_HEAD = ["factorized-fl", "factorized-fl-plus", "fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg", "moon"]
 NEED_A_LINEAR_HEAD = [
-    "fedas", "fedcp", "feddbe", "fedgh", "fedpac", "fedproto", "fedreg", "fedtgp", "gpfl", "knn-per", "pfedfda",
+    "fedas", "fedcp", "feddbe", "fedgh", "fedmrl", "fedpac", "fedproto", "fedreg", "fedtgp", "gpfl", "knn-per",
+    "pfedfda",
 ]  # fmt: skip
 
 APART = "method = '{}': would separate base.hidden.weight and base.again.weight, which are one parameter of the model"
@@ -75,9 +76,7 @@ CHANNELS = "base.again.weight is a parameter of another layer, too"
 REFUSED = {
     **dict.fromkeys(["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"], APART),
     **dict.fromkeys(["fedfac", "fedsplit"], CHANNELS),
-    **dict.fromkeys(
-        ["fedsa-lora", "flexlora"], "trainable = 'lora': would separate base.hidden.weight and base.again.weight"
-    ),
+    **dict.fromkeys(ADAPTERS, "trainable = 'lora': would separate base.hidden.weight and base.again.weight"),
 }
 
 

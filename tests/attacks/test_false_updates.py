@@ -92,7 +92,9 @@ def test_the_run_goes_on_without_each_liar_and_names_it(tmp_path, method):
     shares = state(folder)["shared"].size > 0 and made.aggregation.rule.takes_shared
     besides = [extra for extra in made.extras if extra.goes("server")]
     liars = {3, 4, 5} if shares else set()
-    near = {4} if method == "flexlora" else set()  # ten times small adapters is about as much as the first limit
+    near = (
+        {4} if method in ("ffa-lora", "flexlora") else set()
+    )  # ten times small adapters is about as much as the first limit
     liars |= {6} if besides else set()
     for number, failed in refused(folder).items():
         # In FedFomo's first round there are no models to weigh; FedDBE sends mean features in the first round alone.
@@ -100,7 +102,7 @@ def test_the_run_goes_on_without_each_liar_and_names_it(tmp_path, method):
         expected = liars - {6} if nothing else liars
         assert expected - near <= failed.keys() <= expected, failed
         for client, why in failed.items():
-            words = {5: "not finite", 6: "norm|counts|weights|fisher"}.get(client, "norm")
+            words = {5: "not finite", 6: "norm|counts|weights|fisher|choice"}.get(client, "norm")
             assert any(word in why for word in words.split("|"))
             assert "learning-rate" not in why
     if any(failed.keys() != LIARS.keys() for failed in refused(folder).values()):
@@ -127,6 +129,8 @@ def test_nobody_honest_is_refused(tmp_path, method, kind):
     given = settings(method, **HONEST[kind], num_server_rounds=4, dirichlet_alpha=0.3, fraction_train=0.6)
     if method in ("pfedpara", "flexlora", "pfedfda"):  # they diverge with 0.02 and with 0.2, pfedfda with the noise
         given["learning_rate"] = 0.01
+    if method == "fedmrl" and kind == "fast":  # what the projection joins diverges with 0.2
+        given["learning_rate"] = 0.1
     failed = refused(simulate(tmp_path, 5, **given))
     assert len(failed) == 4
     assert not any("norm" in why or "variances" in why for of_round in failed.values() for why in of_round.values())

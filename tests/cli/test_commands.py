@@ -219,7 +219,11 @@ def test_the_shell_completes_commands(monkeypatch):
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("show fi", ["first"]), ("show x", []), ("compare fedavg fedp", ["fedpac", "fedper", "fedproto", "fedprox"])],
+    [
+        ("show fi", ["first"]),
+        ("show x", []),
+        ("compare fedavg fedp", ["fedpac", "fedper", "fedphp", "fedproto", "fedprox"]),
+    ],
 )
 def test_the_shell_completes_names(stored_run, monkeypatch, words, found):
     monkeypatch.setenv("_FEDPFL_COMPLETE", "complete_bash")

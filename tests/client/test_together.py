@@ -36,7 +36,8 @@ ONE_BY_ONE = {
 # Methods whose clients are tested one by one: in each round, or in the last, in which their models are written.
 ADAPTS, WRITTEN = "the model adapts before its test", "the tested model is used further"
 TESTED_ALONE = {
-    "fedala": {ADAPTS}, "fedbabu": {ADAPTS}, "per-fedavg": {ADAPTS}, "fedfomo": {WRITTEN}, "pfedfda": {WRITTEN},
+    "fedala": {ADAPTS}, "fedbabu": {ADAPTS}, "per-fedavg": {ADAPTS}, "fedfomo": {WRITTEN}, "ifca": {WRITTEN},
+    "pfedfda": {WRITTEN},
     "knn-per": {"a phase uses int values that differ between clients"},
     "pfedgate": {"RuntimeError: Cannot access data pointer of Tensor that doesn't have storage"},
 }  # fmt: skip

@@ -119,7 +119,9 @@ def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command():
         assert words[:7] == ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column"], path
         experiment = load(records.EXPERIMENTS["leaderboard"]).only("small", words[9::2], words[7:8])
         head, *rows = record["table"]
-        assert sorted(name for name, *_ in rows) == sorted(experiment.scale("small").rows), path
+        # A method that came later has a row and no record yet.
+        assert {name for name, *_ in rows} <= {*experiment.scale("small").rows}, path
+        assert len({name for name, *_ in rows}) == len(rows) > 40, path
         assert {len(cells) for cells in rows} == {len(head)}, path
 
 

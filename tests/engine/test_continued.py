@@ -14,7 +14,7 @@ from fedpfl.results.export import personal_models
 from fedpfl.results.new_clients import Simulation
 
 CLIENTS = 3
-KEEP_CLIENTS = {"clustered-fl", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedpac"}
+KEEP_CLIENTS = {"clustered-fl", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedpac", "ifca"}
 FIRST = {"num_server_rounds": 2, "threads": 1, **FEW_SAMPLES}
 
 

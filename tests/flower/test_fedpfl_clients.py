@@ -10,7 +10,7 @@ import pytest
 import torch
 from flower_apps import CLIENTS, AppGrid, Net, initial, loader
 from flwr.app import ArrayRecord, RecordDict
-from support import QUICK_OF_METHOD, each_method
+from support import ADAPTERS, QUICK_OF_METHOD, each_method, needed
 
 import fedpfl
 from fedpfl import strategies
@@ -26,9 +26,10 @@ DIGITS = {
     "batch-size": 32, "seed": 3, "partitioner": "dirichlet-client", "train-samples": 64, "test-samples": 32,
 }  # fmt: skip
 NEEDED = {
-    "fedsa-lora": {"trainable": "lora"}, "flexlora": {"trainable": "lora"}, "fedfomo": {"validation_fraction": 0.2},
+    **{name: needed(name) for name in ADAPTERS},
+    "fedfomo": {"validation_fraction": 0.2},
     "fedreg": {"augmentation": "none"},
-}  # fmt: skip
+}
 
 
 def of_method(name):

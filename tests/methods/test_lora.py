@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from support import FEW_SAMPLES, LocalGrid, each_method, federation, quick, run_federation, simulate
+from support import ADAPTERS, FEW_SAMPLES, LocalGrid, each_method, federation, quick, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.client.answer import handle
@@ -29,7 +29,7 @@ SMALL = {"num_server_rounds": 2, "local_epochs": 2, "trainable": "lora", "lora_r
 REFUSING = sorted(name for name, method in methods().items() if "trainable" in method.refuses)
 
 
-@pytest.mark.parametrize("method", each_method(without=REFUSING, also=["flexlora", "fedsa-lora"]))
+@pytest.mark.parametrize("method", each_method(without=REFUSING, also=ADAPTERS))
 def test_adapters_and_head_alone_are_sent_and_stored(tmp_path, method):
     settings = {**quick(method), **SMALL}
     config = Config.parse(federation(tmp_path, 3, method=method, **settings))

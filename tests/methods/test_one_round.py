@@ -751,9 +751,9 @@ A, B = "base.fc.lora_A.default.weight", "base.fc.lora_B.default.weight"
 LORA = {"trainable": "lora", "lora_rank": 3, "lora_alpha": 6.0}
 
 
-def adapted_start():
+def adapted_start(method="fedavg"):
     """Return what training starts from with adapters, the frozen weights too; B is 0."""
-    model, _ = assemble(Config.parse({"method": "fedavg", "model": "two-layers", "seed": 3, **flat(LORA)}), (4,), 3)
+    model, _ = assemble(Config.parse({"method": method, "model": "two-layers", "seed": 3, **flat(LORA)}), (4,), 3)
     arrays = {**model.state_dict(), **dict(frozen(model))}
     return {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
 
@@ -852,3 +852,144 @@ def test_pfedfda(play, monkeypatch):
         task.check_loss(at, "personalised", predict)
         assert "global" not in task.lines[at]
     task.check_shared(base)
+
+
+def test_ffa_lora(play):
+    task = play("ffa-lora", **LORA)
+    w = adapted_start("ffa-lora")
+    assert 0.4 < np.abs(w[A]).max() <= 0.5  # uniform within 1/√inputs
+    names = (B, *HEAD)
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            v = w
+            for _ in range(EPOCHS):
+                g = gradient(adapted(v), *task.train[i])
+                steps = {B: 2 * g[BASE[0]] @ v[A].T, **{k: g[k] for k in HEAD}}
+                v = {**v, **{k: v[k] - RATE * steps[k] for k in names}}
+            trained[i] = v
+        w = {**w, **task.mean(trained, clients, names)}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(adapted(w), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(adapted(w), x))
+    task.check_shared({k: w[k] for k in names})
+
+
+def test_ifca(play):
+    task = play("ifca", ifca_clusters=3)
+    orders = [generator(3, f"rule cluster {m}", 0) for m in (1, 2)]
+    models = [task.start, *({k: of.permutation(a.ravel()).reshape(a.shape) for k, a in task.start.items()}
+                            for of in orders)]  # fmt: skip
+    chosen = set()
+
+    def best(i, models):
+        x, y = task.train[i]
+        return int(np.argmin([-np.log(softmax(logits(w, x))[np.arange(len(y)), y]).sum() for w in models]))
+
+    for at, clients in enumerate(task.rounds):
+        choice = {i: best(i, models) for i in clients}
+        trained = {i: descend(models[choice[i]], task.train[i], EPOCHS, task.start) for i in clients}
+        means = []
+        for m, w in enumerate(models):
+            members = [i for i in clients if choice[i] == m]
+            means.append(task.mean(trained, members, w, weights=[1] * len(members)) if members else w)
+        models = means
+        chosen |= {*choice.values()}
+        task.check_loss(at, "personalised", lambda i, x, models=models: logits(models[best(i, models)], x))
+        assert task.lines[at]["details"]["clusters"] == len({*choice.values()})
+        assert "global" not in task.lines[at]
+    assert len(chosen) > 1
+
+
+def towards(w, x, target):
+    """Return the gradient of the mean cross-entropy to class probabilities ``target``."""
+    z = features(w, x)
+    d = (softmax(z @ w[HEAD[0]].T + w[HEAD[1]]) - target) / len(x)
+    dz = d @ w[HEAD[0]]
+    return {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
+
+
+def test_fml(play):
+    task, alpha, beta = play("fml", fml_alpha=0.3, fml_beta=0.8), 0.3, 0.8
+    model, _ = assemble(Config.parse({"method": "fml", "model": "two-layers", "seed": 3}), (4,), 3)
+    w = {k: a.numpy().astype(np.float64) for k, a in model.common.state_dict().items()}
+    assert all(not np.array_equal(a, task.start[k]) for k, a in w.items())
+    own = [dict(task.start) for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            (x, y), u = task.train[i], w
+            for _ in range(EPOCHS):
+                q, q_own = softmax(logits(u, x)), softmax(logits(own[i], x))
+                g = towards(u, x, beta * np.eye(3)[y] + (1 - beta) * q_own)
+                g_own = towards(own[i], x, alpha * np.eye(3)[y] + (1 - alpha) * q)
+                u = {k: u[k] - RATE * g[k] for k in u}
+                own[i] = {k: own[i][k] - RATE * g_own[k] for k in u}
+            trained[i] = u
+        w = task.mean(trained, clients, w)
+        task.check_loss(at, "personalised", lambda i, x: logits(own[i], x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared({f"common.{k}": a for k, a in w.items()})
+
+
+def test_fedmrl(play, monkeypatch):
+    def narrow(input_shape, num_classes):
+        return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 2)), nn.Linear(2, num_classes))
+
+    monkeypatch.setitem(registry.MODELS._entries, "narrow", registry._Entry(narrow, None))
+    task = play("fedmrl", common_model="narrow")
+    model, _ = assemble(
+        Config.parse({"method": "fedmrl", "model": "two-layers", "common-model": "narrow", "seed": 3}), (4,), 3
+    )
+    start = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items()}
+    small = [k for k in start if k.startswith("common.")]
+    own = [dict(start) for _ in range(3)]
+    shared = {k: start[k] for k in small}
+
+    def projected(w, x):
+        z = torch.cat([x @ w[f"{of}base.fc.weight"].T + w[f"{of}base.fc.bias"] for of in ("common.", "")], 1)
+        return z @ w["projection.weight"].T + w["projection.bias"]
+
+    for at, clients in enumerate(task.rounds):
+        for i in clients:
+            x, y = tensors(task.train[i])
+            own[i] = {**own[i], **shared}
+
+            def loss(w, x=x, y=y):
+                r = projected(w, x)
+                nested = r[:, :2] @ w["common.head.weight"].T + w["common.head.bias"]
+                return F.cross_entropy(head_of(w, r), y) + F.cross_entropy(nested, y)
+
+            for _ in range(EPOCHS):
+                own[i] = autograd(loss, own[i], start)
+        shared = task.mean(own, clients, small)
+
+        def predict(i, x, shared=shared):
+            w = {k: torch.tensor(a) for k, a in {**own[i], **shared}.items()}
+            return head_of(w, projected(w, torch.tensor(x))).numpy()
+
+        task.check_loss(at, "personalised", predict)
+        assert "global" not in task.lines[at]
+    task.check_shared(shared)
+
+
+def test_fedphp(play):
+    task, weight = play("fedphp", fedphp_distillation=0.4, fedphp_trainings=2), 0.4
+    w = task.start
+    inherited, times = [dict(w) for _ in range(3)], [0] * 3
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            (x, y), v = task.train[i], w
+            taught = softmax(logits(inherited[i], x) / 4)
+            for _ in range(EPOCHS):
+                target = (1 - weight) * np.eye(3)[y] + weight * taught if times[i] else np.eye(3)[y]
+                g = towards(v, x, target)
+                v = {k: v[k] - RATE * g[k] for k in v}
+            mu = 0.9 * min(1, times[i] / 2)
+            inherited[i] = {k: mu * inherited[i][k] + (1 - mu) * v[k] for k in v}
+            times[i] += 1
+            trained[i] = v
+        w = task.mean(trained, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(inherited[i] if times[i] else w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import needed
 
 import fedpfl
 from fedpfl.methods import names
-
-ADAPTERS = {"fedsa-lora", "flexlora"}  # of a model's linear layers
 
 
 @pytest.mark.parametrize("method", names())
@@ -16,7 +15,6 @@ def test_a_client_that_is_only_tested_is_tested(method):
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
     data = fedpfl.Dataset.of("mine", x, y, x, y, np.arange(60) // 30, np.arange(60) // 20)
-    more = {"trainable": "lora"} if method in ADAPTERS else {}
-    run = fedpfl.run(method, data=data, model="mlp", num_server_rounds=2, local_epochs=1, quiet=True, **more)
+    run = fedpfl.run(method, data=data, model="mlp", num_server_rounds=2, local_epochs=1, quiet=True, **needed(method))
     last = run.clients.loc[2]
     assert last["samples"].tolist() == [20, 20, 20] and last["trained"].tolist() == [True, True, False]

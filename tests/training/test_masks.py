@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support import each_method
+from support import ADAPTERS, each_method
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,10 +22,10 @@ from fedpfl.training.measure import find, measured
 SIZE = 8
 # Those that need one class for a sample, or a linear layer as head.
 NEED_CLASSES = {
-    "fedas", "fedem", "fedgh", "fedpac", "fedproto", "fedreg", "fedrod", "fedtgp", "gpfl", "knn-per", "pfedfda",
-    "pfedsd",
+    "fedas", "fedem", "fedgh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml", "gpfl", "knn-per",
+    "pfedfda", "pfedsd",
 }  # fmt: skip
-NEED_LINEAR = {"fedcp", "feddbe", "fedsa-lora", "flexlora"}
+NEED_LINEAR = {"fedcp", "feddbe", "fedmrl", *ADAPTERS}
 
 
 def masked(seed, count=20):

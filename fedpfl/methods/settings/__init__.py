@@ -23,7 +23,7 @@ SETTINGS: Registry[type[Any]] = Registry(
         ),
         (
             "fedpfl.methods.settings.own_models",
-            "apfl clustered-fl ditto fedala fedamp fedcac fedem fedfomo knn-per pfedme pfedsd",
+            "apfl clustered-fl ditto fedala fedamp fedcac fedem fedfomo fedmrl fedphp fml ifca knn-per pfedme pfedsd",
         ),
         (
             "fedpfl.methods.settings.divided_layers",
@@ -46,4 +46,6 @@ def settings_of(*methods: str) -> Callable[[C], C]:
     return register
 
 
-settings_of(*["fedas", "fedbn", "fedgh", "fedpac", "fedsa-lora", "local", "pfedfda", "scaffold"])(NoSettings)
+settings_of(*["fedas", "fedbn", "fedgh", "fedpac", "fedsa-lora", "ffa-lora", "local", "pfedfda", "scaffold"])(
+    NoSettings
+)

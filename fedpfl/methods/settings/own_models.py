@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ...core.settings import setting
 from . import settings_of
 
+OWN = "own"  # stands for a model like the client's own
+
 
 @settings_of("apfl")
 @dataclass(frozen=True)
@@ -116,6 +118,49 @@ class FedEMSettings:
     """Settings of FedEM."""
 
     components: int = setting(3, "Number M of models in the mixture, each of full size.", minimum=1, maximum=100)
+
+
+@settings_of("fedphp")
+@dataclass(frozen=True)
+class FedPHPSettings:
+    """Settings of FedPHP."""
+
+    distillation: float = setting(0.1, "Weight λ of the distillation. 0: FedAvg in training.", minimum=0, maximum=1)
+    trainings: int = setting(
+        20, "Number K of times that a client trains until the inherited model weighs 0.9.", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class CommonModelSettings:
+    """The model that all clients share beside their own."""
+
+    common_model: str = setting(
+        OWN,
+        "Common model, which alone travels. own: one like the client's own.",
+        form="own, or the name of a built-in model",
+        of="",
+    )
+
+
+@settings_of("fml")
+@dataclass(frozen=True)
+class FMLSettings(CommonModelSettings):
+    """Settings of FML."""
+
+    alpha: float = setting(0.5, "Weight α of the labels in the loss of the client's model.", minimum=0, maximum=1)
+    beta: float = setting(0.5, "Weight β of the labels in the loss of the common model.", minimum=0, maximum=1)
+
+
+settings_of("fedmrl")(CommonModelSettings)
+
+
+@settings_of("ifca")
+@dataclass(frozen=True)
+class IFCASettings:
+    """Settings of IFCA."""
+
+    clusters: int = setting(3, "Number M of clusters, of whose models a client is sent all.", minimum=2, maximum=100)
 
 
 @settings_of("clustered-fl")

@@ -1,0 +1,56 @@
+"""FML: a common model and the client's own teach each other.
+
+Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning, 2020 (arXiv 2006.16765), Section 4 and
+Algorithm 1.
+
+Neither loss moves its teacher. The common model is like the client's own unless ``common-model`` names
+another, and has initial weights of its own.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..training.phase import Batch, Phase
+from .base import LocalRound, everything
+from .bases.common_model import SharesCommonModel, common
+from .settings.own_models import FMLSettings
+
+
+class FML(SharesCommonModel):
+    """Share a model w that learns with the client's own, v_i, which may have another architecture.
+
+    client i:
+        train v_i on α·f_i(v_i) + (1 − α)·KL(q ‖ q_v), q fixed
+        train w_i, from w, in the same steps, on β·f_i(w_i) + (1 − β)·KL(q_v ‖ q), q_v fixed
+        send w_i
+    server: w ← mean(w_i)
+    predict: v_i;  global model: w
+
+    q and q_v are the probabilities of the classes by w_i and v_i.
+    """
+
+    name = "fml"
+    paper = "Shen et al., Federated Mutual Learning, 2020"
+    shares = "the common model; the client's own model stays"
+    refuses = {"loss": "learns from probabilities of classes"}
+    Settings = FMLSettings
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train both models for E epochs."""
+        alpha, beta = self.settings.alpha, self.settings.beta
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            personal, shared, labels = model(batch.x), common(model)(batch.x), self.training.criterion
+            personal_loss = alpha * labels(personal, batch.y) + (1 - alpha) * apart(shared.detach(), personal)
+            shared_loss = beta * labels(shared, batch.y) + (1 - beta) * apart(personal.detach(), shared)
+            total: Tensor = personal_loss + shared_loss
+            return total
+
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, gradients=2)]
+
+
+def apart(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return KL(softmax(teacher) ‖ softmax(student)), the mean over a batch of logits (n, classes)."""
+    return F.kl_div(F.log_softmax(student, 1), F.log_softmax(teacher, 1), reduction="batchmean", log_target=True)

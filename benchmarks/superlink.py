@@ -8,6 +8,7 @@ Processor time of the state alone: HTTP, TLS and protobuf come on top.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import tempfile
 import time
@@ -30,22 +31,28 @@ HEARTBEAT, KEY_BYTES, TTL = 30.0, 215, 3600.0
 
 def measure(options: argparse.Namespace) -> None:
     """Fill and call both kinds of state."""
-    rows = []
+    rows: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
         database = str(Path(folder) / "state.db")
         for nodes in options.nodes:
             note(f"memory: {nodes} nodes")
-            rows.append(["memory", f"{nodes:,}", *costs(FLWR_IN_MEMORY_DB_NAME, nodes, options)])
+            rows[f"in memory, {nodes:,} nodes"] = costs(FLWR_IN_MEMORY_DB_NAME, nodes, options)
         # Of the first number alone: SQLite waits for the disk at each node.
         note(f"SQLite: {options.nodes[0]} nodes")
-        rows.append(["SQLite", f"{options.nodes[0]:,}", *costs(database, options.nodes[0], options)])
-    header = ["state", "nodes", "bytes a node", "register, ms", "heartbeat, ms", "empty pull, ms"]
-    print(table([*header, f"the same, {options.messages:,} messages waiting", "list of nodes, s"], rows))
+        rows[f"SQLite, {options.nodes[0]:,} nodes"] = costs(database, options.nodes[0], options)
+    header = ["bytes a node", "register, µs", "heartbeat, µs", "empty pull, µs"]
+    header += [f"the same, {options.messages:,} messages waiting", "list of nodes, µs"]
+    print(table(["state", *header], [[name, *(f"{number:,.1f}" for number in row)] for name, row in rows.items()]))
+    if options.json:
+        record = {
+            name: {head: [number] for head, number in zip(header, row, strict=True)} for name, row in rows.items()
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(footer(options.seed))
 
 
-def costs(database: str, nodes: int, options: argparse.Namespace) -> list[str]:
-    """Return the row of a state: bytes of a node, milliseconds of calls, seconds of the list of all nodes."""
+def costs(database: str, nodes: int, options: argparse.Namespace) -> list[float]:
+    """Return the row of a state: bytes of a node, and microseconds of its calls."""
     state: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
     run = state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
     rng, before = random.Random(options.seed), size_of(database)
@@ -55,16 +62,16 @@ def costs(database: str, nodes: int, options: argparse.Namespace) -> list[str]:
         ids.append(state.create_node("", "", rng.randbytes(KEY_BYTES), HEARTBEAT))
         state.activate_node(ids[-1], HEARTBEAT)
 
-    registered = milliseconds(register, range(nodes))
+    registered = microseconds(register, range(nodes))
     size = size_of(database) - before
     some = rng.sample(ids, min(nodes, options.calls))
-    beat = milliseconds(lambda node: state.acknowledge_node_heartbeat(node, HEARTBEAT), some)
-    pull = milliseconds(lambda node: state.get_message_ins(node, 1), some)
+    beat = microseconds(lambda node: state.acknowledge_node_heartbeat(node, HEARTBEAT), some)
+    pull = microseconds(lambda node: state.get_message_ins(node, 1), some)
     for node in ids[: options.messages]:
         state.store_message_ins(message(node, run))
-    waiting = milliseconds(lambda node: state.get_message_ins(node, 1), some[-20:])
-    listed = milliseconds(lambda _: state.get_nodes(run), [0]) / 1000
-    return [f"{size / nodes:.0f}", *(f"{one:.3f}" for one in (registered, beat, pull, waiting)), f"{listed:.2f}"]
+    waiting = microseconds(lambda node: state.get_message_ins(node, 1), some[-20:])
+    listed = microseconds(lambda _: state.get_nodes(run), [0])
+    return [size / nodes, registered, beat, pull, waiting, listed]
 
 
 def message(node: int, run: int) -> Message:
@@ -74,12 +81,12 @@ def message(node: int, run: int) -> Message:
     return make_message(metadata, RecordDict())
 
 
-def milliseconds(call: Callable[[int], Any], arguments: Sequence[int]) -> float:
+def microseconds(call: Callable[[int], Any], arguments: Sequence[int]) -> float:
     """Return the mean processor time of a call."""
     begun = time.process_time()
     for argument in arguments:
         call(argument)
-    return 1000 * (time.process_time() - begun) / len(arguments)
+    return 1e6 * (time.process_time() - begun) / len(arguments)
 
 
 def size_of(database: str) -> int:
@@ -96,5 +103,6 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", type=count, nargs="+", default=[10_000, 100_000], help="how many (%(default)s)")
     parser.add_argument("--messages", type=count, default=1_000, help="that wait for other nodes (%(default)s)")
     parser.add_argument("--calls", type=count, default=500, help="of each kind (%(default)s)")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--seed", type=int, default=1, help="nodes' keys follow from it (%(default)s)")
     main(measure, parser)

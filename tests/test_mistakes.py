@@ -46,7 +46,7 @@ SETTINGS = {
     "ditto-pull=1.0 method='fedavg'": "ditto-pull = 1.0: is a setting of ditto, and the method is fedavg",
     # their form
     "method=\"fedavg": "is no value: a text with a quote",
-    "learning-rate=fast": "learning-rate = .fast.: must be a number",
+    "learning-rate=fast": "learning-rate = 'fast': must be a number",
     "method = 'fedavg'": "must be key=value pairs, without spaces around '='",
     "none.toml": "run-config = 'none.toml': cannot be read (No such file or directory)",
     # values
@@ -64,7 +64,7 @@ SETTINGS = {
     "dataset='cifar'": "did you mean cifar10 or cifar100?",
     "partitioner='diriclet'": "did you mean dirichlet",
     "model='resnet'": "did you mean resnet",
-    "optimizer='adm'": "or the name of a class in torch.optim; did you mean adam",
+    "optimizer='adm'": "or the name of a class in torch.optim.*did you mean adam",
     "learning-rate-schedule='cos'": "must be one of constant, exponential, cosine; did you mean cosine?",
     "metrics='acuracy'": "metrics = 'acuracy': must be one of accuracy, .*; did you mean accuracy",
     "choose-by='f1-macro'": "choose-by = 'f1-macro': must be one of accuracy, loss",

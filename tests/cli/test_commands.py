@@ -445,7 +445,6 @@ BAD = {
     'run-name="a/b"': ("run-name = 'a/b'", "letters, digits"),
     "feddecomp-lora-epochs=99": ("feddecomp-lora-epochs = 99", "below local-epochs = 10"),
     "diriclet-alpha=1": ("diriclet-alpha = 1", "did you mean dirichlet-alpha"),
-    "method=fedavg": ("method = 'fedavg'", "quotes"),
     "dirichlet-alpha = 1": ("run-config = 'dirichlet-alpha", "spaces"),
     "missing.toml": ("run-config = 'missing.toml'", "No such file"),
     'output-dir="/dev/null/x"': ("output-dir = '/dev/null/x'", "cannot be written"),

@@ -41,6 +41,7 @@ ELSEWHERE = {
         "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
     },
     "benchmarks/superlink.py": {
+        "flwr.app.message.message.make_message",
         "flwr.common.constant.SUPERLINK_NODE_ID",
         "flwr.server.superlink.linkstate.linkstate_factory.LinkStateFactory",
         "flwr.supercore.constant.FLWR_IN_MEMORY_DB_NAME",

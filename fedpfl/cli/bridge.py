@@ -7,8 +7,7 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,28 +90,28 @@ def device(
     name = topics.checked_name("device", device)
     tls = server_context(tls_cert, tls_key)
     address = _listen_address(listen, tls)
-    with _ending() as stopping:
-        link = Link(
-            account(broker, username or name, password_file, ca),
-            [topics.response(name), topics.BRIDGE_PRESENCE],
-            lambda message: bridge.arrived(message),
-            lambda: bridge.lost(),
-            presence=topics.node_presence(name),
-            max_chunk=max_chunk,
-            stopping=stopping,
-        )
-        bridge = DeviceBridge(name, link, account=username)
-        server = _listening(address, listen, bridge.exchange, tls)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            host, port = server.server_address[:2]
-            events = _serve(link, stopping, username or name, f"{host!s}:{port}")
-            if events is not None:
-                _every(TELEMETRY_SECONDS, Events(link, name).telemetry, stopping)
-                stopping.wait()
-        finally:
-            server.stop()
-            link.stop()
+    stopping = _ending()
+    link = Link(
+        account(broker, username or name, password_file, ca),
+        [topics.response(name), topics.BRIDGE_PRESENCE],
+        lambda message: bridge.arrived(message),
+        lambda: bridge.lost(),
+        presence=topics.node_presence(name),
+        max_chunk=max_chunk,
+        stopping=stopping,
+    )
+    bridge = DeviceBridge(name, link, account=username)
+    server = _listening(address, listen, bridge.exchange, tls)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        host, port = server.server_address[:2]
+        events = _serve(link, stopping, username or name, f"{host!s}:{port}")
+        if events is not None:
+            _every(TELEMETRY_SECONDS, Events(link, name).telemetry, stopping)
+            stopping.wait()
+    finally:
+        server.stop()
+        link.stop()
 
 
 @app.command()
@@ -149,26 +148,26 @@ def server(
         else:
             bridge.arrived(message)
 
-    with _ending() as stopping:
-        link = Link(
-            account(broker, name, password_file, ca),
-            [topics.REQUESTS, *([topics.TELEMETRY] if runs is not None else [])],
-            arrived,
-            presence=topics.BRIDGE_PRESENCE,
-            max_chunk=max_chunk,
-            stopping=stopping,
-        )
-        bridge = ServerBridge(link, upstream)
-        try:
-            events = _serve(link, stopping, name, f"{upstream.host}:{upstream.port}")
-            if events is not None:
-                if runs is not None:
-                    follower = RunFollower(events, runs.expanduser(), boards)
-                    threading.Thread(target=follower.follow, args=(stopping,), daemon=True).start()
-                stopping.wait()
-        finally:
-            bridge.stop()
-            link.stop()
+    stopping = _ending()
+    link = Link(
+        account(broker, name, password_file, ca),
+        [topics.REQUESTS, *([topics.TELEMETRY] if runs is not None else [])],
+        arrived,
+        presence=topics.BRIDGE_PRESENCE,
+        max_chunk=max_chunk,
+        stopping=stopping,
+    )
+    bridge = ServerBridge(link, upstream)
+    try:
+        events = _serve(link, stopping, name, f"{upstream.host}:{upstream.port}")
+        if events is not None:
+            if runs is not None:
+                follower = RunFollower(events, runs.expanduser(), boards)
+                threading.Thread(target=follower.follow, args=(stopping,), daemon=True).start()
+            stopping.wait()
+    finally:
+        bridge.stop()
+        link.stop()
 
 
 @app.command()
@@ -200,16 +199,14 @@ def direct(
             logger.warning("%s", error)
             return Response(503)
 
-    with _ending() as stopping:
-        http = _listening(address, listen, exchange, tls)
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        try:
-            print(
-                f"ready {http.server_address[0]!s}:{http.server_address[1]} {upstream.host}:{upstream.port}", flush=True
-            )
-            stopping.wait()
-        finally:
-            http.stop()
+    stopping = _ending()
+    http = _listening(address, listen, exchange, tls)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    try:
+        print(f"ready {http.server_address[0]!s}:{http.server_address[1]} {upstream.host}:{upstream.port}", flush=True)
+        stopping.wait()
+    finally:
+        http.stop()
 
 
 def _listening(address: tuple[str, int], option: str, exchange: Exchange, tls: ssl.SSLContext | None) -> NodeServer:
@@ -293,13 +290,13 @@ def _every(seconds: float, do: Any, stopping: threading.Event) -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
-@contextmanager
-def _ending() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set."""
+def _ending() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    from ..core.process import set_by_signals
+
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    yield stopping
+    set_by_signals(stopping, signal.SIGTERM, signal.SIGINT)
+    return stopping
 
 
 def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

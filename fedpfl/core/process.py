@@ -1,7 +1,12 @@
-"""Settings of the process, such as threads: each use sets them when it computes, and puts them back afterwards."""
+"""Settings of the process, such as threads: each use sets them when it computes, and puts them back afterwards.
+
+Also how a process that serves until it is told to end learns of that.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Tuple
 
@@ -62,3 +67,18 @@ def computing(threads: int, on_gpu: bool = False, tf32: bool = False) -> Iterato
             torch.backends.cudnn.allow_tf32 = tf32
         with torch.enable_grad():
             yield
+
+
+def set_by_signals(stopping: threading.Event, *numbers: signal.Signals) -> None:
+    """Set an event when one of these signals comes to this process, which starts no thread before.
+
+    A thread waits for them. A handler would run in the thread that waits for the event, and would never get the event's
+    lock if that thread holds it just then.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def wait() -> None:
+        signal.sigwait(numbers)
+        stopping.set()
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from support import FEW_SAMPLES
@@ -71,3 +74,22 @@ def test_more_threads_than_a_machine_can_have_are_refused_before_the_process_end
     config = Config.parse({"method": "fedavg", "dataset": "digits", "num-clients": 2, "threads": 1_000})
     with pytest.raises(ConfigError, match=r"^threads = 1000: must be at most \d+, 8 for each core of this machine$"):
         Engine(config, federated_data(config.data, 2, 1), 2)
+
+
+def test_a_signal_sets_an_event_from_another_thread_than_the_one_that_may_hold_its_lock():
+    program = """
+import os, signal, threading
+from fedpfl.core.process import set_by_signals
+
+class Known(threading.Event):
+    def set(self):
+        self.setter = threading.current_thread()
+        super().set()
+
+stopping = Known()
+set_by_signals(stopping, signal.SIGTERM, signal.SIGINT)
+os.kill(os.getpid(), signal.SIGTERM)
+stopping.wait()
+assert stopping.setter is not threading.main_thread()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -218,7 +218,7 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
 def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, tests: int = 0) -> str:
     """Return in a sentence or two which differences are statistically significant.
 
-    p is corrected for ``of`` pairs, by default those that are given.
+    p is corrected for as many ``tests``, by default one for each pair.
     """
     above_word = "lower" if lower_is_better(by) else "higher"
     sure: dict[str, list[str]] = {}

@@ -41,6 +41,7 @@ from ...bench.mqtt import topics
 from ...bench.mqtt.account import Account, require_tls
 from ...bench.mqtt.status import Board
 from ...core.errors import ConfigError, FedpflError
+from ...core.process import set_by_signals
 from .run_data import Pages, list_runs
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _serve_beside(page: LivePage) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, and its end is this process's
     os.nice(NICENESS)
     stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    set_by_signals(stopping, signal.SIGTERM)
     # The page, not the run's terminal, shows whether the broker is there; the broker may end before the page.
     logging.getLogger("fedpfl").addHandler(logging.NullHandler())
     threading.Thread(target=_set_at_the_end_of_the_parent, args=(stopping,), daemon=True).start()

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.payload import Payload
-from ..layers.memory import in_twin, twin
-from ..training.loop import predict
-from ..training.phase import Batch, Phase
-from .base import LocalRound, excluding
-from .bases.kept_models import KeepsTrained
+from ..layers.memory import twin
+from ..training.phase import Batch, Loss, Phase
+from .base import LocalRound
+from .bases.kept_models import KeepsTrained, taught_by_twin
 from .settings.own_models import FedPHPSettings
 
 TEMPERATURE = 4.0  # by which the teacher's logits are divided
@@ -65,21 +64,18 @@ class FedPHP(KeepsTrained):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train the received model under the inherited one; the first time there is none."""
-        epochs = self.training.local_epochs
-        if local.never_trained:
-            return [Phase(train=excluding(in_twin), epochs=epochs)]
-        # The teacher does not train: one pass over the data serves all epochs.
-        local.model.eval()
-        taught = F.softmax(predict(twin(local.model), local.samples.x) / TEMPERATURE, 1)
+        return taught_by_twin(local, self.training.local_epochs, TEMPERATURE, self._loss)
+
+    def _loss(self, taught: Tensor) -> Loss:
+        weight = self.settings.distillation
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             logits = model(batch.x)
-            weight = self.settings.distillation
             distance = F.cross_entropy(logits, taught[batch.positions])
             total: Tensor = (1 - weight) * self.training.criterion(logits, batch.y) + weight * distance
             return total
 
-        return [Phase(train=excluding(in_twin), epochs=epochs, loss=loss)]
+        return loss
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:

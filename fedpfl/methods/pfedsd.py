@@ -12,11 +12,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..layers.memory import in_twin, twin
-from ..training.loop import predict
 from ..training.phase import Batch, Loss, Phase
-from .base import LocalRound, excluding
-from .bases.kept_models import KeepsTrained
+from .base import LocalRound
+from .bases.kept_models import KeepsTrained, taught_by_twin
 from .settings.own_models import PFedSDSettings
 
 TEMPERATURE = 3.0  # τ of the distillation
@@ -41,12 +39,7 @@ class PFedSD(KeepsTrained):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train the received model under the teacher; the first time there is none."""
-        epochs = self.training.local_epochs
-        if local.never_trained:
-            return [Phase(train=excluding(in_twin), epochs=epochs)]
-        # The teacher does not train: one pass over the data serves all epochs.
-        taught = F.softmax(predict(twin(local.model).eval(), local.samples.x) / TEMPERATURE, dim=1)
-        return [Phase(train=excluding(in_twin), epochs=epochs, loss=self._loss(taught))]
+        return taught_by_twin(local, self.training.local_epochs, TEMPERATURE, self._loss)
 
     def _loss(self, taught: Tensor) -> Loss:
         weight = self.settings.distillation

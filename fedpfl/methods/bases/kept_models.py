@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...core.payload import Payload
 from ...layers.memory import add_twin, in_twin, refresh_twin, twin
-from ...training.phase import Forward
-from ..base import LocalRound, Method
+from ...training.loop import predict
+from ...training.phase import Forward, Loss, Phase
+from ..base import LocalRound, Method, excluding
 
 
 class KeepsTrained(Method):
@@ -57,3 +61,17 @@ class KeepsTrained(Method):
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the model that was trained last."""
         return dict(twin(model).state_dict())
+
+
+def taught_by_twin(
+    local: LocalRound, epochs: int, temperature: float, loss_under: Callable[[Tensor], Loss]
+) -> list[Phase]:
+    """Return the training of the received model under the client's twin; the first time there is no teacher.
+
+    ``loss_under`` makes the loss from the teacher's probabilities of all training samples (n, classes).
+    """
+    if local.never_trained:
+        return [Phase(train=excluding(in_twin), epochs=epochs)]
+    # The teacher does not train: one pass over the data serves all epochs.
+    taught = F.softmax(predict(twin(local.model).eval(), local.samples.x) / temperature, dim=1)
+    return [Phase(train=excluding(in_twin), epochs=epochs, loss=loss_under(taught))]

@@ -239,13 +239,13 @@ class TrainingSettings:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
-        own = custom.is_reference(self.optimizer)
-        if own or self.optimizer[:1].isupper():
+        by_user = custom.is_reference(self.optimizer)
+        if by_user or self.optimizer[:1].isupper():
             from fedpfl.training.optim import USUAL_MOMENTUM, uses_momentum
 
             if self.momentum != USUAL_MOMENTUM and not uses_momentum(self.optimizer):
                 raise ConfigError("momentum", self.momentum, f"is not used by {self.optimizer}")
-        if own and self.weight_decay:
+        if by_user and self.weight_decay:
             raise ConfigError("weight-decay", self.weight_decay, f"is not used by {self.optimizer}")
 
 

@@ -26,7 +26,7 @@ MAX_BYTES = 100_000_000
 LONGEST_GAP = 30.0
 
 
-class Board(NamedTuple):
+class BoardTotals(NamedTuple):
     """What a board needed in all recorded rounds of a run; None where it measured it in none."""
 
     name: str
@@ -41,7 +41,7 @@ class Board(NamedTuple):
     bytes_out: float | None
 
 
-def boards(run: Path) -> list[Board]:
+def boards(run: Path) -> list[BoardTotals]:
     """Return what each board of a run needed, by name; nothing of a run without ``boards.csv``.
 
     A round that was repeated after a resume counts as often as it was carried out. Raise :class:`DamagedFile` for a
@@ -62,10 +62,10 @@ def boards(run: Path) -> list[Board]:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(path, f"line {number}") from error
         lines.setdefault(name, []).append(values)
-    return [_board(name, of) for name, of in sorted(lines.items())]
+    return [_totals(name, reports) for name, reports in sorted(lines.items())]
 
 
-def _board(name: str, lines: Sequence[Mapping[str, float]]) -> Board:
+def _totals(name: str, lines: Sequence[Mapping[str, float]]) -> BoardTotals:
     def each(key: str) -> list[float]:
         return [line[key] for line in lines if key in line]
 
@@ -75,8 +75,11 @@ def _board(name: str, lines: Sequence[Mapping[str, float]]) -> Board:
     # A round's means hold for as long as it took.
     timed = {key: [(line[key], line["seconds"]) for line in lines if key in line and line.get("seconds")]
              for key in ("mean_watts", "cpu_share")}  # fmt: skip
-    mean = {key: sum(a * b for a, b in of) / sum(b for _, b in of) if of else None for key, of in timed.items()}
-    return Board(
+    mean = {
+        key: sum(value * seconds for value, seconds in pairs) / sum(seconds for _, seconds in pairs) if pairs else None
+        for key, pairs in timed.items()
+    }
+    return BoardTotals(
         name, len({line.get("round") for line in lines}), sum(each("seconds")), total("joules"), mean["mean_watts"],
         max(each("highest_celsius"), default=None), mean["cpu_share"], min(each("least_free_mib"), default=None),
         total("bytes_in"), total("bytes_out"),

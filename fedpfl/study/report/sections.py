@@ -419,27 +419,28 @@ def _boards(groups: Sequence[RunGroup]) -> Iterator[Section]:
     of_boards: list[list[Cell]] = []
     warnings: list[str] = []
     for group in groups:
-        energies, watts, seconds = list[float](), list[float](), list[float]()
+        energies, watts, hours = list[float](), list[float](), list[float]()
         for run in group.runs:
             try:
-                found = boards(run.path)
+                totals = boards(run.path)
             except DamagedFile as error:
                 warnings.append(str(error))
                 continue
             name = name_of(run)
             of_boards += [
-                [name, of.name, of.rounds, of.seconds, of.joules, of.mean_watts, of.highest_celsius,
-                 None if of.cpu_share is None else 100 * of.cpu_share, of.least_free_mib,
-                 *(None if count is None else count / 1e6 for count in (of.bytes_in, of.bytes_out))]
-                for of in found
+                [name, board.name, board.rounds, board.seconds, board.joules, board.mean_watts, board.highest_celsius,
+                 None if board.cpu_share is None else 100 * board.cpu_share, board.least_free_mib,
+                 *(None if count is None else count / 1e6 for count in (board.bytes_in, board.bytes_out))]
+                for board in totals
             ]  # fmt: skip
-            if energy := [of.joules for of in found if of.joules is not None]:
+            if energy := [board.joules for board in totals if board.joules is not None]:
                 energies.append(sum(energy) / 1000)
-                watts.append(statistics.fmean(of.mean_watts for of in found if of.mean_watts is not None))
-            if found:
-                seconds.append(max(of.seconds for of in found) / 3600)
-        if seconds:
-            spreads = [Spread.of(numbers) if numbers else None for numbers in (seconds, energies, watts)]
+            if power := [board.mean_watts for board in totals if board.mean_watts is not None]:
+                watts.append(statistics.fmean(power))
+            if totals:
+                hours.append(max(board.seconds for board in totals) / 3600)
+        if hours:
+            spreads = [Spread.of(numbers) if numbers else None for numbers in (hours, energies, watts)]
             of_runs.append([group.label, *spreads])
     if of_boards:
         words = (

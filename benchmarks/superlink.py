@@ -37,7 +37,7 @@ def measure(options: argparse.Namespace) -> None:
         for nodes in options.nodes:
             note(f"memory: {nodes} nodes")
             rows[f"in memory, {nodes:,} nodes"] = costs(FLWR_IN_MEMORY_DB_NAME, nodes, options)
-        # Of the first number alone: SQLite waits for the disk at each node.
+        # SQLite waits for the disk at each node, so only the first number is tried.
         note(f"SQLite: {options.nodes[0]} nodes")
         rows[f"SQLite, {options.nodes[0]:,} nodes"] = costs(database, options.nodes[0], options)
     header = ["bytes a node", "register, µs", "heartbeat, µs", "empty pull, µs"]

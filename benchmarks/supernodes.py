@@ -112,7 +112,7 @@ KINDS: dict[str, tuple[str, Sequence[str] | None]] = {
     "SuperNodes of `fedpfl node`, fedpfl": ("fedpfl", NODE),
     "`flwr run .`, empty app": ("empty", None), "`flwr run .`, fedpfl": ("fedpfl", None),
 }  # fmt: skip
-# Of the empty app's seconds.
+# At most this many times the empty app's seconds.
 GOALS = {"SuperNodes, fedpfl": 1.1, "SuperNodes of `fedpfl node`, fedpfl": 0.5, "`flwr run .`, fedpfl": 1.3}
 
 
@@ -128,7 +128,7 @@ def place() -> Iterator[Path]:
 
 
 def environment(folder: Path, part: str = "") -> dict[str, str]:
-    """Return the environment of a part; each SuperNode has a home of its own."""
+    """Return the environment of one process; each SuperNode gets a separate home."""
     home, token = Path(f"{run_guard.home(folder)}{part}"), folder / "token"
     home.mkdir(exist_ok=True)
     if not token.exists():
@@ -158,7 +158,7 @@ def write_app(name: str, folder: Path) -> Path:
 
 
 def start(words: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a group of its own, which writes into a log."""
+    """Start a program in a new process group; its output goes to a log."""
     with log.open("wb") as out:
         return subprocess.Popen(words, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                 start_new_session=True)  # fmt: skip

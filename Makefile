@@ -198,10 +198,8 @@ test-docs: install packages ## the commands of the README and of pages print wha
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/study
 
-# PAPERS="feddecomp-table-1 fedreg-*" runs those files alone, PAPERS_HOURS=2 begins nothing new after two hours,
-# PAPERS_CELLS=1 runs every cell, not only one for each column (days), PAPERS_PRECISION=bf16 trains with bfloat16.
-test-papers: install ## the papers' settings at their own size, 3 rounds each; goes on where it was ended; a day
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m papers tests/papers
+test-papers: install ## the papers' settings at their own size, 3 rounds of two clients each, on FEDPFL_TEST_DATA; hours
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m papers tests/papers
 
 test-faults: install packages ## kill parts of a running testbed; 25 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults

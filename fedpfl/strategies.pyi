@@ -20,7 +20,7 @@ class APFL(MethodStrategy):
     """Mix the global model with a second one, v, which stays."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., alpha: float = ..., adaptive: bool = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., alpha: float = ..., **settings: Any,
     ) -> None: ...
 
 class ClusteredFL(MethodStrategy):
@@ -55,7 +55,7 @@ class FedALA(MethodStrategy):
     """Start local training from a learned mixture of the received and the own higher layers."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., layers: int = ..., samples: float = ..., weight_learning_rate: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., layers: int = ..., **settings: Any,
     ) -> None: ...
 
 class FedAMP(MethodStrategy):
@@ -111,7 +111,7 @@ class FedDBE(MethodStrategy):
     """Share everything but a vector p_i, which a client adds to its features."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., kappa: float = ..., momentum: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., kappa: float = ..., **settings: Any,
     ) -> None: ...
 
 class FedDecomp(MethodStrategy):
@@ -139,7 +139,7 @@ class FedFac(MethodStrategy):
     """Share the channels that a factor analysis of all clients' channels explains well."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., variant: Literal["static", "dynamic"] = ..., kappa: str | float = ..., tau: str | float = ..., factor: Literal["principal-axis", "eigenvector", "random"] = ..., update: Literal["weights", "difference"] = ..., turned: Literal["difference", "weights"] = ..., mask: Literal["none", "shared", "personal"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., layers: str | float = ..., splits: Literal["channel", "weight"] = ..., share_buffers: bool = ..., variant: Literal["static", "dynamic"] = ..., kappa: str | float = ..., tau: str | float = ..., factor: Literal["principal-axis", "eigenvector", "random"] = ..., turned: Literal["difference", "weights"] = ..., mask: Literal["none", "shared", "personal"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedFomo(MethodStrategy):
@@ -237,7 +237,7 @@ class FedTGP(MethodStrategy):
     """Share class prototypes P_c that the server trains on the clients' class means."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., pull: float = ..., predict: Literal["model", "prototype"] = ..., margin: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., pull: float = ..., predict: Literal["model", "prototype"] = ..., **settings: Any,
     ) -> None: ...
 
 class FFALoRA(MethodStrategy):
@@ -258,7 +258,7 @@ class FML(MethodStrategy):
     """Share a model w that learns with the client's own, v_i, which may have another architecture."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., common_model: str | float = ..., alpha: float = ..., beta: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., common_model: str | float = ..., **settings: Any,
     ) -> None: ...
 
 class GPFL(MethodStrategy):
@@ -279,7 +279,7 @@ class KNNPer(MethodStrategy):
     """Train as FedAvg does; let the client's nearest samples vote as well."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., weight: float = ..., tune: bool = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., weight: float = ..., **settings: Any,
     ) -> None: ...
 
 class LGFedAvg(MethodStrategy):
@@ -307,7 +307,7 @@ class PerFedAvg(MethodStrategy):
     """Train a model for its loss after one step of gradient descent."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., beta: float = ..., gradient: Literal["first-order", "hessian-free"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., beta: float = ..., **settings: Any,
     ) -> None: ...
 
 class PFedFDA(MethodStrategy):
@@ -328,7 +328,7 @@ class PFedMe(MethodStrategy):
     """Train a second model v near w on each batch, and move w towards it."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., pull: float = ..., steps: int = ..., personal_learning_rate: float = ..., beta: float = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., pull: float = ..., steps: int = ..., personal_learning_rate: float = ..., **settings: Any,
     ) -> None: ...
 
 class PFedPara(MethodStrategy):

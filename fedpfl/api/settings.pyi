@@ -117,7 +117,6 @@ class CommonSettings(TypedDict, total=False):
     head_layers: int
     common_model: str
     apfl_alpha: float
-    apfl_adaptive: bool
     clustered_fl_epsilon1: float
     clustered_fl_epsilon2: float
     clustered_fl_first_split: int
@@ -132,8 +131,6 @@ class CommonSettings(TypedDict, total=False):
     factorized_fl_matching: Literal["similar", "random", "worst"]
     factorized_fl_classifier: Literal["personal", "shared"]
     fedala_layers: int
-    fedala_samples: float
-    fedala_weight_learning_rate: float
     fedamp_alpha: float
     fedamp_sigma: float
     fedamp_prox: float
@@ -145,7 +142,6 @@ class CommonSettings(TypedDict, total=False):
     fedcac_beta: float
     fedcp_alignment: float
     feddbe_kappa: float
-    feddbe_momentum: float
     feddecomp_rank_conv: float
     feddecomp_rank_linear: float
     feddecomp_lora_epochs: int
@@ -163,7 +159,6 @@ class CommonSettings(TypedDict, total=False):
     fedfac_kappa: str
     fedfac_tau: str
     fedfac_factor: Literal["principal-axis", "eigenvector", "random"]
-    fedfac_update: Literal["weights", "difference"]
     fedfac_turned: Literal["difference", "weights"]
     fedfac_mask: Literal["none", "shared", "personal"]
     fedfomo_models: int
@@ -181,24 +176,18 @@ class CommonSettings(TypedDict, total=False):
     fedrod_personal_start: Literal["generic", "zero"]
     fedsplit_split: str
     fedsplit_shared: float
-    fedtgp_margin: float
     flexlora_ranks: str
-    fml_alpha: float
-    fml_beta: float
     gpfl_guidance_weight: float
     gpfl_embedding_decay: float
     ifca_clusters: int
     knn_per_weight: float
-    knn_per_tune: bool
     moon_mu: float
     per_fedavg_beta: float
-    per_fedavg_gradient: Literal["first-order", "hessian-free"]
     pfedgate_share: float
     pfedgate_factor: Literal["gate", "double"]
     pfedme_pull: float
     pfedme_steps: int
     pfedme_personal_learning_rate: float
-    pfedme_beta: float
     pfedpara_gamma: float
     pfedsd_distillation: float
 

@@ -461,7 +461,6 @@ class Engine:
             train_labels=lambda: engine.data.labels(place),
             layout=self.sharing.layout,
             extras=extras,
-            validation_data=lambda: engine.validation_samples(client),
             normalize=self.config.data.normalize,
         )  # fmt: skip
 

@@ -95,7 +95,6 @@ def setting(
     maximum: float | None = None,
     choices: Sequence[str] | Callable[[], Sequence[str]] | None = None,
     open_to: Mapping[str, Callable[[str], bool]] | None = None,
-    needs: str = "",
     of: str | None = None,
     only: Mapping[str, Sequence[str]] | None = None,
     form: str = "",
@@ -115,8 +114,6 @@ def setting(
         The allowed words; a function where the list is a registry that fills up later.
     open_to : mapping of str to callable, optional
         What else is allowed besides ``choices``: a description, and a function that tells whether a word fits.
-    needs : str
-        A method's setting that is on may need ``validation-fraction`` to be above 0: that key.
     of : str, optional
         What stands before the key of a setting that several methods have, in place of the method's name; empty for
         nothing.
@@ -149,7 +146,7 @@ def setting(
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
     limits = Limits(above, minimum, maximum, choices, open_to or {})
-    facts = {"doc": doc, "limits": limits, "needs": needs, "of": of, "only": only or {}, "form": form}
+    facts = {"doc": doc, "limits": limits, "of": of, "only": only or {}, "form": form}
     return dataclasses.field(default=default, metadata={**facts, "tags": tags.split()})
 
 
@@ -169,12 +166,6 @@ def idle(settings: Any, values: Mapping[str, Any]) -> list[str]:
         with_what = ", ".join(f"{other} = {values[other]}" for other in fields[key].metadata["only"])
         keys_without.setdefault(with_what, []).append(key)
     return [f"not used with {with_what}: {', '.join(keys)}" for with_what, keys in keys_without.items()]
-
-
-def needing(key: str, settings: Any, prefix: str = "") -> str:
-    """Return the key of a setting that is on and needs the setting ``key``; an empty text if there is none."""
-    on = (f for f in dataclasses.fields(settings) if f.metadata["needs"] == key and getattr(settings, f.name))
-    return next((key_of(field, prefix) for field in on), "")
 
 
 def key_of(field: dataclasses.Field[Any], prefix: str = "") -> str:

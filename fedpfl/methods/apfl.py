@@ -55,8 +55,6 @@ class APFL(Method):
         """Let α step, then train w and v for E epochs."""
         both = self.loss_of_both  # of w and of v: two gradients
         training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=both, gradients=2)
-        if not self.settings.adaptive:
-            return [training]
         batch = local.draw(self.training.batch_size, "batch for alpha")
         step = Phase(
             train=lambda name: name == ALPHA, epochs=1, data=batch, loss=self.loss_of_mixture, project=keep_in_unit,

@@ -86,8 +86,6 @@ class LocalRound:
         Layout of the shared vector.
     extras : dict of str to ndarray
         The arrays that came alongside the shared vector; see :meth:`received`.
-    validation_data : callable, () → Samples
-        Prepares the client's validation samples; there may be none.
     normalize : str
         How the pixels of images were scaled, a name of ``core.pixels``.
     notes : dict
@@ -117,7 +115,6 @@ class LocalRound:
     train_labels: Callable[[], np.ndarray]
     layout: Layout
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
-    validation_data: Callable[[], Samples] | None = None
     normalize: str = HALF
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -125,12 +122,6 @@ class LocalRound:
     def samples(self) -> Samples:
         """The client's training data."""
         return self.train_data()
-
-    @cached_property
-    def validation(self) -> Samples:
-        """The client's validation samples, which do not train; there may be none."""
-        assert self.validation_data is not None  # the engine gives it
-        return self.validation_data()
 
     @cached_property
     def class_counts(self) -> np.ndarray:

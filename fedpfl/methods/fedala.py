@@ -25,6 +25,7 @@ from .settings.own_models import FedALASettings
 
 OWN, WEIGHTS = "own", "mixing"
 FIRST_EPOCHS = 10  # in which W is learned while all its entries are still 1
+SAMPLES, RATE = 0.8, 1.0  # share s of the samples, and the learning rate η of W
 
 
 class FedALA(Method):
@@ -37,6 +38,8 @@ class FedALA(Method):
         send w_i
     server: w ← mean(w_i)
     predict: ŵ
+
+    s = 0.8, and η of W_i is 1.
     """
 
     name = "fedala"
@@ -82,7 +85,7 @@ class FedALA(Method):
         if local.never_trained or "trained" in local.notes or not weights:
             return []
         first = all(bool((weight == 1).all()) for weight in weights.values())
-        count = max(1, round(self.settings.samples * len(local.samples.y)))
+        count = max(1, round(SAMPLES * len(local.samples.y)))
 
         def mixed() -> dict[str, Tensor]:
             pairs = remembered(local.model, OWN).items()
@@ -104,7 +107,7 @@ class FedALA(Method):
                 epochs=FIRST_EPOCHS if first else 1,
                 data=local.draw(count, "samples that learn to mix"),
                 loss=loss, project=keep_in_unit, during=mixing_at_the_end, move_statistics=False,
-                learning_rate=self.settings.weight_learning_rate, **PLAIN_SGD,
+                learning_rate=RATE, **PLAIN_SGD,
             )
         ]  # fmt: skip
 

@@ -83,7 +83,7 @@ class FedDBE(Method):
     server: w ← mean(w_i)
     predict: φ(z + p_i)
 
-    K: number of features; m: their running mean in the round.
+    K: number of features; m: their mean in the batch, as with the paper's weight 1 of the newest batch.
     """
 
     name = "feddbe"
@@ -111,16 +111,12 @@ class FedDBE(Method):
         epochs = self.training.local_epochs
         if not local.has_received("consensus"):
             return [Phase(train=excluding(lambda name: name == OWN), epochs=epochs)]
-        mu, mean = self.settings.momentum, torch.zeros(())
         consensus = torch.tensor(local.received("consensus")).to(next(local.model.parameters()))
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            nonlocal mean
             base, head, _ = cut(model)
             features = base(batch.x)
-            running = (1 - mu) * mean.to(features) + mu * features.mean(0)
-            mean = running.detach()
-            pull = self.settings.kappa / 2 * (running - consensus).square().mean()
+            pull = self.settings.kappa / 2 * (features.mean(0) - consensus).square().mean()
             value: Tensor = self.training.criterion(head(features + model.get_parameter(OWN)), batch.y) + pull
             return value
 

@@ -24,10 +24,10 @@ from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule
 from .fedproto import FedProto
-from .settings.heads import FedTGPSettings
 
 # Of the server's plain SGD: epochs S a round over the clients' class means, and the learning rate.
 EPOCHS, LEARNING_RATE = 100, 0.01
+MARGIN = 100.0  # the largest margin, τ
 
 
 class TrainedPrototypes(PairsRule):
@@ -40,9 +40,9 @@ class TrainedPrototypes(PairsRule):
     no_robust_mean = "trains on class means"
     remembers = ("trained",)
 
-    def __init__(self, federation: Federation, shared: np.ndarray, settings: FedTGPSettings, batch_size: int) -> None:
+    def __init__(self, federation: Federation, shared: np.ndarray, batch_size: int) -> None:
         super().__init__(federation, shared)
-        self.settings, self.batch_size = settings, batch_size
+        self.batch_size = batch_size
         self.trained = np.zeros(0, np.float32)  # the network's parameters, end to end
 
     def finish(self) -> None:
@@ -80,10 +80,10 @@ class TrainedPrototypes(PairsRule):
         counts = of_class.sum(0)
         means = ((of_class.t() @ features) / counts.clamp(min=1)[:, None])[counts > 0]
         if len(means) < 2:
-            return self.settings.margin
+            return MARGIN
         apart = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
         nearest = (apart + torch.diag(torch.full((len(means),), math.inf))).min(1).values
-        return min(float(nearest.max()), self.settings.margin)
+        return min(float(nearest.max()), MARGIN)
 
 
 class FedTGP(FedProto):
@@ -95,15 +95,14 @@ class FedTGP(FedProto):
         train g, E on −log(e_c / Σ_d e_d) of all µ_ic
     predict: w_i
 
-    g is a small network, E_c a vector of class c.
+    g is a small network, E_c a vector of class c, and τ is 100.
     """
 
     name = "fedtgp"
     paper = "Zhang et al., FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced …, AAAI 2024"
     shares = "nothing of the model, but mean features of each class, and prototypes that the server trains on them"
-    Settings = FedTGPSettings
 
     @property
     def aggregation(self) -> Aggregation:
         """The server's training."""
-        return Aggregation(TrainedPrototypes, {"settings": self.settings, "batch_size": self.training.batch_size})
+        return Aggregation(TrainedPrototypes, {"batch_size": self.training.batch_size})

@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from ..training.phase import Batch, Phase
 from .base import LocalRound, everything
 from .bases.common_model import SharesCommonModel, common
-from .settings.own_models import FMLSettings
+from .settings.own_models import CommonModelSettings
+
+ALPHA, BETA = 0.5, 0.5  # weights of the labels in the losses of the client's model and of the common one
 
 
 class FML(SharesCommonModel):
@@ -28,23 +30,22 @@ class FML(SharesCommonModel):
     server: w ← mean(w_i)
     predict: v_i;  global model: w
 
-    q and q_v are the probabilities of the classes by w_i and v_i.
+    q and q_v are the probabilities of the classes by w_i and v_i. α = β = 0.5.
     """
 
     name = "fml"
     paper = "Shen et al., Federated Mutual Learning, 2020"
     shares = "the common model; the client's own model stays"
     refuses = {"loss": "learns from probabilities of classes"}
-    Settings = FMLSettings
+    Settings = CommonModelSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train both models for E epochs."""
-        alpha, beta = self.settings.alpha, self.settings.beta
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             personal, shared, labels = model(batch.x), common(model)(batch.x), self.training.criterion
-            personal_loss = alpha * labels(personal, batch.y) + (1 - alpha) * apart(shared.detach(), personal)
-            shared_loss = beta * labels(shared, batch.y) + (1 - beta) * apart(personal.detach(), shared)
+            personal_loss = ALPHA * labels(personal, batch.y) + (1 - ALPHA) * apart(shared.detach(), personal)
+            shared_loss = BETA * labels(shared, batch.y) + (1 - BETA) * apart(personal.detach(), shared)
             total: Tensor = personal_loss + shared_loss
             return total
 

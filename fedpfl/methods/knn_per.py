@@ -3,8 +3,8 @@
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022, Section 3 and
 Algorithm 1.
 
-The paper chooses λ for each client on held-out samples (``knn-per-tune``). The authors'
-kernel has the squared distance divided by the number of features.
+The paper chooses λ for each client on held-out samples. The authors' kernel has the squared distance divided by the
+number of features.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
 from ..models.parts import cut
-from ..training.loop import EVALUATION_BATCH, predict
+from ..training.loop import predict
 from ..training.phase import Forward
 from .base import LocalRound, Method
 from .bases.prototypes import class_by_width
 from .settings.own_models import KNNPerSettings
 
-# Weights that a client chooses from.
-GRID = [tenth / 10 for tenth in range(11)]
 NEIGHBOURS = 10  # k; all training samples if the client has fewer
 SCALE = 1.0  # σ of distances
 LEAST = 1e-12  # The least probability whose logarithm is taken.
@@ -31,40 +29,23 @@ LEAST = 1e-12  # The least probability whose logarithm is taken.
 class Mixture:
     """log(λ·h_knn + (1 − λ)·h) for one client; its samples' features are computed at the first prediction."""
 
-    def __init__(self, model: nn.Module, settings: KNNPerSettings, local: LocalRound) -> None:
+    def __init__(self, model: nn.Module, weight: float, local: LocalRound) -> None:
         self.base, self.head, _ = cut(model)
-        self.settings, self._local = settings, local
-        self._weight: float | None = None
+        self._weight, self._local = weight, local
+        self._features: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return log-probabilities, shape (samples, classes)."""
-        if self._weight is None:
+        if self._features is None:
             self._features, self._labels = predict(self.base, self._local.samples.x), self._local.samples.y
-            self._weight = self._best() if self.settings.tune else self.settings.weight
-        return self._mixed(*self._each(x), self._weight)
-
-    def _each(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.base(x)
         # Exactly: by products of matrices the distances of near samples would lose their digits.
         distances = torch.cdist(features, self._features, compute_mode="donot_use_mm_for_euclid_dist")
         near, places = distances.topk(min(NEIGHBOURS, len(self._labels)), largest=False)
         shared = F.softmax(self.head(features), dim=1)
         votes = F.softmax(-near / SCALE, dim=1)
-        return torch.zeros_like(shared).scatter_add(1, self._labels[places], votes), shared
-
-    def _mixed(self, neighbours: Tensor, shared: Tensor, weight: float) -> Tensor:
-        return (weight * neighbours + (1 - weight) * shared).clamp(min=LEAST).log()
-
-    def _best(self) -> float:
-        """Return the least of the weights that predict most of the validation samples right."""
-        x, y = self._local.validation
-        if not len(y):
-            return self.settings.weight
-        neighbours, shared = (
-            torch.cat(parts) for parts in zip(*(self._each(p) for p in torch.split(x, EVALUATION_BATCH)))
-        )
-        right = [int((self._mixed(neighbours, shared, weight).argmax(1) == y).sum()) for weight in GRID]
-        return GRID[right.index(max(right))]
+        neighbours = torch.zeros_like(shared).scatter_add(1, self._labels[places], votes)
+        return (self._weight * neighbours + (1 - self._weight) * shared).clamp(min=LEAST).log()
 
 
 class KNNPer(Method):
@@ -95,7 +76,7 @@ class KNNPer(Method):
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the mixture."""
-        return Mixture(model, self.settings, self._local)
+        return Mixture(model, self.settings.weight, self._local)
 
     def global_model(self, model: nn.Module) -> Forward:
         """Return h."""

@@ -3,8 +3,8 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, Algorithm 1.
 
-By default the gradient is the paper's first-order one, without ∇²f_i (``per-fedavg-gradient``). The step β has the
-run's ``momentum`` and ``weight-decay``, in the paper none.
+The gradient is the paper's first-order one, without ∇²f_i. The step β has the run's ``momentum`` and ``weight-decay``,
+in the paper none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
 from .settings.one_model import PerFedAvgSettings
 
-DELTA = 0.001  # step δ of the finite difference
+BATCHES = 2  # independent ones of a step: D1 and D2
 
 
 class PerFedAvg(Method):
@@ -40,17 +40,9 @@ class PerFedAvg(Method):
     aggregation = Aggregation(Mean, {"weights": "uniform"})  # Algorithm 1
 
     def check(self) -> None:
-        """Refuse what is no plain gradient step, as the adaptation is, and differences that rounding swallows."""
+        """Refuse what is no plain gradient step, as the adaptation is."""
         if self.training.optimizer != "sgd":
             raise ConfigError("optimizer", self.training.optimizer, "must be sgd for per-fedavg")
-        if self.settings.gradient == "hessian-free" and self.training.precision != "float32":
-            message = 'must be float32 for per-fedavg-gradient = "hessian-free": bfloat16 would round a step of δ away'
-            raise ConfigError("precision", self.training.precision, message)
-
-    @property
-    def batches(self) -> int:
-        """Independent batches of a step: D1 and D2, with the Hessian D3."""
-        return 3 if self.settings.gradient == "hessian-free" else 2
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs of meta-steps, each on as many samples as its batches have together."""
@@ -59,28 +51,21 @@ class PerFedAvg(Method):
                 train=everything,
                 epochs=self.training.local_epochs,
                 gradient=self.meta_gradient,
-                batch_size=self.batches * self.training.batch_size,
+                batch_size=BATCHES * self.training.batch_size,
                 learning_rate=self.settings.beta,
-                gradients=4 if self.settings.gradient == "hessian-free" else 2,
+                gradients=2,
             )
         ]
 
     def meta_gradient(
         self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return f(w'; D2) and the gradient at w: ∇f(w'; D2), less α·∇²f(w; D3) times it (Algorithm 1)."""
-        alpha, delta = self.training.learning_rate, DELTA
-        adapting, judging, *hessian = parts_of(batch, self.batches)
+        """Return f(w'; D2) and the first-order gradient at w: ∇f(w'; D2)."""
+        adapting, judging = parts_of(batch, BATCHES)
         with returning(params) as start:
             _, inner = self._gradient(model, adapting, params)
-            move(params, start, inner, -alpha)
+            move(params, start, inner, -self.training.learning_rate)
             loss, outer = self._gradient(model, judging, params)
-            for part in hessian:
-                move(params, start, outer, delta)
-                _, above = self._gradient(model, part, params)
-                move(params, start, outer, -delta)
-                _, below = self._gradient(model, part, params)
-                outer = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(outer, above, below)]
         return loss, outer
 
     def _gradient(self, model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -5,7 +5,7 @@ v_i θ.
 
 As in the authors' code v_i starts a round from w and continues from batch to batch. A batch is one of the paper's R
 local rounds. Only the clients that were asked train; in Algorithm 1 all do. The step η has the run's ``momentum`` and
-``weight-decay``, in the paper none.
+``weight-decay``, in the paper none. The server's step β is 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PFedMe(KeepsTrained):
         for each batch, from w: v_i ← K steps on f_i(v_i) + λ/2·‖v_i − w_i‖²
             w_i ← w_i − η·λ·(w_i − v_i)
         send w_i
-    server: w ← (1 − β)·w + β·plain mean(w_i)
+    server: w ← plain mean(w_i)
     predict: v_i
     """
 
@@ -42,6 +42,7 @@ class PFedMe(KeepsTrained):
     paper = "T Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
     shares = "the global model w; the client's v stays"
     Settings = PFedMeSettings
+    aggregation = Aggregation(Mean, {"weights": "uniform"})
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs on w; each step renews θ."""
@@ -74,11 +75,6 @@ class PFedMe(KeepsTrained):
         for name, buffer in twin(local.model).named_buffers():
             buffer.copy_(moved[name])
         return Payload()
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The server's step β towards the plain mean."""
-        return Aggregation(Mean, {"weights": "uniform", "step": self.settings.beta})
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ import numpy as np
 from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
-from ..core.sharing import is_parameter
 from ..core.vectors import without_negative_variances
 from .rule import Rule, Vector
 
@@ -30,9 +29,6 @@ class Mean(Rule):
     absent : str
         ``skip``: only clients that answered count; ``last``: the others count with the mean of the last round, as in
         FedDecomp's published code.
-    step : float
-        How far the server moves from what it sent towards the mean: w ← (1 − step)·w + step·mean, above 0. BatchNorm's
-        running statistics are averaged only: a step beyond the mean could make a variance negative.
 
     Examples
     --------
@@ -61,12 +57,10 @@ class Mean(Rule):
         shared: np.ndarray,
         weights: str = "examples",
         absent: str = "skip",
-        step: float = 1.0,
     ) -> None:
         super().__init__(federation, shared)
         self.weights = weights
         self.absent = absent
-        self.step = step
         self.own_weights: dict[int, float] = {}  # factors of some clients' weights
 
     def begin(self) -> None:
@@ -96,8 +90,7 @@ class Mean(Rule):
         self.answered.update(client.id for client in clients)
 
     def finish(self) -> None:
-        """Divide by the sum of the weights, and step."""
-        sent = self.shared
+        """Divide by the sum of the weights."""
         if self.absent == "last":
             missing = sum(self.weight(c) for c in self.participants if c.id not in self.answered)
             self._mean.add_trusted(self.shared, missing)
@@ -106,11 +99,6 @@ class Mean(Rule):
             self.shared = without_negative_variances(self.layout, self._mean.value())
         else:
             self.shared = self._mean.value()
-        if self.step != 1:
-            # What the clients started from: `wire-dtype` may have rounded it.
-            before = rounded(sent, self.federation.wire_dtype).astype(np.float64)
-            stepped = (1 - self.step) * before + self.step * self.shared
-            self.shared = np.where(is_parameter(self.layout), stepped, self.shared).astype(np.float32)
 
     def finish_round(self) -> None:
         """End a round and drop the sums, which are as large as two copies of the model."""

@@ -312,10 +312,6 @@ class Config:
         from ..methods.base import Aggregation, require_returned
 
         own, values = self.method, self.flat()
-        needing = s.needing("validation-fraction", own.settings, own.name)
-        if needing and not self.data.validation_fraction:
-            allowed = f"must be above 0 for {needing}"
-            raise ConfigError("validation-fraction", self.data.validation_fraction, allowed)
         usual = {key: of.default for key, of in self._fields().items()}
         for key, why in own.refuses.items():
             if key not in (refusable := self._tagged("refusable")):

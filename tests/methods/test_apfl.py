@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from safetensors.torch import load_file
 from support import simulate
 from torch import nn
 
 from fedpfl import models
-from fedpfl.methods.apfl import ALPHA, mixture
-from fedpfl.models.registry import BaseHeadModel
+from fedpfl.methods.apfl import ALPHA
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
-from fedpfl.setup.config import Config
 from fedpfl.training.penalties import keep_in_unit
-
-
-def built(**settings):
-    torch.manual_seed(0)
-    method = Config.parse({"method": "apfl", **settings}).method
-    return method, method.build(BaseHeadModel(nn.Flatten(), nn.Linear(4, 3)))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_mixture_lies_between_the_two_models(alpha):
-    _, model = built(**{"apfl-alpha": alpha})
-    with torch.no_grad():
-        model.personal.head.weight.add_(1)
-    mixed = mixture(model)
-    torch.testing.assert_close(mixed["head.weight"], model.head.weight + alpha)
-    assert mixed.keys() == {"head.weight", "head.bias"}
 
 
 def test_a_share_never_leaves_0_to_1():
@@ -39,15 +20,6 @@ def test_a_share_never_leaves_0_to_1():
         alpha = nn.Parameter(torch.tensor([step]))
         keep_in_unit([ALPHA], [alpha])
         assert alpha.item() == kept
-
-
-def test_every_client_has_learned_its_share_and_all_of_them_are_shares(tmp_path):
-    left = Simulation.of(simulate(tmp_path, 3, method="apfl"))
-    learned = [left.load(i).model.alpha.item() for i in range(3)]
-    assert all(0 <= alpha <= 1 and alpha != 0.5 for alpha in learned)
-    assert len(set(learned)) == 3
-    fixed = Simulation.of(simulate(tmp_path / "fixed", 2, method="apfl", apfl_adaptive=False, num_server_rounds=1))
-    assert [fixed.load(i).model.alpha.item() for i in range(2)] == [0.5, 0.5]
 
 
 def test_the_exported_model_predicts_as_the_client_does(tmp_path):

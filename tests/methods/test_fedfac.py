@@ -244,34 +244,6 @@ def test_kappa_and_tau_can_differ_by_layer(tmp_path):
 # -- variants --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["static", "dynamic"])
-def test_differences_are_those_of_the_round(tmp_path, variant):
-    values = federation(tmp_path, 2, method="fedfac", fedfac_update="difference", fedfac_variant=variant)
-    grid = LocalGrid(2, values)
-    folder = run_federation(grid, values)
-    assert len(splits(folder)) == (1 if variant == "static" else 3)
-    by_round = {}
-    for kind, client, message, reply in grid.log:
-        if kind == "train":
-            by_round[message.config_records["config"]["round"], client] = message, reply
-    message, reply = by_round[1, 0]
-    _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
-    place = sharing.channels.changing(None)
-    sent = reply.array_records["arrays"]
-    start = message.array_records["arrays"]["shared"].numpy()
-    np.testing.assert_array_equal(sent["difference"].numpy(), (sent["shared"].numpy() - start)[place])
-    assert ("difference" in by_round[2, 0][1].array_records["arrays"]) == (variant == "dynamic")
-
-
-def test_a_reply_without_its_differences_is_refused():
-    config, _, sharing = built(**{"fedfac-update": "difference"})
-    strategy = rule(config, sharing)
-    strategy.begin_round(1)
-    with pytest.raises(LayoutError, match="a reply without the array 'difference' of 4640 values arrived"):
-        strategy.check(strategy.clients[0], strategy.shared, Payload())
-    strategy.check(strategy.clients[0], strategy.shared, Payload(arrays={"difference": np.zeros(4640, np.float32)}))
-
-
 def test_the_authors_factor_runs(tmp_path):
     run = simulate(tmp_path, 2, method="fedfac", fedfac_factor="eigenvector", num_server_rounds=2)
     assert run.metrics()[1]["details"]["shared-channels"] == 0.5

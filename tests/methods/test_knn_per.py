@@ -5,34 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, linear_round, simulate
+from support import linear_round
 
-from fedpfl.core.errors import ConfigError
 from fedpfl.methods import knn_per
 from fedpfl.methods.knn_per import KNNPer, KNNPerSettings
-from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings
-
-QUICK = {"method": "knn-per", "num_server_rounds": 1, "local_epochs": 1, "dirichlet_alpha": 0.1, **FEW_SAMPLES}
-
-
-def validated(tmp_path, **settings):
-    (line,) = simulate(tmp_path, 4, validation_fraction=0.25, **{**QUICK, **settings}).metrics()
-    return line["validation"]["each"]
-
-
-def test_a_tuned_weight_is_best_on_the_client_s_validation_samples(tmp_path):
-    tuned = validated(tmp_path / "tuned", knn_per_tune=True)
-    fixed = [validated(tmp_path / str(w), knn_per_weight=w) for w in (0.0, 0.5, 1.0)]
-    for client, accuracy in tuned.items():
-        assert accuracy >= max(each[client] for each in fixed)
-    assert any(fixed[0][client] != fixed[2][client] for client in tuned)
-
-
-def test_tuning_needs_samples_for_validation():
-    with pytest.raises(ConfigError, match=r"^validation-fraction = 0.0: must be above 0 for knn-per-tune"):
-        Config.parse({"method": "knn-per", "knn-per-tune": True})
-    assert Config.parse({"method": "knn-per", "knn-per-tune": True, "validation-fraction": 0.1})
 
 
 def probabilities(x, y, at, **settings):

@@ -29,11 +29,9 @@ def odd_clients(tmp_path, small_bn):
 
 
 @pytest.mark.parametrize("fraction", [0.4, 1.0])
-@pytest.mark.parametrize("method", [*each_method(), "per-fedavg hessian-free"])
+@pytest.mark.parametrize("method", each_method())
 def test_no_client_is_too_odd(tmp_path, odd_clients, method, fraction):
-    method, _, gradient = method.partition(" ")
     settings = {**odd_clients, "fraction_train": fraction, **quick(method)}
-    settings |= {"per_fedavg_gradient": gradient} if gradient else {}
     run = simulate(tmp_path, 5, method=method, **settings)
     starts_with_all = Config.parse(run.config()).method.aggregation.rule.starts_with_all
     for line in run.metrics():

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedpfl.core.frozen import frozen
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
-from fedpfl.methods import fedas, fedgh, fedpac, fedtgp, knn_per, pfedfda
+from fedpfl.methods import fedala, fedas, fedgh, fedpac, fedtgp, fml, knn_per, pfedfda
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup import server_step as server_step
 from fedpfl.setup.assembly import assemble
@@ -253,11 +253,10 @@ def test_ditto(play):
     task.check_shared(w)
 
 
-@pytest.mark.parametrize(("first", "adaptive"), [(0.4, True), (0.9, False)])
-def test_apfl(play, first, adaptive):
-    task = play("apfl", apfl_alpha=first, apfl_adaptive=adaptive)
+def test_apfl(play):
+    task = play("apfl", apfl_alpha=0.4)
     w = task.start
-    v, alpha = [dict(w) for _ in range(3)], [first] * 3
+    v, alpha = [dict(w) for _ in range(3)], [0.4] * 3
 
     def mixed(i, w):
         return {k: alpha[i] * v[i][k] + (1 - alpha[i]) * w[k] for k in w}
@@ -266,9 +265,8 @@ def test_apfl(play, first, adaptive):
         trained = {}
         for i in clients:
             g, u = gradient(mixed(i, w), *task.train[i]), dict(w)
-            if adaptive:
-                slope = sum(float(((v[i][k] - w[k]) * g[k]).sum()) for k in w)
-                alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1)
+            slope = sum(float(((v[i][k] - w[k]) * g[k]).sum()) for k in w)
+            alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1)
             for _ in range(EPOCHS):
                 g, g_mixed = gradient(u, *task.train[i]), gradient(mixed(i, u), *task.train[i])
                 v[i] = {k: v[i][k] - RATE * alpha[i] * g_mixed[k] for k in u}
@@ -280,10 +278,9 @@ def test_apfl(play, first, adaptive):
     task.check_shared(w)
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.6])
-def test_pfedme(play, beta):
+def test_pfedme(play):
     pull, inner = 3.0, 0.05
-    task = play("pfedme", pfedme_pull=pull, pfedme_steps=4, pfedme_personal_learning_rate=inner, pfedme_beta=beta)
+    task = play("pfedme", pfedme_pull=pull, pfedme_steps=4, pfedme_personal_learning_rate=inner)
     w = task.start
     theta = [dict(w) for _ in range(3)]
     seen = set()
@@ -298,17 +295,18 @@ def test_pfedme(play, beta):
                 u = {k: u[k] - RATE * pull * (u[k] - theta[i][k]) for k in u}
             trained[i] = u
         seen.update(clients)
-        mean = task.mean(trained, clients, w, weights=[1, 1])
-        w = {k: (1 - beta) * w[k] + beta * mean[k] for k in w}
+        w = task.mean(trained, clients, w, weights=[1, 1])
         # Who has never trained is tested with what it received.
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(theta[i] if i in seen else w, x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
-def test_fedala(play):
+def test_fedala(play, monkeypatch):
     first, step = 10, 2.0
-    task = play("fedala", fedala_samples=1.0, fedala_weight_learning_rate=step)
+    monkeypatch.setattr(fedala, "SAMPLES", 1.0)
+    monkeypatch.setattr(fedala, "RATE", step)
+    task = play("fedala")
     w = task.start
     own = [{k: w[k] for k in HEAD} for _ in range(3)]
     mixing = [{k: np.ones_like(w[k]) for k in HEAD} for _ in range(3)]
@@ -580,10 +578,9 @@ def head_of(w, z):
     return z @ w[HEAD[0]].T + w[HEAD[1]]
 
 
-@pytest.mark.parametrize("momentum", [1.0, 0.3])
-def test_feddbe(play, momentum):
+def test_feddbe(play):
     kappa = 7.0
-    task = play("feddbe", feddbe_kappa=kappa, feddbe_momentum=momentum, first=3)
+    task = play("feddbe", feddbe_kappa=kappa, first=3)
     w, own, consensus = task.start, np.zeros((3, 5)), 0
     for at, clients in enumerate(task.rounds):
         trained = {}
@@ -594,15 +591,14 @@ def test_feddbe(play, momentum):
                 share = len(y) / sum(len(labels) for _, labels in task.train)
                 consensus = consensus + share * features(local, task.train[i][0]).mean(0)
                 continue
-            u, mean = {**w, "own": own[i]}, np.zeros(5)
+            u = {**w, "own": own[i]}
             for _ in range(EPOCHS):
 
-                def loss(u, mean=mean, x=x, y=y, consensus=consensus):
+                def loss(u, x=x, y=y, consensus=consensus):
                     z = base_of(u, x)
-                    apart = (1 - momentum) * torch.tensor(mean) + momentum * z.mean(0) - torch.tensor(consensus)
+                    apart = z.mean(0) - torch.tensor(consensus)
                     return F.cross_entropy(head_of(u, z + u["own"]), y) + kappa * (0.5 * apart**2).mean()
 
-                mean = (1 - momentum) * mean + momentum * features(u, task.train[i][0]).mean(0)
                 u = autograd(loss, u, u)
             own[i], trained[i] = u.pop("own"), u
         w = task.mean(trained, clients, w) if trained else w
@@ -704,7 +700,8 @@ def test_fedtgp(play, monkeypatch):
     lam, tau = 0.5, 1.5
     monkeypatch.setattr(fedtgp, "LEARNING_RATE", 0.2)
     monkeypatch.setattr(fedtgp, "EPOCHS", 5)
-    task = play("fedtgp", fedproto_pull=lam, fedtgp_margin=tau)
+    monkeypatch.setattr(fedtgp, "MARGIN", tau)
+    task = play("fedtgp", fedproto_pull=lam)
     # What PyTorch draws for the server's network, for embeddings and two layers of five features.
     torch.manual_seed(int(generator(3, "rule network", 1).integers(2**63 - 1)))
     first, second = nn.Linear(5, 5), nn.Linear(5, 5)
@@ -908,8 +905,11 @@ def towards(w, x, target):
     return {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
 
 
-def test_fml(play):
-    task, alpha, beta = play("fml", fml_alpha=0.3, fml_beta=0.8), 0.3, 0.8
+def test_fml(play, monkeypatch):
+    alpha, beta = 0.3, 0.8
+    monkeypatch.setattr(fml, "ALPHA", alpha)
+    monkeypatch.setattr(fml, "BETA", beta)
+    task = play("fml")
     model, _ = assemble(Config.parse({"method": "fml", "model": "two-layers", "seed": 3}), (4,), 3)
     w = {k: a.numpy().astype(np.float64) for k, a in model.common.state_dict().items()}
     assert all(not np.array_equal(a, task.start[k]) for k, a in w.items())

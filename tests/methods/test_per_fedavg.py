@@ -19,9 +19,9 @@ from fedpfl.training.settings import TrainingSettings
 ALPHA = 0.1
 
 
-def method(gradient, **training):
+def method(**training):
     given = {"local_epochs": 1, "batch_size": 4, "learning_rate": ALPHA, "momentum": 0.0, **training}
-    return PerFedAvg(PerFedAvgSettings(gradient=gradient), TrainingSettings(**given))
+    return PerFedAvg(PerFedAvgSettings(), TrainingSettings(**given))
 
 
 def quadratic(model, batch):
@@ -29,18 +29,17 @@ def quadratic(model, batch):
     return 0.5 * F.mse_loss(model(batch.x)[:, 0], batch.y)
 
 
-@pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
-def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
+def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch):
     monkeypatch.setattr(per_fedavg, "loss_of", lambda training: quadratic)
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
     model = nn.Linear(3, 1, bias=False).double()
     w = model.weight.detach().numpy()[0].copy()
-    ours = method(gradient)
+    ours = method()
     batch = Batch(torch.tensor(x), torch.tensor(y), torch.arange(12))
     loss, (found,) = ours.meta_gradient(model, batch, ["weight"], list(model.parameters()))
 
-    size = 12 // ours.batches
+    size = 12 // per_fedavg.BATCHES
 
     def part(number):
         rows = slice(number * size, (number + 1) * size)
@@ -51,24 +50,20 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
 
     adapted = w - ALPHA * slope(w, part(0))
     expected = slope(adapted, part(1))
-    if gradient == "hessian-free":
-        hessian = part(2)[0].T @ part(2)[0] / size
-        expected = expected - ALPHA * hessian @ expected
     np.testing.assert_allclose(found.numpy()[0], expected, rtol=1e-9)
     assert float(loss) == pytest.approx(0.5 * np.mean((part(1)[0] @ adapted - part(1)[1]) ** 2))
     assert np.array_equal(model.weight.detach().numpy()[0], w)  # to the bit
 
 
-@pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
-def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypatch, gradient):
+def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypatch):
     monkeypatch.setattr(per_fedavg, "loss_of", lambda training: quadratic)
     rng = np.random.default_rng(7)
     x, y = torch.tensor(rng.normal(size=(12, 3))), torch.tensor(rng.normal(size=12))
     model = nn.Linear(3, 1, bias=False).double()
-    size = 12 // method(gradient).batches
+    size = 12 // per_fedavg.BATCHES
 
     def meta(batch_loss, alpha):
-        ours = method(gradient, batch_loss=batch_loss, learning_rate=alpha)
+        ours = method(batch_loss=batch_loss, learning_rate=alpha)
         loss, (found,) = ours.meta_gradient(model, Batch(x, y, torch.arange(12)), ["weight"], list(model.parameters()))
         return float(loss), found.numpy()
 
@@ -81,20 +76,19 @@ def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypat
 
 def test_phases_draw_as_many_samples_as_a_step_needs_and_adapt_by_one_step_of_alpha():
     x, y = np.random.default_rng(8).normal(size=(30, 2)), np.zeros(30, int)
-    for gradient, size in (("first-order", 8), ("hessian-free", 12)):
-        ours = method(gradient)
-        local = linear_round(ours, x, y, 2)
-        (phase,) = ours.schedule(local)
-        assert (phase.batch_size, phase.learning_rate) == (size, 0.001)
-        (adaptation,) = ours.adaptation(local)
-        assert (adaptation.epochs, len(adaptation.data.y), adaptation.learning_rate) == (1, 4, None)
+    ours = method()
+    local = linear_round(ours, x, y, 2)
+    (phase,) = ours.schedule(local)
+    assert (phase.batch_size, phase.learning_rate) == (8, 0.001)
+    (adaptation,) = ours.adaptation(local)
+    assert (adaptation.epochs, len(adaptation.data.y), adaptation.learning_rate) == (1, 4, None)
 
 
 def test_clients_count_alike_and_are_tested_adapted(tmp_path):
     run = simulate(tmp_path, 2, method="per-fedavg", num_server_rounds=1, local_epochs=1, per_fedavg_beta=0.02)
     line = run.metrics()[0]
     assert line["personalised"]["loss"] < line["global"]["loss"]
-    assert method("first-order").aggregation.options == {"weights": "uniform"}
+    assert method().aggregation.options == {"weights": "uniform"}
 
 
 def test_other_optimisers_are_refused(tmp_path):

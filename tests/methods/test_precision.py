@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from support import FEW_SAMPLES, arrays, each_method, quick, simulate
 
-from fedpfl.core.errors import ConfigError
-from fedpfl.setup.config import Config
-
 
 def losses(run):
     (line,) = run.metrics()
@@ -26,11 +23,3 @@ def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, small_bn, method):
     assert losses(half) != losses(plain)
     for name, array in arrays(half, tmp_path / "bf16").items():
         assert np.isfinite(array).all(), name
-
-
-def test_differences_that_rounding_swallows_are_refused():
-    settings = {"method": "per-fedavg", "per-fedavg-gradient": "hessian-free", "precision": "bf16"}
-    with pytest.raises(ConfigError, match=r"^precision = 'bf16': must be float32 for per-fedavg-gradient"):
-        Config.parse(settings)
-    Config.parse({**settings, "precision": "float32"})
-    Config.parse({**settings, "per-fedavg-gradient": "first-order"})

@@ -56,30 +56,6 @@ def test_absent_clients_are_skipped_or_count_with_the_last_mean():
     assert aggregate({2: [2, 2, 2]}, absent="last").tolist() == [5, 5, 5]  # (5·2 + 3·10) / 8
 
 
-def test_a_step_goes_from_what_was_sent_towards_the_mean_and_beyond():
-    vectors = {0: [2, 0, 10], 1: [2, 0, 10]}
-    assert aggregate(vectors, step=0.25).tolist() == [8, 7.5, 10]
-    assert aggregate(vectors, step=2.0).tolist() == [-6, -10, 10]
-    assert aggregate(vectors, step=1.0).tolist() == aggregate(vectors).tolist()
-
-
-def test_a_step_keeps_the_mean_of_running_statistics():
-    layout = Layout.of([("bn.weight", (1,)), ("bn.running_mean", (1,)), ("bn.running_var", (1,))])
-    mean = Mean(Federation(tuple(CLIENTS), layout), np.full(3, 10, np.float32), step=2.0)
-    mean.begin_round(1)
-    mean.add(CLIENTS[0], np.full(3, 4, np.float32), Payload())
-    mean.finish()
-    assert mean.shared.tolist() == [-2, 4, 4]
-
-
-def test_a_step_starts_from_what_the_wire_has_left_of_the_arrays():
-    mean = Mean(Federation(tuple(CLIENTS), LAYOUT, wire_dtype="float16"), np.full(3, 1 + 2**-13, np.float32), step=0.5)
-    mean.begin_round(1)
-    mean.add(CLIENTS[0], np.full(3, 3, np.float32), Payload())
-    mean.finish()
-    assert mean.shared.tolist() == [2, 2, 2]
-
-
 def test_the_mean_of_equal_vectors_is_that_vector_to_the_bit():
     vector = np.random.default_rng(0).normal(size=3).astype(np.float32)
     assert np.array_equal(aggregate(dict.fromkeys(range(3), vector)), vector)

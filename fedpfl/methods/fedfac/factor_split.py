@@ -33,8 +33,7 @@ class FactorSplit(PartialMean):
     """Split channels by their communality, then average the shared ones (Wang, Tang, Li: Algorithms 1 and 2).
 
     With ``dynamic`` every round has a factor analysis; otherwise the first one alone, and afterwards only the shared
-    channels travel. κ_l and τ_l are one for all layers or one for each. With ``update = "difference"`` what training
-    changed is analysed instead of the weights.
+    channels travel. κ_l and τ_l are one for all layers or one for each.
 
     Algorithm 2 has W^s ← W^s + mean(ΔW_k) for the channels that the new split shares; W^s of others stays. Clients
     start from W^s in the channels that were shared, whose mean of weights is the same. Of the others they started from
@@ -53,14 +52,13 @@ class FactorSplit(PartialMean):
         kappas: Sequence[float],
         taus: Sequence[float | str],
         factor: str,
-        update: str,
         turned: str,
         **options: Any,
     ) -> None:
         super().__init__(federation, shared, **options)
         self.only_shared = not dynamic
         self.kappas, self.taus = self._each(kappas), self._each(taus)
-        self.factor, self.update, self.turned = factor, update, turned
+        self.factor, self.turned = factor, turned
 
     @property
     def due(self) -> bool:
@@ -71,15 +69,14 @@ class FactorSplit(PartialMean):
         """Start the sums of the mean, of the changes and of the correlations."""
         super().begin()
         self._moments = [Moments(count) for count in self.channels.counts] if self.due else []
-        self._changing = self.channels.changing(None if self.update == "difference" else self.split)
+        self._changing = self.channels.changing(self.split)
         self._sent = rounded(self.shared, self.federation.wire_dtype)
         self._changes = self.averaging(int(self._changing.sum())) if self.reads_changes else None
 
     @property
     def reads_changes(self) -> bool:
         """Tell whether this round needs what training changed in the channels that clients train apart."""
-        turned = self.turned == "difference" and self.split is not None
-        return self.due and (turned or self.update == "difference")
+        return self.due and self.turned == "difference" and self.split is not None
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Require what training changed, where that is read."""
@@ -93,11 +90,7 @@ class FactorSplit(PartialMean):
         if self._changes is not None and self._changing.any():
             self._changes.add(reply.arrays["difference"], self.weight(client, reply))
         if self.due:
-            analysed = shared
-            if self.update == "difference":
-                analysed = np.zeros_like(shared)
-                analysed[self._changing] = reply.arrays["difference"]
-            for moments, block in zip(self._moments, self.channels.weights(analysed)):
+            for moments, block in zip(self._moments, self.channels.weights(shared)):
                 moments.add(block)
 
     def finish(self) -> None:

@@ -86,16 +86,13 @@ class FedFac(FedSplit):
                 weight[masked] = noise.to(weight)
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Send what training changed, where the server analyses or adds that, and while it does."""
+        """Send what training changed, where the server adds that, and while it does."""
         has_split = local.has_received(SPLIT)
-        if (self.only_shared_travel and has_split) or not (
-            self.settings.update == "difference" or (self.turns and has_split)
-        ):
+        if not (self.turns and has_split):
             return Payload()
-        split = None if self.settings.update == "difference" else local.received(SPLIT)
         state = local.model.state_dict()
         change = local.as_vector({name: state[name] - start for name, start in local.start.items()})
-        return Payload(arrays={"difference": change[self._channels_of(local).changing(split)]})
+        return Payload(arrays={"difference": change[self._channels_of(local).changing(local.received(SPLIT))]})
 
     @property
     def turns(self) -> bool:
@@ -105,9 +102,9 @@ class FedFac(FedSplit):
     @property
     def extras(self) -> Sequence[Extra]:
         """The split; the difference only where, and while, the server reads it."""
-        if self.settings.update == "weights" and not self.turns:
+        if not self.turns:
             return super().extras
-        about = "what training changed in Λ: in the client-specific channels, or in all where that is analysed"
+        about = "what training changed in the client-specific channels of Λ"
         return (*super().extras, Extra("difference", SERVER, about, (ANY,), required=False, kind=CHANGE))
 
     def _channels_of(self, local: LocalRound) -> Channels:
@@ -126,9 +123,7 @@ class FedFac(FedSplit):
     def aggregation(self) -> Aggregation:
         """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
         s = self.settings
-        analysis = {
-            "kappas": self._kappas, "taus": self._taus, "factor": s.factor, "update": s.update, "turned": s.turned,
-        }  # fmt: skip
+        analysis = {"kappas": self._kappas, "taus": self._taus, "factor": s.factor, "turned": s.turned}
         return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis})
 
     @property

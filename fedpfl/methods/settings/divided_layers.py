@@ -153,11 +153,6 @@ class FedFacSettings(ChannelSettings):
         "communalities drawn at random.",
         choices=("principal-axis", "eigenvector", "random"),
     )
-    update: str = setting(
-        "weights",
-        "What is analysed: weights, or their difference since the start of the round.",
-        choices=("weights", "difference"),
-    )
     turned: str = setting(
         "difference",
         "What a channel takes that turns shared. difference: its last shared value plus the clients' mean change, as "

@@ -88,13 +88,12 @@ class FedDBESettings:
     """Settings of FedDBE; the defaults are the paper's for its CNN."""
 
     kappa: float = setting(50.0, "Weight κ of the distance to the global mean of the features.", minimum=0)
-    momentum: float = setting(1.0, "Weight µ of the newest batch in the running mean.", above=0, maximum=1)
 
 
-@settings_of("fedproto")
+@settings_of("fedproto", "fedtgp")
 @dataclass(frozen=True)
 class FedProtoSettings:
-    """Settings of FedProto."""
+    """Settings of FedProto, and of FedTGP."""
 
     pull: float = setting(
         1.0, "Weight λ of the distance to the prototypes. 0: local training.", minimum=0, of="fedproto"
@@ -103,14 +102,6 @@ class FedProtoSettings:
         "model", "Prediction by the client's model, or the class of the nearest prototype.",
         choices=("model", "prototype"), of="fedproto",
     )  # fmt: skip
-
-
-@settings_of("fedtgp")
-@dataclass(frozen=True)
-class FedTGPSettings(FedProtoSettings):
-    """Settings of FedTGP."""
-
-    margin: float = setting(100.0, "Maximum margin τ.", minimum=0)
 
 
 @settings_of("gpfl")

@@ -51,8 +51,3 @@ class PerFedAvgSettings:
     """Settings of Per-FedAvg; the step α of the adaptation is ``learning-rate``."""
 
     beta: float = setting(0.001, "Step size β of the shared model.", above=0)
-    gradient: str = setting(
-        "first-order",
-        "Without the Hessian, or with its product by a finite difference (hessian-free).",
-        choices=("first-order", "hessian-free"),
-    )

@@ -15,11 +15,7 @@ OWN = "own"  # stands for a model like the client's own
 class APFLSettings:
     """Settings of APFL."""
 
-    alpha: float = setting(
-        0.5, "Initial share α of the client's own model. 0: FedAvg with equal weights.",
-        minimum=0, maximum=1,
-    )  # fmt: skip
-    adaptive: bool = setting(True, "Whether each client learns α.")
+    alpha: float = setting(0.5, "Initial share α of the client's own model, which learns it.", minimum=0, maximum=1)
 
 
 @settings_of("ditto")
@@ -45,7 +41,6 @@ class PFedMeSettings:
     personal_learning_rate: float = setting(
         0.02, "Learning rate of v; its product with λ should stay well below 2.", above=0
     )
-    beta: float = setting(1.0, "Server step β towards the mean.", above=0)
 
 
 @settings_of("pfedsd")
@@ -80,8 +75,6 @@ class FedALASettings:
         "Number of layers to mix, counted from the output. 0: FedAvg.",
         minimum=0,
     )
-    samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
-    weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
 
 
 @settings_of("fedcac")
@@ -131,6 +124,7 @@ class FedPHPSettings:
     )
 
 
+@settings_of("fml", "fedmrl")
 @dataclass(frozen=True)
 class CommonModelSettings:
     """The model that all clients share beside their own."""
@@ -141,18 +135,6 @@ class CommonModelSettings:
         form="own, or the name of a built-in model",
         of="",
     )
-
-
-@settings_of("fml")
-@dataclass(frozen=True)
-class FMLSettings(CommonModelSettings):
-    """Settings of FML."""
-
-    alpha: float = setting(0.5, "Weight α of the labels in the loss of the client's model.", minimum=0, maximum=1)
-    beta: float = setting(0.5, "Weight β of the labels in the loss of the common model.", minimum=0, maximum=1)
-
-
-settings_of("fedmrl")(CommonModelSettings)
 
 
 @settings_of("ifca")
@@ -180,9 +162,4 @@ class KNNPerSettings:
 
     weight: float = setting(
         0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
-    )
-    tune: bool = setting(
-        False,
-        "Each client chooses λ from 0, 0.1, … 1 by its validation samples (validation-fraction), if it has any.",
-        needs="validation-fraction",
     )

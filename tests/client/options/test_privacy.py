@@ -326,7 +326,7 @@ def test_with_noise_at_the_server_clients_clip(tmp_path, method):
     [
         ({"method": "feddecomp", "evaluate_global": True}, "evaluate-global = true"),
         ({"method": "fedavg", "diagnostics": True}, "diagnostics = true"),
-        ({"method": "fedfac", "fedfac_update": "difference", "dp_where": "server"}, "also send 'difference'"),
+        ({"method": "fedfac", "dp_where": "server"}, "also send 'difference'"),
         ({"method": "factorized-fl", "dp_where": "server"}, "also send 'compared'"),
         ({"method": "fedavg", "dp_where": "moon"}, "one of client, server"),
         ({"method": "fedavg", "dp_clip_norm": 0.0}, "dp-clip-norm = 0.0"),
@@ -361,15 +361,14 @@ def test_one_norm_bounds_the_shared_arrays_and_what_is_sent_besides():
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "name"),
+    ("method", "name"),
     [
-        ("factorized-fl", {}, "compared"),
-        ("fedfomo", {}, "weights"),
-        ("fedfac", {"fedfac_update": "difference"}, "difference"),
+        ("factorized-fl", "compared"),
+        ("fedfomo", "weights"),
     ],
 )
-def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, method, settings, name):
-    given = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP, **settings}
+def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, method, name):
+    given = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
     values = federation(tmp_path, 2, **given)
     made = []
 

@@ -1,4 +1,4 @@
-"""Private names of Flower's and Ray's: the package has them in one file, and who else uses some is listed here."""
+"""Private names of Flower's and Ray's: the package has them in one file, as the Flower that is installed has them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-
-import pytest
 
 from fedpfl import flower_private
 from fedpfl.flower import half_round
@@ -27,40 +25,7 @@ VARIABLES = {
     "FLWR_LOCAL_CONTROL_API_PORT", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE",
     "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED", "FLWR_DISABLE_UPDATE_CHECK",
 }  # fmt: skip
-# Outside the package: what compares with Flower's own code, or stands for one of its processes.
-ELSEWHERE = {
-    "benchmarks/secure_sum.py": {
-        "flwr.common.secure_aggregation.crypto.shamir.combine_shares",
-        "flwr.common.secure_aggregation.crypto.shamir.create_shares",
-        "flwr.common.secure_aggregation.crypto.symmetric_encryption.encrypt",
-        "flwr.common.secure_aggregation.crypto.symmetric_encryption.generate_shared_key",
-        "flwr.common.secure_aggregation.quantization.quantize",
-        "flwr.common.secure_aggregation.secaggplus_utils.pseudo_rand_gen",
-        "flwr.supercore.primitives.asymmetric.generate_key_pairs",
-        "flwr.supercore.primitives.asymmetric.private_key_to_bytes",
-        "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
-    },
-    "benchmarks/superlink.py": {
-        "flwr.app.message.message.make_message",
-        "flwr.common.constant.SUPERLINK_NODE_ID",
-        "flwr.server.superlink.linkstate.linkstate_factory.LinkStateFactory",
-        "flwr.supercore.constant.FLWR_IN_MEMORY_DB_NAME",
-        "flwr.supercore.constant.NOOP_FEDERATION_ID",
-        "flwr.supercore.constant.TaskType",
-        "flwr.supercore.object_store.object_store_factory.ObjectStoreFactory",
-        "flwr.superlink.federation.noop_federation_manager.NoOpFederationManager",
-    },
-    # What `flwr app publish` checks before it sends anything.
-    "docs/tools/hub.py": {"flwr.cli.app_cmd.publish"},
-    "tests/launch/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},
-    "tests/flower_parts.py": {"RAY_worker_niceness"},
-    "tests/support.py": {"flwr.supercore.task_identity.TaskIdentity"},
-}
-
 _VARIABLE = re.compile(r"\b(?:FLWR|RAY)_\w+")
-_IN_CODE = re.compile(r"\b(?:from|import) +((?:flwr|ray)(?:\.\w+)+)(?: +import +(\w+))?")
-_DOTTED = re.compile(r"(?:flwr|ray)(?:\.\w+)+")
-_HIDDEN = re.compile(r"_[a-z]\w*")
 
 
 def private(module, name=None):
@@ -73,87 +38,31 @@ def private(module, name=None):
     return None if module in PUBLIC and name in import_module(module).__all__ else dotted
 
 
-def used(text, objects=True):
-    """Return the private names of Flower's and Ray's that a Python file uses, also in code that it has as a text.
-
-    With ``objects`` also attributes that begin with an underscore, where they may belong to an object of theirs.
-    """
-    tree = ast.parse(text)
-    found, attributes, imports, roots = set(), set(), False, set()
-    documentation = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None
-    }
-    for node in ast.walk(tree):
+def used(text):
+    """Return the private names of Flower's and Ray's that a Python file uses: modules, their names and variables."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] in ("flwr", "ray"):
-                    imports = True
-                    found.add(private(alias.name))
-                    roots.add(alias.asname or alias.name.split(".")[0])
+            names |= {private(alias.name) for alias in node.names if alias.name.split(".")[0] in ("flwr", "ray")}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module.split(".")[0] in ("flwr", "ray"):
-            imports = True
-            found.update(private(node.module, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Attribute) and _DOTTED.fullmatch(dotted := ast.unparse(node)):
-            module, _, name = dotted.rpartition(".")
-            attributes.add(private(module, name))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
-            found.update(private(*match.groups()) for match in _IN_CODE.finditer(node.value))
-            if _DOTTED.fullmatch(node.value):
-                found.add(private(node.value))
-            found.update(set(_VARIABLE.findall(node.value)) - VARIABLES)
-    found |= attributes if roots & {"flwr", "ray"} else set()
-    return found - {None} | (of_objects(tree) if imports and objects else set())
-
-
-def of_objects(tree):
-    """Return the attributes of others than self that begin with an underscore."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and _HIDDEN.fullmatch(node.attr) and ast.unparse(node.value) != "self":
-            found.add(f".{node.attr}")
-        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".__dict__"):
-            found.add(f".{ast.literal_eval(node.slice)}")
-    return found
-
-
-@pytest.mark.parametrize(("text", "names"), [
-    ("import ray\nfrom flwr.app import Message\nfrom flwr.serverapp.strategy import Strategy\nray.init()", set()),
-    ("from flwr.supercore.task_identity import TaskIdentity", {"flwr.supercore.task_identity.TaskIdentity"}),
-    ("from flwr.app import metadata", {"flwr.app.metadata"}),
-    ("def f():\n    from ray._private.node import Node", {"ray._private.node.Node"}),
-    ("import ray\nray._private.init()", {"ray._private", "ray._private.init", "._private"}),
-    ("import flwr_datasets.partitioner as flwr\nflwr.IidPartitioner(3)", set()),
-    ("import flwr.proto.run_pb2", {"flwr.proto.run_pb2"}),
-    ("import importlib\nimportlib.import_module('flwr.server.app')", {"flwr.server.app"}),
-    ("code = 'import sys; from flwr.common import log'", {"flwr.common.log"}),
-    ("environment = {'FLWR_PRIVATE_MAX_THREADS': '1', 'FLWR_HOME': 'x'}", {"FLWR_PRIVATE_MAX_THREADS"}),
-    ("x = {'RAY_worker_niceness': '0'}", {"RAY_worker_niceness"}),
-    ("from flwr.app import Message\ndef f(m: Message): return m._x, m.__dict__['_y']", {"._x", "._y"}),
-    ('"""As flwr.common.config does it, by FLWR_PRIVATE_X."""', set()),
-])  # fmt: skip
-def test_private_names_are_found(text, names):
-    assert used(text) == names
-
-
-def python_files(*folders):
-    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+            names |= {private(node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {private(node.value)} if re.fullmatch(r"(?:flwr|ray)(?:\.\w+)+", node.value) else set()
+            names |= set(_VARIABLE.findall(node.value)) - VARIABLES
+    return names - {None}
 
 
 def test_the_package_has_private_names_in_one_file_only():
-    paths = [*python_files("fedpfl", "experiments", "jetson"), ROOT / "client_app.py", ROOT / "server_app.py"]
+    paths = [path for folder in ("fedpfl", "experiments", "jetson") for path in (ROOT / folder).rglob("*.py")]
+    paths += [ROOT / "client_app.py", ROOT / "server_app.py"]
     assert len(paths) > 150
     found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
     names = {flower_private.PULL_MODULE, flower_private.SUPEREXEC_MODULE, flower_private.SUPERNODE_MODULE}
     names |= {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
     assert found == {"fedpfl/flower_private.py": names}
-
-
-def test_what_is_imported_outside_the_package_is_listed():
-    paths = [path for path in python_files("benchmarks", "docs/tools", "tests") if path != Path(__file__)]
-    found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text(), objects=False))}
-    assert found == ELSEWHERE
+    assert used("from flwr.supercore.task_identity import TaskIdentity\nimport ray._private.node") == {
+        "flwr.supercore.task_identity.TaskIdentity", "ray._private.node",
+    }  # fmt: skip
 
 
 def test_scripts_units_and_docs_set_no_other_variables():

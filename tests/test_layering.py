@@ -28,7 +28,6 @@ LAYERS = [
     ["bench/device"],
     ["results"],
     ["engine"],
-    ["trackers"],
     ["flower"],
     ["strategies"],
     ["bench"],

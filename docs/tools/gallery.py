@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
-import ctypes
 import json
 import math
-import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,25 +55,14 @@ def execute(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def processor_seconds() -> float:
-    """Return the processor time of all processes that this one has started, once they have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def record(names: Sequence[str], commit: str) -> None:
     """Run scripts, and record output, seconds and pictures."""
-    # A job that outlives its script becomes a child of this process (PR_SET_CHILD_SUBREAPER), whose time counts.
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     values: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))["values"] if RECORD.is_file() else {}
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            before = processor_seconds()
+            before = time.perf_counter()
             output = execute(name, Path(folder))
-            values[name] = {"output": output, "seconds": round(processor_seconds() - before, 1), "commit": commit}
+            values[name] = {"output": output, "seconds": round(time.perf_counter() - before, 1), "commit": commit}
             shutil.copy(Path(folder) / f"{name}.svg", FOLDER)
         print(name, values[name])
     command = "python docs/tools/gallery.py run --commit HASH"

@@ -35,28 +35,6 @@ ELSEWHERE = {
     "devices/ansible.md": "deploy/ansible/README.md",
     "devices/services.md": "deploy/systemd/README.md",
 }
-# Pages that lay in the root of the site, by the folder that they are in now: old addresses lead there.
-MOVED = {
-    "how-to": "install gallery data models python experiments analyses live gpu cluster virtual-time adding-a-method "
-    "callbacks from-a-flower-app flower privacy what-leaves-a-client robustness security",
-    "devices": "testbed deployment jetson mqtt device-models ansible",
-    "reference": "configuration commands api run-folder determinism why",
-    "results": "leaderboard pfllib-fashion-mnist performance",
-    "contributing": "architecture",
-    "notebooks": "first-steps",
-}
-# Pages that are part of another one now.
-MERGED = {
-    "results/comparisons": "results/leaderboard",
-    "fedfac": "methods/fedfac",
-    "reference/fedfac": "methods/fedfac",
-    "one-round": "learn/one-round",
-    "paper-sizes": "results/index",
-    "papers": "results/index",
-    "pictures": "tutorial/compare",
-    **dict.fromkeys(("contributing/bench-tests", "contributing/code", "contributing/speed"), "contributing/index"),
-}
-INDEX = ("methods", "results", "contributing")
 # How much a page counts in the search, by its name or folder: most searches are for something to do,
 # not for a number, and the words of settings and interfaces are everywhere.
 BOOST = {
@@ -71,14 +49,6 @@ BOOST = {
     "results": 0.5,
     "contributing": 0.5,
 }
-# The place on the page is kept; what has no script goes to its beginning.
-_REDIRECT = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>This page has moved</title><link rel="canonical" href="{there}">
-<script>location.replace("{there}" + location.hash)</script><meta http-equiv="refresh" content="1; url={there}"></head>
-<body><p>This page has moved: <a href="{there}">{there}</a></p></body></html>
-"""
-
 _LINK = re.compile(r"\[((?:[^\]\n]|\n(?!\n))+)\]\(([^)\s]+)\)")
 _MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -157,14 +127,6 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Name the dialogue of the search, which the theme does not."""
     return output.replace(_SEARCH, f'{_SEARCH} aria-label="Search"')
-
-
-def on_post_build(config: MkDocsConfig) -> None:
-    """Write a page at each old address that leads to the new one."""
-    moved = {name: f"{folder}/{name}" for folder, names in MOVED.items() for name in names.split()}
-    for old, new in {**moved, **MERGED, **{name: f"{name}/index" for name in INDEX}}.items():
-        there = posixpath.relpath(f"{new}.html", posixpath.dirname(old))
-        Path(config.site_dir, f"{old}.html").write_text(_REDIRECT.format(there=there), encoding="utf-8")
 
 
 def references(content: str) -> str:

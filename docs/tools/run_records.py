@@ -210,11 +210,8 @@ def ranked(column: str, output: Path, commit: str) -> Record:
     }  # fmt: skip
 
 
-def attacks(path: Path, commit: str, before: Callable[[str], Record] | None = None) -> dict[str, Record]:
-    """Return the records of ``benchmarks/attacks.py`` by method: each seed's accuracy, None where a run ended early.
-
-    ``before`` gives a method's earlier record, whose attacks are kept that are not run again.
-    """
+def attacks(path: Path, commit: str) -> dict[str, Record]:
+    """Return the records of ``benchmarks/attacks.py`` by method: each seed's accuracy, None where a run ended early."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     about = {"command": "python benchmarks/attacks.py", "commit": commit, "seeds": max(line["seed"] for line in lines)}
     records: dict[str, Record] = {}
@@ -223,11 +220,6 @@ def attacks(path: Path, commit: str, before: Callable[[str], Record] | None = No
         attack = f"{line['attack']}, {line['liars']} of 10" if line["liars"] else line["attack"]
         cell = record["values"].setdefault(attack, {}).setdefault(line["defence"], [])
         cell.append(_percent(line["accuracy"]))
-    for method, record in records.items() if before else ():
-        earlier, again = before(method), record["values"]
-        kept = [attack for attack in earlier["values"] if attack not in again]
-        record["kept"] = {**earlier.get("kept", {}), earlier["commit"]: kept}
-        record["values"] = {**{attack: earlier["values"][attack] for attack in kept}, **again}
     return records
 
 
@@ -737,7 +729,6 @@ def main() -> None:
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
-    attack.add_argument("--add", action="store_true", help="keep the records' attacks that are not in the file")
     column = commands.add_parser("ranking", help="write the record of a column of the leaderboard")
     column.add_argument("column", help="its name")
     column.add_argument("name", help="name of the record")
@@ -759,8 +750,7 @@ def main() -> None:
         print(f"wrote {write(f'leaderboard/{options.name}', content).relative_to(ROOT)}")
         return
     if options.verb == "attacks":
-        before = (lambda method: one(f"attacks/{method}")) if options.add else None
-        for method, content in attacks(options.file, options.commit, before).items():
+        for method, content in attacks(options.file, options.commit).items():
             print(f"wrote {write(f'attacks/{method}', content).relative_to(ROOT)}")
         return
     if options.verb == "grid":

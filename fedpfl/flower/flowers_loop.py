@@ -85,7 +85,7 @@ def require_rounds(config: Config) -> None:
 
 
 def require_listeners(listeners: Iterable[Listener]) -> None:
-    """Refuse listeners that wait for a run's folder or its end, such as trackers."""
+    """Refuse listeners that wait for a run's folder or its end."""
     for listener in listeners:
         for hook in ("run_started", "run_ended"):
             if getattr(type(listener), hook) is not getattr(Listener, hook):

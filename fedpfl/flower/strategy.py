@@ -116,8 +116,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         they have kept in an earlier program.
     listeners : sequence of Listener
         Follow the rounds. In Flower's loop ``done.line`` has the round and its clients alone, no node is asked after
-        the round in which one ends the run, and those with ``run_started`` or ``run_ended``, such as trackers, are
-        refused.
+        the round in which one ends the run, and those with ``run_started`` or ``run_ended`` are refused.
     **settings
         The method's settings, and those that all methods have, with underscores: ``local_epochs=2``. They are sent to
         nodes with ``fit`` or ``client_app``, but for functions, which are the nodes' own. ``FedProx(proximal_mu=0.1)``

@@ -1,4 +1,4 @@
-"""The curves of a run: for TensorBoard, which draws them from a file in its folder, and other trackers."""
+"""The curves of a run for TensorBoard, which draws them from a file in its folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def checksum(content: bytes) -> bytes:
 
 
 def curves(line: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a round that trackers draw, by their names there, from its line of ``metrics.jsonl``."""
+    """Return the numbers of a round that TensorBoard draws, by their names, from its line of ``metrics.jsonl``."""
     parts = {part: line.get(part) or {} for part in ("personalised", "global", "validation")}
     numbers = {
         "train/loss": line.get("train_loss"),

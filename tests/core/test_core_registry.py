@@ -39,19 +39,6 @@ def test_a_decorator_registers_and_returns_what_it_decorates():
         shapes.add("circle", lambda function: function)(max)
 
 
-def test_the_files_of_a_package_register_themselves_when_it_is_read(tmp_path, monkeypatch):
-    package = tmp_path / "shapes_of_a_test"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        "from fedpfl.core.registry import Registry\nSHAPES = Registry('shape', __name__)\n"
-    )
-    (package / "square.py").write_text("from . import SHAPES\nSHAPES.add('square', lambda of: of)(4)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    from shapes_of_a_test import SHAPES
-
-    assert list(SHAPES) == ["square"] and SHAPES["square"] == 4 and "circle" not in SHAPES
-
-
 def test_a_file_is_imported_when_one_of_its_names_is_asked_for(tmp_path, monkeypatch):
     (tmp_path / "round_of_a_test.py").write_text(
         "import sys\nSHAPES = sys.modules['shapes']\ndef circle(): pass\nSHAPES.add('circle', lambda of: of)(circle)\n"

@@ -111,12 +111,6 @@ def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, 
     assert isinstance(again, RunFolder)
 
 
-def test_clients_of_a_list_keep_their_own_test_samples(app):
-    data = federated_data(DataSettings(dataset="parts:points"), 3, 1)
-    assert [data.sizes(i) for i in range(3)] == [(15, 5)] * 3
-    np.testing.assert_array_equal(data.test(1).x[:, 0] * 60, [92, 98, 104, 110, 116])
-
-
 def test_a_file_that_has_changed_is_read_anew(app):
     first = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     assert federated_data(DataSettings(dataset="parts:points"), 3, 1) is first

@@ -9,7 +9,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.core.model_state import MethodState, ModelState, buffers_kept
+from fedpfl.core.model_state import MethodState
 from fedpfl.core.sharing import Sharing, is_parameter
 from fedpfl.training.settings import TrainingSettings
 
@@ -160,7 +160,7 @@ NOBODYS = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_state_goes_from_client_to_client(model):
-    found = {workers: numbers("fedper", model, workers=workers) for workers in (0, 1, 2, 4)}
+    found = {workers: numbers("fedper", model, workers=workers) for workers in (0, 2)}
     assert all(one == found[0] for one in found.values()), found
     nobodys = NOBODYS.get(model)
     assert [f"the model changes {nobodys} as it trains" in remark for remark in found[0][1]] == [True] * bool(nobodys)
@@ -221,10 +221,6 @@ class InAList(Net):
 def test_layers_that_a_plain_list_hides_are_told():
     _, remarks = numbers("fedavg", InAList, workers=0, num_server_rounds=1)
     assert [remark for remark in remarks if "the model has layers in base.layers, a plain list" in remark]
-
-
-def test_a_buffer_that_gets_a_new_tensor_is_the_one_that_is_changed_in_place():
-    assert numbers("fedavg", Reassigned, workers=0) == numbers("fedavg", InPlace, workers=0)
 
 
 def test_what_a_method_keeps_on_itself_is_told_and_gone_after_each_turn(caplog):
@@ -290,22 +286,6 @@ def test_a_buffer_of_another_shape_and_a_new_parameter_are_one_line():
     ):
         with pytest.raises(FedpflError, match=words):
             numbers("fedavg", model, workers=0)
-
-
-def test_a_model_is_as_it_was_built():
-    model = Temporary((4,), 2)
-    model.cache, model.steps = [torch.zeros(2)], 0
-    mean, state = model.mean, ModelState(model)
-    with buffers_kept([*model.named_modules()]):
-        model(torch.ones(3, 4))
-    assert model.mean is mean and bool((mean != 0).any())
-    model.cache[0].add_(1)
-    model.steps, model.later = 3, "x"
-    model.register_buffer("made", torch.zeros(1))
-    assert sorted(state.changed()) == ["cache", "later", "mean", "steps"]
-    state.restore()
-    assert model.mean is mean and not mean.any() and not model.cache[0].any() and model.steps == 0
-    assert not hasattr(model, "later") and not hasattr(model, "made") and state.changed() == []
 
 
 def test_a_buffer_is_no_parameter_whatever_its_name():

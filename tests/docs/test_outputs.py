@@ -64,14 +64,3 @@ def test_each_block_of_commands_has_an_output_or_a_reason():
 def test_a_fresh_run_prints_what_the_pages_show(session):
     for page, printed in outputs.executed(session).items():
         assert words(outputs.filled(text_of(page), printed)) == words(text_of(page)), page
-
-
-def test_long_outputs_are_shortened_and_blocks_find_their_files():
-    page = "`a.py`:\n\n```python\nx = 1\n```\n\n```sh\ncat a.py\n```\n\n<!-- output 1+1 -->\n\nText.\n"
-    first, second = outputs.blocks(page)
-    assert (first.file, first.code, first.shown) == ("a.py", "x = 1\n", False)
-    assert (second.file, second.code, second.shown) == (None, "cat a.py\n", True)
-    filled = outputs.filled(page, {"cat a.py\n": "1\n2\n3\n4"})
-    assert filled == page.replace("\nText.", "\n```text\n1\n…\n4\n```\n\nText.")
-    assert outputs.kept("1\n2\n3", "1 from 2") == "…\n2\n…"
-    assert outputs.filled(filled, {"cat a.py\n": "1\n2"}) == page.replace("\nText.", "\n```text\n1\n2\n```\n\nText.")

@@ -19,7 +19,6 @@ from fedpfl.cli import app
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
-import package_readme  # noqa: E402
 
 SHOWN = [
     "README.md",
@@ -42,12 +41,6 @@ def test_the_landing_page_says_of_the_picture_what_the_readme_says():
         text = (ROOT / page).read_text(encoding="utf-8").replace("](docs/", "](")
         said.append([re.search(part, text, re.S).groups() for part in (first, picture)])
     assert said[0] == said[1]
-
-
-def test_links_lead_to_the_repository_where_the_package_index_shows_the_readme():
-    text = "![A](docs/a.png) [b](docs/b.md#c) [d](https://d.org/e) [f](#g)"
-    expected = "![A](R/raw/main/docs/a.png) [b](R/blob/main/docs/b.md#c) [d](https://d.org/e) [f](#g)"
-    assert package_readme.absolute(text, "R") == expected
 
 
 def test_the_code_of_the_readme_runs(tmp_path):

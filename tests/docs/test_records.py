@@ -75,21 +75,6 @@ def test_the_command_of_a_record_runs_these_settings():
         assert {key: value for key, value in recorded.items() if value != expected[key]} == {}, path
 
 
-def test_the_record_of_attacks_has_each_attack_and_defence_with_each_seed():
-    for path in ATTACKS:
-        record = json.loads(text_of(path))
-        assert {"command", "commit", "processor", "versions", "seeds", "values"} == set(record) - {"kept"}, path
-        assert len(record["values"]) == 13, path
-        for attack, cells in record["values"].items():
-            weights = attack == "no attack" or attack.startswith("false counts")
-            assert len(cells) == (7 if weights else 6), path
-            assert {len(values) for values in cells.values()} == {record["seeds"]}, path
-
-
-def test_each_method_under_attack_has_a_record():
-    assert len(ATTACKS) == 6
-
-
 def test_the_record_of_an_experiment_has_its_rows_and_columns():
     for path in GRIDS:
         text = text_of(path)
@@ -205,77 +190,6 @@ def test_the_page_on_gpus_has_the_numbers_of_its_records():
     assert differ == {"fedreg": 1, "fedrep": 1}
 
 
-def test_verdicts_are_counted_from_the_papers_pages(tmp_path, monkeypatch):
-    (tmp_path / "results").mkdir()
-    page = tmp_path / "results" / "p.md"
-    head = ["", "| claim | verdict | tried |", "|---|---|---|"]
-    main = ["reproduced at small scale", "in part: with one of two networks"]
-    others = ["not run", "not run", "contradicted at small scale", "by construction"]
-    lines = ["# P: results", "", "## Claims", "", "### Main claims", *head, *(f"| c | {of} | t |" for of in main)]
-    more = ["### Other claims", *head, *(f"| c | {of} | t |" for of in others), "", "## Next", "| a | b | c |"]
-    page.write_text("\n".join([*lines, "", *more]))
-    monkeypatch.setattr(records, "DOCS", tmp_path)
-    assert records.verdicts(tmp_path, ["p"]).splitlines()[2:] == [
-        "| [P](p.md): main claims | 2 | 1 | 1 |  |  |  |  |  |",
-        "| [P](p.md): other claims | 4 |  |  |  | 1 |  | 1 | 2 |",
-    ]
-    page.write_text("\n".join([*lines, "| c | perhaps | t |"]))
-    with pytest.raises(ValueError, match="p: a verdict begins with none of"):
-        records.verdicts(tmp_path, ["p"])
-
-
-@pytest.fixture
-def some(tmp_path) -> Path:
-    """Return a folder of records of which one can be changed."""
-    made = {
-        row: {
-            "row": row, "column": "Dir(0.1)", "rounds": rounds, "cpu_seconds": 100.0, "command": f"run {row}",
-            "commit": "c" * 40, "processor": "P", "versions": {"torch": "2"}, "best": {"weighted": best, "round": 45},
-            "curves": {"round": [45, 50], "weighted": [best, best - 1]},
-        }
-        for row, best, rounds in (
-            ("FedAvg", 85.0, 50), ("FedPer", 97.0, 50), ("FedRep", 96.0, 50), ("MOON", 80.0, 50), ("GPFL", 10.0, 2)
-        )
-    }  # fmt: skip
-    for row, record in made.items():
-        records.write(f"pfllib-fashion-mnist/{row}", record, tmp_path)
-    return tmp_path
-
-
-def test_a_table_has_published_and_own_values(some):
-    lines = records.published(some, ["pfllib-fashion-mnist", "Dir(0.1)"]).splitlines()
-    assert "| FedAvg | 85.85 ± 0.19 | 85.00 | -0.85 | 50 |" in lines
-    assert "| MOON | – | 80.00 |  | 50 |" in lines
-    assert not [line for line in lines if line.startswith(("| GPFL", "| Ditto"))]
-    said, _, missing = lines[-1].partition(" Not run, or for fewer than 20 rounds: ")
-    assert {"GPFL", "Ditto"} <= {*missing.rstrip(".").split(", ")}
-    assert said == (
-        "Within 0.5 points of the published value (1.5 for one model for all): 2 of the 3 rows that have run. "
-        "Kendall's τ of the two orders, here after 50 rounds each, is 0.33. Not within: FedRep."
-    )
-
-
-def test_the_order_of_rows_is_that_after_equally_many_rounds(some):
-    path = some / "pfllib-fashion-mnist" / "FedPer.json"
-    record = json.loads(text_of(path))
-    record |= {"rounds": 100, "curves": {"round": [50, 100], "weighted": [95.0, 97.0]}}
-    path.write_text(json.dumps(record), encoding="utf-8")
-    text = records.published(some, ["pfllib-fashion-mnist", "Dir(0.1)"])
-    assert "Kendall's τ of the two orders, here after 50 rounds each, is 1.00." in text
-
-
-def test_a_page_that_says_anything_else_is_found(some):
-    page = 'A\n\n<!-- table published pfllib-fashion-mnist "Dir(0.1)" -->\n<!-- end -->\n\nB\n'
-    text = records.filled(page, some)
-    assert text.startswith("A\n\n<!-- table published")
-    assert text.endswith("<!-- end -->\n\nB\n")
-    assert records.filled(text, some) == text
-    assert records.filled(text.replace("85.00", "85.01"), some) == text
-    path = some / "pfllib-fashion-mnist" / "FedAvg.json"
-    path.write_text(text_of(path).replace("85.0", "85.5"), encoding="utf-8")
-    assert records.filled(text, some) != text
-
-
 def test_a_record_of_a_run(tmp_path):
     settings = {"method": "fedper", "output-dir": str(tmp_path), "run-name": "r", "momentum": 0.5, "seed": 3}
     folder = RunFolder.create(Config.parse(settings))
@@ -295,74 +209,6 @@ def test_a_record_of_a_run(tmp_path):
     assert records.read("group", tmp_path) == [found]
     assert '"round": [5, 10, 11, 12],' in text_of(path)
     shutil.rmtree(folder.path)
-
-
-def test_a_table_of_a_script_s_numbers(tmp_path):
-    values = {"a": {"x": [1.0, 2.0], "y": [3.0]}, "b": {"x": [4.0], "y": [5.0]}}
-    records.write("figures/s", {"values": values}, tmp_path)
-    lines = records.measured(tmp_path, ["s"]).splitlines()
-    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| a | 1.50 ± 0.71 | 3.00 |", "| b | 4.00 | 5.00 |"]
-
-
-def test_the_leaderboard(tmp_path):
-    command = "fedpfl experiment run leaderboard --scale small --column"
-    about = {"processor": "P", "commit": "c" * 40, "versions": {"torch": "2"}}
-    local = "Compared with Local (p): {}; 2 others do not differ significantly."
-    remarks = [local.format("FedPer is lower"), "Failed: Local, HAR by person, seed 2: why: more."]
-    made = {
-        "HAR by person": (["90.0 ± 1.0", "80.0", "85.0"], remarks),
-        "CIFAR-10, Dir(0.5)": (["40.0", "50.0", "60.0"], [local.format("Local, FedPer are higher")]),
-    }
-    for number, (name, (values, said)) in enumerate(made.items()):
-        rows = sorted(zip(("FedAvg", "Local", "FedPer"), values, strict=True), key=lambda of: of[1], reverse=True)
-        rates = {"Local": "0.03", "FedPer": "0.01", "FedAvg": "0.03"}
-        table = [["", "mean", "MB", "s", "chosen"],
-                 *([label, value, f"{4 - number}.0 ± 0.1", "1 ± 0", f"learning-rate {rates[label]}"]
-                   for label, value in rows)]  # fmt: skip
-        found = {"command": f"{command} '{name}'", "table": table, "remarks": said, **about}
-        records.write(f"leaderboard/{number}", found, tmp_path)
-    gradients = {"FedAvg": {"two epochs": [2.0]}, "Local": {"two epochs": [2.0]}, "FedPer": {"two epochs": [7.0]}}
-    records.write("grids/methods-work-small", {"values": {"detail:gradients": gradients}}, tmp_path)
-    text = records.ranking(tmp_path, [])
-    assert text.splitlines()[:5] == [
-        "| method | mean rank | ranks | HAR by person | CIFAR-10, Dir(0.5) | gradients | seconds | traffic |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| [FedPer](../methods/fedper.md) | 1.5 | 1 to 2 | 85.0 ▼ | 60.0 ▲ † | 3.5 | 1 | 1 |",
-        "| [FedAvg](../methods/fedavg.md) | 2.0 | 1 to 3 | 90.0 ± 1.0 † | 40.0 | 1 | 1 | 1 |",
-        "| [Local](../methods/local.md) | 2.5 | 2 to 3 | 80.0 † | 50.0 ▲ | 1 | 1 | 1 |",
-    ]
-    assert "\nDiverged, or ended by `update-norm-limit`: HAR by person: Local, seed 2.\n" in text
-    assert "(leaderboard-har-by-person.svg)" in text
-    assert records.column(tmp_path, ["HAR by person"]).splitlines()[2:4] == [
-        "| FedAvg | 90.0 ± 1.0 | 4.0 ± 0.1 | 1 ± 0 | learning-rate 0.03 |",
-        "| FedPer | 85.0 | 4.0 ± 0.1 | 1 ± 0 | learning-rate 0.01 |",
-    ]  # fmt: skip
-    path, drawn = records.picture("HAR by person", records.leaderboard(tmp_path)["HAR by person"])
-    assert path.name == "leaderboard-har-by-person.svg"
-    assert drawn.index("FedAvg</text>") < drawn.index("Local</text>")
-
-
-def test_methods_with_the_same_accuracies_share_a_rank():
-    head = ["", "mean", "over Local", "worst tenth", "MB"]
-    table = [
-        head,
-        ["a", "9", "1", "5", "1"],
-        ["b", "8", "0", "4", "1"],
-        ["c", "8", "0", "4", "2"],
-        ["d", "8", "0", "3", "1"],
-    ]
-    assert records.ranks(table) == {"a": 1, "b": 2.5, "c": 2.5, "d": 4}
-
-
-def test_a_long_table_is_a_file_next_to_its_page(tmp_path, monkeypatch):
-    for name in ("records", "results"):
-        (tmp_path / name).mkdir()
-    records.write("figures/s", {"values": {"a, b": {"x": [1.0, 2.0]}}}, tmp_path / "records")
-    page = tmp_path / "results" / "p.md"
-    page.write_text("<!-- file t.csv measured s -->\n\n[All of it](t.csv)\n")
-    monkeypatch.setattr(records, "DOCS", tmp_path)
-    monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
-    assert records.files() == {tmp_path / "results" / "t.csv": ',x\n"a, b",1.50 ± 0.71\n'}
 
 
 def test_files_next_to_pages_say_what_their_records_say():
@@ -397,28 +243,3 @@ def test_a_picture_of_the_leaderboard_shows_the_methods_of_its_record_in_their_o
     # The lines between differ with matplotlib's version.
     names = re.compile(r">([^<>]+)</text>")
     assert names.findall(text_of(path)) == names.findall(drawn)
-
-
-def test_a_table_of_another_program_s_rounds(some):
-    values = {"FedPer": {"45": [96.5], "50": [96.25], "s a round": [30.0]}, "FedRep": {"45": [95.75]}}
-    records.write("figures/p", {"values": values}, some)
-    lines = records.programs(some, ["pfllib-fashion-mnist", "Dir(0.1)", "p"]).splitlines()
-    assert lines[0] == "|  | round 45 | round 50 | difference |"
-    assert lines[2:] == ["| FedPer | 96.50 / 97.00 | 96.25 / 96.00 | -0.25 |", "| FedRep | 95.75 / 96.00 |  | +0.25 |"]
-
-
-def test_a_table_of_an_experiment_s_runs(tmp_path):
-    values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": [5.0]}, "C": {"x": []}}}
-    runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}
-    records.write("grids/e-small", {"values": values, "curves": runs}, tmp_path)
-    lines = records.grids(tmp_path, ["e", "small", "m"]).splitlines()
-    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | 5.00 | – |"]
-    lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
-    assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]
-    records.write("grids/a-small", {"tables": {"T, y": [["run", "0"], ["A", "1.50 ± 0.50"]]}}, tmp_path)
-    assert records.analysis(tmp_path, ["a", "small", "T, y"]).splitlines()[2:] == ["| A | 1.50 ± 0.50 |"]
-    records.write("grids/a-small", {"tables": {"T": [["run", "m", "n", "o"], ["A", "1", "2", "3"]]}}, tmp_path)
-    lines = records.analysis(tmp_path, ["a", "small", "T", "o", "m"]).splitlines()
-    assert lines == ["| run | o | m |", "| --- | ---: | ---: |", "| A | 3 | 1 |"]
-    lines = records.rounds(tmp_path, ["e", "small", "c", "10", "20"]).splitlines()[2:]
-    assert lines == ["| x: A | 62.50 ± 17.68 | 87.50 ± 17.68 |", "| y: A | not run |  |"]

@@ -87,18 +87,6 @@ def test_the_log_says_who_was_asked_and_counted(caplog):
         assert f"aggregate_{half}: Received {asked} results and 0 failures" in caplog.text
 
 
-def test_fewer_than_min_replies_ends_the_run():
-    def broken(kind, client, message):
-        if kind == "train" and client == 1:
-            from flwr.app import Error, Message
-
-            return Message(Error(2, "CUDA out of memory"), reply_to=message)
-        return None
-
-    with pytest.raises(fedpfl.FedpflError, match="2 of at least 3 clients trained"):
-        strategies.FedAvg(min_replies=3).start(AppGrid(flowers_app(), broken=broken), initial(), num_rounds=4)
-
-
 @pytest.mark.skipif(
     Version(version("flwr")) < Version("1.26"), reason="Flower's own wrapper refuses arrays without dimensions there"
 )

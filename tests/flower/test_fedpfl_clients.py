@@ -142,14 +142,6 @@ def test_a_model_of_several_inputs(model):
         run(head="out")
 
 
-def test_personal_arrays_below_a_folder(tmp_path):
-    app = strategies.client_app(model=Net, data=mine, state_dir=tmp_path)
-    grid = AppGrid(app)
-    strategies.FedPer(model=Net).start(grid, initial(), num_rounds=2)
-    assert len(list(tmp_path.glob("*/client-*/round-*.safetensors"))) == 2 * CLIENTS
-    assert not any(context.state for context in grid.contexts)
-
-
 def test_fedpfls_own_loop_over_the_same_clients(tmp_path):
     app = strategies.client_app(model=Net, data=mine)
     strategy = strategies.FedPer(model=Net, local_epochs=2, output_dir=str(tmp_path), run_name="own")

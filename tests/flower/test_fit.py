@@ -109,14 +109,6 @@ def test_random_transforms_draw_anew_in_each_epoch():
     assert first.shape == second.shape == (40, FEATURES) and not torch.allclose(first, second)
 
 
-def test_a_loss_of_ones_own():
-    def loss(outputs, y):
-        return 0 * torch.nn.functional.cross_entropy(outputs, y)
-
-    result = trained(fitting(loss=loss), fraction_evaluate=0.0, momentum=0.0)
-    assert result.train_metrics_clientapp[1]["train-loss"] == 0
-
-
 def test_an_optimiser_and_a_scheduler_of_ones_own():
     def falling(params, lr):
         optimizer = torch.optim.SGD(params, lr=10 * lr)

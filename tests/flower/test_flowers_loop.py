@@ -195,13 +195,6 @@ def test_a_wrapper_does_not_tell_how_many_rounds_a_schedule_has(given):
     assert list(wrapped.start(AppGrid(app), zeros(), num_rounds=4).evaluate_metrics_clientapp) == [2, 4]
 
 
-def test_functions_that_are_not_sent_are_told(caplog):
-    app = strategies.client_app(model=Net, data=data_of)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        strategies.FedAvg(model=Net, loss="torch.nn.functional:cross_entropy").start(AppGrid(app), ArrayRecord(), 1)
-    assert "loss = 'torch.nn.functional:cross_entropy' is code, and is not sent: give it to fit or" in caplog.text
-
-
 def test_arrays_that_have_no_mean_are_refused_and_those_that_lose_digits_told(caplog):
     arrays = {**zeros(), "b.scale": Array(np.ones(2, np.complex64))}
     with pytest.raises(fedpfl.ConfigError, match=r"array 'b.scale' is complex64; what is shared travels as float32"):
@@ -264,13 +257,6 @@ def test_validation_counts_by_its_own_samples():
     assert mean["validation-accuracy"] == pytest.approx(np.average(each, weights=weights))
     each = [one["personalised-accuracy"] for one in replies]
     assert mean["personalised-accuracy"] == pytest.approx(np.average(each, weights=tests))
-
-
-def test_the_metrics_that_a_setting_names_are_sent():
-    strategy = strategies.FedAvg(model=Net, metrics="balanced-accuracy")
-    grid = AppGrid(strategies.client_app(model=Net, data=data_of))
-    mean = strategy.start(grid, ArrayRecord(), num_rounds=1).evaluate_metrics_clientapp[1]
-    assert 0 < mean["personalised-balanced-accuracy"] <= 1
 
 
 def test_both_loops_tell_the_mean_over_samples(tmp_path):
@@ -402,16 +388,6 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
         assert not any(kind == "train" and node == 666 for kind, node, _ in stranger.sent)
 
 
-def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
-    def start(rounds, **more):
-        app = strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "state"))
-        strategy = strategies.FedPer(model=Net, output_dir=str(tmp_path), run_name="mine", **more)
-        return strategy.run_federation(AppGrid(app), num_rounds=rounds)
-
-    start(2)
-    assert list(start(3, resume=True).evaluate_metrics_clientapp) == [3]
-
-
 def test_frozen_parameters_are_neither_sent_nor_asked_for_on_clients_of_fedpfl():
     def frozen():
         model = Net()
@@ -421,3 +397,20 @@ def test_frozen_parameters_are_neither_sent_nor_asked_for_on_clients_of_fedpfl()
     app = strategies.client_app(model=frozen, data=data_of)
     result = strategies.FedAvg(model=frozen).start(AppGrid(app), ArrayRecord(), num_rounds=1)
     assert list(result.train_metrics_clientapp) == [1] and "fc1.weight" not in result.arrays
+
+
+def test_the_metrics_that_a_setting_names_are_sent():
+    strategy = strategies.FedAvg(model=Net, metrics="balanced-accuracy")
+    grid = AppGrid(strategies.client_app(model=Net, data=data_of))
+    mean = strategy.start(grid, ArrayRecord(), num_rounds=1).evaluate_metrics_clientapp[1]
+    assert 0 < mean["personalised-balanced-accuracy"] <= 1
+
+
+def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
+    def start(rounds, **more):
+        app = strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "state"))
+        strategy = strategies.FedPer(model=Net, output_dir=str(tmp_path), run_name="mine", **more)
+        return strategy.run_federation(AppGrid(app), num_rounds=rounds)
+
+    start(2)
+    assert list(start(3, resume=True).evaluate_metrics_clientapp) == [3]

@@ -77,13 +77,6 @@ def test_a_mod_that_is_not_there_and_one_under_flowers_own_strategy_change_nothi
         np.testing.assert_allclose(results[0][name].numpy(), results[2][name].numpy(), atol=1e-6)
 
 
-def test_a_pretrained_head_counts():
-    seen = []
-    strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep()], seen=seen)), initial(), num_rounds=1)
-    for _, head in seen:
-        np.testing.assert_array_equal(head, initial()["fc2.weight"].numpy())
-
-
 def test_order_and_types_are_those_of_the_initial_arrays_also_of_lists():
     arrays = ArrayRecord(
         [np.ones((6, 8)), np.arange(3), np.zeros(8, np.float32), np.ones((8, 3), np.float16), np.zeros(3)]
@@ -230,18 +223,6 @@ def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, words, capl
         strategies.FedPer(head="fc2", fraction_evaluate=0.0).start(grid, initial(), num_rounds=1)
     assert words in caplog.text
     assert not any(name for context in grid.contexts for name in context.state.array_records)
-
-
-def test_untrained_arrays_are_told(caplog):
-    app = ClientApp(mods=[keep()])
-
-    @app.train()
-    def train(message, context):
-        content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
-
-    strategies.FedPer(head="fc2", fraction_evaluate=0.0).start(AppGrid(app), initial(), num_rounds=1)
-    assert "none of the arrays changed in round 1: was the reply made before the training?" in caplog.text
 
 
 def test_the_owner_of_a_node_may_refuse(tmp_path, monkeypatch, caplog):

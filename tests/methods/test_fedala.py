@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from support import FEW_SAMPLES, simulate
 
 from fedpfl import models
 from fedpfl.methods.fedala import mixing
-from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
 
 
@@ -32,23 +30,6 @@ def mixed_arrays(model="convnet", **settings):
 )
 def test_the_highest_layers_that_travel_are_mixed(settings, layers):
     assert {name.rpartition(".")[0] for name in mixed_arrays(**settings)} == layers
-
-
-def test_weights_are_learned_between_0_and_1_and_only_where_the_models_differ(tmp_path):
-    left = Simulation.of(simulate(tmp_path, 3, method="fedala", fedala_layers=2, num_server_rounds=3))
-    for client in range(3):
-        weights = torch.cat([w.detach().reshape(-1) for w in mixing(left.load(client).model).values()])
-        assert float(weights.min()) >= 0
-        assert float(weights.max()) == 1
-        assert 0 < float((weights < 1).float().mean()) < 1
-
-
-def test_nothing_is_mixed_before_a_client_has_trained(tmp_path):
-    run = simulate(tmp_path, 3, method="fedala", num_server_rounds=1, fraction_train=0.34, **FEW_SAMPLES)
-    (line,), left = run.metrics(), Simulation.of(run)
-    for client in range(3):
-        phases = left.engine.config.method.adaptation(left.load(client))
-        assert bool(phases) == (client in line["clients"])
 
 
 def test_what_has_just_been_trained_is_tested_as_it_is(tmp_path):

@@ -91,13 +91,6 @@ def test_what_could_end_a_run_is_said_before_round_1(tmp_path):
     assert simulate(tmp_path / "d", 4, method="fedamp", **calm).task()["remarks"] == []
 
 
-def test_too_many_clients_for_sigma_end_the_run_with_one_line(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"fedamp-sigma = 0.5: the weights of the other clients in the mixture of client \d add up to"
-    ):
-        simulate(tmp_path, 4, method="fedamp", fedamp_sigma=0.5, learning_rate=1e-4, num_server_rounds=1)
-
-
 def test_mixtures_follow_the_equations():
     attentive = rule(Attentive, [9, 9], (1, 1, 1), alpha=2.0, sigma=5.0)
     play(attentive, 1, W)

@@ -12,15 +12,6 @@ from fedpfl.methods.fedcac import Critical, overlaps, threshold, top_share
 LAYOUT = Layout.of([("a", (4,)), ("b", (2,))])
 
 
-def test_once_nobody_matches_clients_go_on_from_their_own_critical_values(tmp_path):
-    settings = {"num_server_rounds": 2, "local_epochs": 1}
-    run = simulate(tmp_path, 4, method="fedcac", fedcac_beta=1e-6, **settings)
-    state = run.checkpoint()[1]
-    expected = np.where(state["masks"], state["newest"], state["shared"])
-    assert np.array_equal(state["for_clients"], expected)
-    assert run.metrics()[-1]["details"]["collaborators"] == 0
-
-
 def test_the_first_round_s_mean_is_fedavg_s_to_the_bit_and_all_that_moved_is_critical_with_share_1(tmp_path):
     settings = {"num_server_rounds": 1, "local_epochs": 1}
     ours = simulate(tmp_path / "a", 4, method="fedcac", fedcac_share=1.0, **settings)

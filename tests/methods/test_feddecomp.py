@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, LocalGrid, federation, simulate
+from support import FEW_SAMPLES, federation, simulate
 
 from fedpfl.client.answer import handle
 from fedpfl.client.engines import engine_for
@@ -71,12 +71,6 @@ def test_a_sigma_that_would_never_train_is_refused(variant):
         Config.parse(values)
 
 
-@pytest.mark.parametrize("variant", ["alternating", "reverse", "simultaneous", "all-shared", "tau-only"])
-def test_one_epoch_is_enough(variant):
-    config = Config.parse({"method": "feddecomp", "feddecomp-variant": variant, "local-epochs": 1})
-    assert sum(phase.epochs for phase in schedule(config)) == 1
-
-
 def test_a_tau_that_never_trains_or_hardly_moves_is_said():
     def remarks(init, **settings):
         config = Config.parse({"method": "feddecomp", "feddecomp-init": init, **settings})
@@ -96,25 +90,6 @@ def test_a_scale_of_the_programs_start_is_refused():
         Config.parse({"method": "feddecomp", "feddecomp-init": "code", "feddecomp-scale": 0.5})
 
 
-def test_every_round_tells_how_far_tau_moved(tmp_path):
-    def ratio(init, **settings):
-        run = simulate(tmp_path / init, 2, method="feddecomp", feddecomp_init=init, **quick, **settings)
-        return [line["details"]["tau-per-sigma"] for line in run.metrics()]
-
-    quick = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.001, **FEW_SAMPLES}
-    assert all(value < 0.01 for value in ratio("code"))
-    assert all(0.1 < value < 1 for value in ratio("paper", feddecomp_scale=1.0))
-
-
-def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):
-    for variant, check in (("alternating", lambda n: "tau" not in n), ("reverse", lambda n: "tau" in n)):
-        run = simulate(tmp_path / variant, 2, method="feddecomp", feddecomp_variant=variant, num_server_rounds=1)
-        names = list(shared(run))
-        assert names
-        assert all(check(name) for name in names)
-        assert ("global" in run.metrics()[0]) == (variant == "alternating")
-
-
 def test_reverse_trains_tau_first_as_ever_and_keeps_sigma(tmp_path):
     settings = {"feddecomp_variant": "reverse", "local_epochs": 5, "feddecomp_lora_epochs": 2}
     config = Config.parse(federation(tmp_path, 2, method="feddecomp", **settings))
@@ -125,14 +100,6 @@ def test_reverse_trains_tau_first_as_ever_and_keeps_sigma(tmp_path):
     assert {name for name in names if tau.train(name)} == of_tau == set(sharing.shared)
     assert {name for name in names if sigma.train(name)} == set(names) - of_tau == set(sharing.personal)
     assert (tau.epochs, sigma.epochs) == (2, 3)
-
-
-def test_simultaneous_trains_both_parts_in_one_phase(tmp_path):
-    run = simulate(tmp_path, 2, method="feddecomp", feddecomp_variant="simultaneous", num_server_rounds=1)
-    first = _initial(tmp_path, 2, method="feddecomp")
-    assert not same(shared(run), first)
-    stored = next((tmp_path / "state").rglob("round-000001.safetensors"))
-    assert any(np.abs(array).max() > 0 for name, array in load_file(stored).items() if name.endswith("tau_b"))
 
 
 def test_controls_share_both_parts_or_none(tmp_path):
@@ -158,17 +125,6 @@ def test_absent_clients_can_count_with_the_last_mean(tmp_path):
         np.testing.assert_allclose(array, half, rtol=1e-6, atol=1e-7)
 
 
-def test_the_exported_model_is_sigma_plus_tau(tmp_path):
-    from fedpfl.results.export import export_personal
-
-    run = simulate(tmp_path, 2, method="feddecomp", num_server_rounds=1)
-    merged = load_file(export_personal(run)[0])
-    sigma = shared(run)
-    assert merged.keys() == sigma.keys()
-    assert not np.array_equal(merged["base.fc1.weight"], sigma["base.fc1.weight"])
-    assert np.array_equal(merged["base.fc1.bias"], sigma["base.fc1.bias"])
-
-
 def _initial(tmp_path, num_clients, **settings):
     """Return the arrays that every client starts from, by name."""
     values = federation(tmp_path, num_clients, **settings)
@@ -176,8 +132,3 @@ def _initial(tmp_path, num_clients, **settings):
     engine = engine_for(Config.parse(values), num_clients, "", 0)
     _, sharing = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)
     return sharing.layout.unflatten(sharing.get_shared())
-
-
-def test_the_grid_of_the_tests_answers_like_flower(tmp_path):
-    values = federation(tmp_path, 2)
-    assert list(LocalGrid(2, values).get_node_ids()) == [100, 101]

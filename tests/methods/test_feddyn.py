@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
@@ -40,12 +39,3 @@ def test_moves_count_from_what_the_wire_has_left_of_the_arrays():
     rule = FedDynMean(federation, np.full(4, 1 + 2**-13, np.float32), alpha=0.5)
     play(rule, {0: [3, 3, 3, 3], 2: [3, 3, 3, 3]})
     assert rule.h.tolist() == [-0.5, 0, 0, -0.5]  # −0.5 / 4 · (2 + 2)
-
-
-def test_a_restored_rule_goes_on_as_if_it_had_never_stopped(rule):
-    play(rule, {0: [2, 0.2, 0.1, 3]})
-    restored = FedDynMean(FEDERATION, np.zeros(4, np.float32), alpha=0.5)
-    restored.load_state(load(save(rule.state())))
-    vectors = {1: [4, 4, 4, 4], 3: [5, 4, 3, 2]}
-    assert play(restored, vectors) == play(rule, vectors)
-    assert np.array_equal(restored.h, rule.h)

@@ -71,15 +71,6 @@ def test_the_first_component_is_the_plain_model_and_the_others_differ_in_every_l
             assert not torch.equal(first[f"others.0.{name}"], first[f"others.1.{name}"])
 
 
-def test_components_travel_and_the_mixture_stays():
-    method = FedEM(FedEMSettings(), TrainingSettings())
-    model = method.build(models.build("small-cnn", (1, 8, 8), 10))
-    split = method.sharing(model)
-    assert split.personal == ["mixture"]
-    assert split.layout.size == 3 * 13706
-    assert method.global_model(model) is None
-
-
 def test_there_is_no_plain_model_to_export(tmp_path):
     run = simulate(tmp_path, 2, method="fedem", num_server_rounds=1, local_epochs=1)
     with pytest.raises(NoPlainModel, match="fedem predicts with a mixture of 3 models"):
@@ -90,8 +81,3 @@ def test_there_is_no_plain_model_to_export(tmp_path):
     )  # as `fedpfl run` does at its end
     assert len(said) == 1 and said[0].startswith("note: no personalised models are written: fedem predicts with")
     assert not (run.path / "personal").exists()
-
-
-def test_a_mixture_of_one_is_exported(tmp_path):
-    run = simulate(tmp_path, 2, method="fedem", fedem_components=1, num_server_rounds=1, local_epochs=1)
-    assert [path.name for path in export_personal(run)] == ["client-00000.safetensors", "client-00001.safetensors"]

@@ -13,7 +13,6 @@ from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.methods.fedfac.channels import hidden_layers, norm_of
-from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
@@ -244,12 +243,6 @@ def test_kappa_and_tau_can_differ_by_layer(tmp_path):
 # -- variants --------------------------------------------------------------------------------------------------------
 
 
-def test_the_authors_factor_runs(tmp_path):
-    run = simulate(tmp_path, 2, method="fedfac", fedfac_factor="eigenvector", num_server_rounds=2)
-    assert run.metrics()[1]["details"]["shared-channels"] == 0.5
-    assert "factor-iterations" not in run.metrics()[1]["details"]
-
-
 @pytest.mark.parametrize("split", [[1], np.full(32, 2, np.uint8), np.ones(32, np.float32), np.ones((1, 32), np.uint8)])
 def test_a_bad_split_from_the_network_is_refused(split):
     _, _, sharing = built()
@@ -287,66 +280,7 @@ def test_a_split_file_that_does_not_fit_is_one_line(tmp_path, content):
         rule(config, sharing)
 
 
-def test_the_place_of_a_split_must_not_depend_on_the_working_directory():
-    with pytest.raises(ConfigError, match=r"fedsplit-split = 'split.npy': must be absolute or start with ~"):
-        built(**{"method": "fedsplit", "fedsplit-split": "split.npy"})
-
-
 # -- around it -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "variant"), [("fedfac", "static"), ("fedfac", "dynamic"), ("fedsplit", "")])
-def test_the_exported_models_are_those_that_were_tested(tmp_path, method, variant):
-    settings = {"fedfac_variant": variant} if variant else {}
-    run = simulate(tmp_path, 3, method=method, num_server_rounds=2, fraction_train=0.67, **settings)
-    exported = [load_file(path) for path in export_personal(run)]
-    own = splits(run)[-1] == 0 if variant else run.checkpoint()[1]["split"] == 0
-    rows = [arrays["base.conv2.weight"] for arrays in exported]
-    assert len(rows) >= 2
-    assert all(np.array_equal(rows[0][~own], other[~own]) for other in rows)
-    assert not np.array_equal(rows[0][own], rows[1][own])
-    config = Config.parse(run.config())
-    from fedpfl.data.federation import federated_data
-
-    data = federated_data(config.data, 3, config.run.seed)
-    each = run.metrics()[-1]["personalised"]["each"]
-    for client, arrays in enumerate(exported):
-        if str(client) in each and len(exported) == 3:
-            model = models.build("small-cnn", (1, 8, 8), 10).eval()
-            model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-            x, y = data.test(client)
-            with torch.no_grad():
-                assert float((model(x).argmax(1) == y).float().mean()) == pytest.approx(each[str(client)], abs=1e-6)
-
-
-def test_clients_with_one_sample_or_one_class_take_part(tmp_path):
-    rng = np.random.default_rng(0)
-    nodes = {}
-    for i, (count, classes) in enumerate([(3, 3), (40, 1), (40, 3)]):
-        y = rng.integers(0, classes, count)
-        np.savez(tmp_path / f"own{i}.npz", x=rng.integers(0, 255, (count, 16, 16), dtype=np.uint8), y=y)
-        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
-    values = federation(
-        tmp_path, 3, method="fedfac", model="resnet8", num_server_rounds=2, num_classes=3, min_samples=2,
-        test_fraction=0.6, local_epochs=1,
-    )  # fmt: skip
-    lines = run_federation(LocalGrid(3, values, node_config=nodes), values).metrics()
-    assert [line["clients"] for line in lines] == [[0, 1, 2]] * 2
-    assert not any("failed" in line for line in lines)
-
-
-@pytest.mark.parametrize(("method", "variant"), [("fedfac", "static"), ("fedfac", "dynamic"), ("fedsplit", "")])
-def test_the_mean_of_whole_models_can_be_tested(tmp_path, method, variant):
-    settings = {"fedfac_variant": variant} if variant else {}
-    run = simulate(tmp_path, 2, method=method, num_server_rounds=2, evaluate_global=True, **settings)
-    assert all(0 <= line["global"]["accuracy"] <= 1 for line in run.metrics())
-
-
-@pytest.mark.parametrize("variant", ["static", "dynamic"])
-def test_diagnostics_measure_rounds_in_which_the_same_arrays_travel(tmp_path, variant):
-    run = simulate(tmp_path, 2, method="fedfac", fedfac_variant=variant, num_server_rounds=3, diagnostics=True)
-    measured = ["drift" in line["details"] for line in run.metrics() if "details" in line]
-    assert measured == ([False, True, True] if variant == "static" else [True, True, True])
 
 
 @pytest.mark.parametrize("variant", ["dynamic", "static"])

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, head, linear_round, run_federation, simulate, softmax, train
+from support import federation, head, linear_round, simulate, softmax, train
 from torch import nn
 
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.extras import Extras
 from fedpfl.core.payload import Payload
-from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedfomo.fedfomo import FedFomo, FedFomoSettings
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -158,14 +157,6 @@ def test_a_client_goes_back_to_before_its_training_where_no_model_is_better():
     np.testing.assert_allclose(vector_of(dict(local.model.named_parameters())), before, atol=1e-6)
 
 
-def test_the_memory_stays_on_the_client_and_is_only_there_where_it_is_needed():
-    for settings, there in (({}, True), ({"models": 0}, False)):
-        method = fedfomo(**settings)
-        model = linear_round(method, [[1.0]], [0], 2).model
-        assert hasattr(model, "before") == there
-        assert method.sharing(model).shared == ["head.weight", "head.bias"]
-
-
 @pytest.mark.parametrize(("samples", "held"), [(1, 1), (2, 1), (3, 1), (10, 2), (100, 20)])
 def test_the_validation_part_is_the_same_in_every_round_and_never_trained_on(samples, held):
     method = fedfomo()
@@ -178,18 +169,6 @@ def test_the_validation_part_is_the_same_in_every_round_and_never_trained_on(sam
     assert training | judging == set(range(samples))
     assert not training & judging or samples == 1
     assert method.schedule(linear_round(method, x, y, 2))[0].data.x.tolist() == first[0].x.tolist()
-
-
-def test_the_best_of_others_models_travel_down_and_weights_up(tmp_path):
-    values = federation(tmp_path, 4, method="fedfomo", fedfomo_models=2, num_server_rounds=2, local_epochs=1)
-    grid = LocalGrid(4, values)
-    run_federation(grid, values)
-    size = 13706
-    trained = [(from_content(sent), from_content(reply)) for kind, _, sent, reply in grid.log if kind == "train"]
-    assert [set(sent.arrays) for sent, _ in trained[:4]] == [{"shared"}] * 4
-    assert all(reply.arrays["weights"].shape == (0,) for _, reply in trained[:4])
-    assert [sent.arrays["models"].shape for sent, _ in trained[4:]] == [(2 * size,)] * 4
-    assert all(reply.arrays["weights"].shape == (2,) for _, reply in trained[4:])
 
 
 def test_settings_and_messages_that_do_not_fit_are_named(tmp_path):

@@ -67,12 +67,6 @@ def test_exploration_ends_as_epsilon_falls():
     assert 10 < explored[0] < 30 and explored[1:] == [0, 0]  # ε is 1 − 0.5·(number − 1)
 
 
-def test_every_client_goes_on_from_its_own_model():
-    strategy = candidates()
-    assert strategy.for_clients.tolist() == [[i, i] for i in range(4)]
-    assert not strategy._arrived  # nor is a second copy of them kept
-
-
 @pytest.mark.parametrize("weights", [[0.5], []])
 def test_replies_without_proper_weights_are_refused(weights):
     strategy = candidates()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
-from support import LocalGrid, federation, run_federation, simulate
+from support import LocalGrid, federation, run_federation
 from torch.nn import functional as F
 
 from fedpfl import models
@@ -15,11 +14,9 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.rng import generator
 from fedpfl.core.samples import Samples
-from fedpfl.flower.messages import from_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.fedreg.fedreg import FedReG, FedReGSettings
 from fedpfl.methods.fedreg.rebalance import rebalance
-from fedpfl.results.export import export_personal
 from fedpfl.training.loop import run_phase
 from fedpfl.training.settings import TrainingSettings
 
@@ -186,48 +183,9 @@ def test_the_server_s_means_have_their_weights(tmp_path):
     assert sent == [sum(sizes) / 3] * 3
 
 
-def test_nothing_of_head_p_leaves_a_client(tmp_path):
-    values = federation(tmp_path, 2, method="fedreg", num_server_rounds=2, local_epochs=1)
-    grid = LocalGrid(2, values)
-    run_federation(grid, values)
-    stored = [load_file(path) for path in (tmp_path / "state").rglob("*.safetensors")]
-    assert {name for arrays in stored for name in arrays} == {"head_p.weight", "head_p.bias"}
-    replies = [from_content(reply) for *_, reply in grid.log]
-    sent = b"".join(array.tobytes() for reply in replies for array in reply.arrays.values())
-    assert sent
-    for arrays in stored:
-        assert all(row.tobytes() not in sent for row in arrays["head_p.weight"])
-    layouts = {str(reply.config.get("layout", "")) for reply in replies}
-    assert not any("head_p" in layout for layout in layouts)
-
-
-def test_the_exported_model_has_the_sum_of_the_heads(tmp_path):
-    run = simulate(tmp_path, 2, method="fedreg", num_server_rounds=1, local_epochs=1)
-    exported = load_file(export_personal(run)[0])
-    own = load_file(next((tmp_path / "state").rglob("client-00000/round-000001.safetensors")))
-    shared = load_file(run.path / "global.safetensors")
-    for array in ("weight", "bias"):
-        assert np.array_equal(exported[f"head.{array}"], shared[f"head.{array}"] + own[f"head_p.{array}"])
-    assert np.array_equal(exported["base.fc1.weight"], shared["base.fc1.weight"])
-
-
 def test_two_heads_of_several_layers_have_no_plain_model_and_one_head_is_one():
     method, model = method_and_model(head_layers=2)
     with pytest.raises(NoPlainModel, match="head-layers > 1"):
         method.export(model)
     method, model = method_and_model(head_layers=2, variant="one-head")
     assert method.export(model).keys() == models.build("small-cnn", SHAPE, CLASSES).state_dict().keys()
-
-
-@pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_clients_with_one_sample_or_a_single_class_take_part(tmp_path, fraction):
-    nodes = {}
-    for i, labels in enumerate(([2, 2], [0, 0, 0], [0, 1, 1, 1, 1], [1, 2])):  # of two samples one is for testing
-        x = np.random.default_rng(i).integers(0, 256, (len(labels), 8, 8), dtype=np.uint8)
-        np.savez(tmp_path / f"{i}.npz", x=x, y=np.array(labels))
-        nodes[i] = {"data": str(tmp_path / f"{i}.npz")}
-    settings = {"num_classes": 3, "min_samples": 2, "fraction_train": fraction, "num_server_rounds": 3}
-    values = federation(tmp_path, 4, method="fedreg", local_epochs=1, **settings)
-    for line in run_federation(LocalGrid(4, values, node_config=nodes), values).metrics():
-        assert "failed" not in line
-        assert len(line["clients"]) == 4 * fraction

@@ -38,11 +38,6 @@ def test_thresholds_of_five_sizes(mode: str, t: float) -> None:
     assert THRESHOLDS[mode]([60, 6, 10, 20, 4]) == t
 
 
-def test_the_second_smallest_of_one_client_is_its_own_size_and_of_equals_the_same() -> None:
-    assert THRESHOLDS["second-min"]([7]) == 7
-    assert THRESHOLDS["second-min"]([4, 9, 4]) == 4
-
-
 @pytest.mark.parametrize(
     ("counts", "t", "q"), [([5, 0, 5], 9, 5), ([1, 1, 1], 10, 3), ([1, 1, 1], 1, 1), ([0, 0], 9, 9)]
 )
@@ -63,15 +58,6 @@ def test_a_rebalanced_set_has_q_of_each_class_and_its_effective_samples_follow_t
     assert effective_samples(np.array(counts), q) == formula
     # 2×2 random pixels are all different: the samples that are no copies can be counted.
     assert len(rows(made.x)) == formula == len(rows(made.x) & rows(samples.x))
-
-
-@pytest.mark.parametrize("augmentation", ["simple", "auto", "none"])
-def test_balanced_data_stay_as_they_are(augmentation: str) -> None:
-    samples = images([6, 0, 6, 6])
-    made = rebalanced(samples, 6, augmentation)
-    assert torch.equal(made.x, samples.x)
-    assert torch.equal(made.y, samples.y)
-    assert effective_samples(np.array([6, 0, 6, 6]), 6) == len(samples.y)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -111,10 +97,6 @@ def test_data_that_are_no_images_are_repeated(shape: tuple[int, ...]) -> None:
     assert torch.equal(made.x[:4], x)
     assert made.y.tolist() == [0, 0, 0, 1, 1, 1]
     assert all(torch.equal(row, x[3]) for row in made.x[4:])
-
-
-def test_no_samples_stay_no_samples() -> None:
-    assert rebalanced(images([0, 0]), 3).x.shape == (0, 1, 8, 8)
 
 
 def test_without_torchvision_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,11 +57,6 @@ def test_the_loss_is_the_sum_of_the_three_of_the_paper(local):
     torch.testing.assert_close(method.personalised(model)(samples.x), model.head(model.valve(z, own)))
 
 
-def test_the_guidance_weighs_as_in_the_authors_runs():
-    settings = Config.parse({"method": "gpfl"}).method.settings
-    assert (settings.guidance_weight, settings.embedding_decay) == (0.01, 0.1)
-
-
 def test_a_batch_at_its_embeddings_has_a_finite_gradient(local):
     # The Frobenius norm has none at zero; PyTorch takes 0, which a square root written out would not give.
     method, made = local

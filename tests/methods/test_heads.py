@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from support import LocalGrid, federation, simulate
 from torch import nn
-from torch.nn import functional as F
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.models import registry
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.training.phase import Batch
 
 HERE = ["ditto", "fedbabu", "fedbn", "feddyn", "fedper", "fedprox", "fedrep", "fedrod", "lg-fedavg"]
 NEED_A_HEAD = ["fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg"]
@@ -100,73 +97,3 @@ def test_statistics_of_a_frozen_base_stand_still(phase_of):
     phase = (chosen.schedule if phase_of == "fedrep" else chosen.adaptation)(local)[0]
     assert [name for name, _ in local.model.named_parameters() if phase.train(name)] == ["head.weight", "head.bias"]
     assert not phase.move_statistics
-
-
-class TestFedRoD:
-    @pytest.fixture
-    def chosen(self):
-        return method("fedrod")
-
-    @pytest.fixture
-    def model(self, chosen):
-        torch.manual_seed(0)
-        model = chosen.build(models.build("small-cnn", (1, 8, 8), 4))
-        nn.init.normal_(model.personal_head.weight)
-        return model
-
-    def gradients(self, chosen, model, counts, y):
-        local = SimpleNamespace(model=model, class_counts=np.array(counts))
-        batch = Batch(torch.randn(len(y), 1, 8, 8), torch.tensor(y), torch.arange(len(y)))
-        model.zero_grad()
-        loss = chosen.schedule(local)[0].loss(model, batch)
-        loss.backward()
-        return loss.item(), {name: p.grad for name, p in model.named_parameters()}
-
-    def test_a_class_that_the_client_lacks_gets_no_gradient_in_the_generic_head(self, chosen, model):
-        loss, grads = self.gradients(chosen, model, [5, 3, 0, 1], [0, 1, 3])
-        assert np.isfinite(loss)
-        assert all(torch.isfinite(g).all() for g in grads.values())
-        absent = grads["head.weight"][2]
-        assert torch.equal(absent, torch.zeros_like(absent))
-        assert grads["head.weight"][[0, 1, 3]].abs().sum(1).min() > 0
-        assert grads["personal_head.weight"][2].abs().max() > 0
-
-    def test_one_class_teaches_the_generic_part_nothing(self, chosen, model):
-        _, grads = self.gradients(chosen, model, [0, 0, 7, 0], [2, 2])
-        for name, grad in grads.items():
-            assert bool(grad.abs().max() > 0) == name.startswith("personal_head."), name
-
-    def test_the_personal_loss_does_not_reach_base_and_generic_head(self, chosen, model):
-        torch.manual_seed(1)
-        _, grads = self.gradients(chosen, model, [1, 1, 1, 1], [0, 2, 3])
-        model.zero_grad()
-        torch.manual_seed(1)
-        F.cross_entropy(model(torch.randn(3, 1, 8, 8)), torch.tensor([0, 2, 3])).backward()
-        for name, p in model.named_parameters():
-            if not name.startswith("personal_head."):
-                assert torch.equal(grads[name], p.grad), name
-
-    def test_the_exported_model_predicts_as_both_heads_together(self, chosen, model):
-        plain = models.build("small-cnn", (1, 8, 8), 4).eval()
-        exported = chosen.export(model)
-        plain.load_state_dict({name: exported[name] for name in plain.state_dict()})
-        x = torch.randn(5, 1, 8, 8)
-        torch.testing.assert_close(plain(x), chosen.personalised(model.eval())(x))
-
-    @pytest.mark.parametrize(("start", "times"), [("generic", 2), ("zero", 1)])
-    def test_the_personal_head_starts_as_the_generic_one_or_at_zero(self, start, times):
-        chosen = method("fedrod", **{"fedrod-personal-start": start})
-        fresh = chosen.build(models.build("small-cnn", (1, 8, 8), 4)).eval()
-        x = torch.randn(5, 1, 8, 8)
-        assert torch.equal(chosen.personalised(fresh)(x), times * chosen.global_model(fresh)(x))
-        # Not the same parameters: what the personal head learns must not reach the generic one.
-        nn.init.ones_(fresh.personal_head.weight)
-        assert not torch.equal(fresh.head.weight, fresh.personal_head.weight)
-
-
-def test_ditto_exports_the_personal_model():
-    ditto = method("ditto")
-    model = ditto.build(models.build("small-cnn", (1, 8, 8), 4))
-    nn.init.ones_(model.personal.head.bias)
-    assert torch.equal(ditto.export(model)["head.bias"], torch.ones(4))
-    assert not torch.equal(model.head.bias, torch.ones(4))

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from support import LocalGrid, federation, needed, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError
@@ -40,11 +39,6 @@ def share_a_classifier():
     return sorted({*shares} - {*REFUSED})
 
 
-def test_most_methods_share_a_classifier_and_some_cannot_keep_it():
-    assert {"fedavg", "ditto", "feddecomp"} <= {*share_a_classifier()}
-    assert {"fedreg", "fedrod", "gpfl", "lg-fedavg"} <= {*REFUSED}
-
-
 @pytest.mark.parametrize("method", REFUSED)
 def test_a_method_that_cannot_have_it_says_why(method):
     reason = re.escape(methods()[method].refuses["personal-head"])
@@ -73,26 +67,6 @@ def test_fedavg_is_then_fedper_to_the_bit(tmp_path):
     first, second = (run.metrics()[-1]["personalised"] for run in runs)
     assert first == second
     np.testing.assert_array_equal(*(run.checkpoint()[1]["shared"] for run in runs))
-
-
-def test_fedfomo_passes_on_models_without_their_classifier(tmp_path):
-    values = federation(tmp_path, 3, method="fedfomo", num_server_rounds=2, **QUICK)
-    grid = LocalGrid(3, values)
-    folder = run_federation(grid, values)
-    asked = [from_content(asked) for kind, _, asked, _ in grid.log if kind == "train"]
-    assert [m.arrays["models"].size / m.arrays["shared"].size for m in asked[3:]] == [2] * 3
-    left = Simulation.of(folder)
-    before, after = (left.load(0, kind).model.state_dict() for kind in ("evaluate", "train"))
-    assert "models" in left.rule.attachments(left.rule.clients[0], "train").arrays
-    assert torch.equal(before["head.weight"], after["head.weight"]), "judged under the client's own, which stays"
-
-
-def test_feddyn_regularises_only_what_arrives(tmp_path):
-    left = Simulation.of(simulate(tmp_path, 2, method="feddyn", num_server_rounds=1, **QUICK))
-    h = left.load(0).model.h.arrays()
-    assert {name for name, array in h.items() if array.abs().max() > 0} == {
-        name for name in h if not name.startswith("head.")
-    }
 
 
 def test_evaluate_global_tests_the_mean_of_the_classifiers(tmp_path):

@@ -49,15 +49,6 @@ def test_a_convolution_s_factor_is_a_core_times_two_matrices():
     torch.testing.assert_close(layer(x), F.conv2d(x, w1 * (w2 + 1), plain.bias, stride=2, padding=1))
 
 
-def test_a_convolution_keeps_groups_and_padding_mode():
-    torch.manual_seed(0)
-    plain = nn.Conv2d(4, 6, 3, padding=1, groups=2, padding_mode="reflect", bias=False)
-    layer = HadamardConv2d(plain, 0.5)
-    x = torch.randn(2, 4, 8, 8)
-    padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
-    torch.testing.assert_close(layer(x), F.conv2d(padded, layer.dense_weight(), groups=2))
-
-
 def test_weights_start_with_the_variance_of_he():
     torch.manual_seed(0)
     conv, linear = HadamardConv2d(nn.Conv2d(64, 64, 3), 0.5), HadamardLinear(nn.Linear(512, 512), 0.5)

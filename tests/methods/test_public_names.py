@@ -1,4 +1,4 @@
-"""Eight methods, written with the public names alone; and the examples of those names."""
+"""Three methods, written with the public names alone; and the examples of those names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpfl.methods.settings import SETTINGS
 from fedpfl.setup.objects import as_setting
 
 FOLDER = Path(fedpfl.__file__).parent / "methods"
-METHODS = ["feddbe", "fedcp", "fedas", "fedgh", "fedtgp", "fedsa-lora", "flexlora", "pfedfda"]
+METHODS = ["feddbe", "fedtgp", "flexlora"]
 # Imports from this package; from other packages they do not begin with a dot.
 RELATIVE = re.compile(r"^from \.[\w.]* import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 FUTURE = "from __future__ import annotations\n"

@@ -45,17 +45,6 @@ def test_the_mean_gradient_is_what_plain_sgd_moved_by():
     torch.testing.assert_close(mean["0.weight"] + correction["0.weight"], moved)
 
 
-def test_nothing_moves_while_the_gradient_at_the_start_is_taken():
-    start = trained(None, momentum=0.9)
-    again = trained(Correction({}), momentum=0.9)
-    still = trained(Correction({"0.bias": torch.ones(3)}), rate=0.0, momentum=0.9, weight_decay=0.1)
-    torch.manual_seed(0)
-    untouched = nn.Sequential(nn.Linear(4, 3)).state_dict()
-    for name in start:
-        assert torch.equal(start[name], again[name])
-        assert torch.equal(still[name], untouched[name])
-
-
 def test_with_all_clients_in_each_round_c_is_the_mean_of_theirs(tmp_path):
     left = Simulation.of(simulate(tmp_path, 3, method="scaffold", **FEW_SAMPLES))
     own = [{k: a.clone() for k, a in left.load(i).model.control.arrays().items()} for i in range(3)]
@@ -82,14 +71,6 @@ def test_a_classifier_that_stays_has_no_control_variate(tmp_path):
         assert message.arrays["control"].size == reply.arrays["change"].size == sent
     own = left.load(0).model.control.arrays()
     assert {name for name, array in own.items() if not array.any()} == {"head.weight", "head.bias"}
-
-
-def test_tests_need_no_control_variate(tmp_path):
-    values = federation(tmp_path, 2, method="scaffold", num_server_rounds=1, **FEW_SAMPLES)
-    grid = LocalGrid(2, values)
-    run_federation(grid, values)
-    names = {kind: set(from_content(asked).arrays) for kind, _, asked, _ in grid.log}
-    assert names == {"query": set(), "train": {"shared", "control"}, "evaluate": {"shared"}}
 
 
 @pytest.mark.parametrize(("more", "said"), [({}, 1), ({"momentum": 0.0}, 0), ({"optimizer": "adam"}, 0)])

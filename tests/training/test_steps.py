@@ -7,6 +7,7 @@ from torch import nn
 
 from fedpfl.core.samples import Samples
 from fedpfl.training.loop import run_phase
+from fedpfl.training.penalties import keep_in_unit
 from fedpfl.training.phase import Batch, Phase
 from fedpfl.training.settings import TrainingSettings
 from fedpfl.training.steps import cross_entropy, gradient_of, move, parts_of, returning
@@ -64,3 +65,10 @@ def test_a_gradient_of_its_own_gets_the_names_of_what_trains():
     phase = Phase(lambda name: name.startswith("1."), 1, gradient=gradient)
     run_phase(model, phase, data(), TrainingSettings(batch_size=6), np.random.default_rng(0))
     assert seen == [(["1.weight", "1.bias"], [(3, 4), (3,)])]
+
+
+def test_what_is_kept_in_the_unit_interval_never_leaves_it():
+    for step, kept in ((-7.0, 0.0), (0.25, 0.25), (7.0, 1.0)):
+        share = nn.Parameter(torch.tensor([step]))
+        keep_in_unit(["share"], [share])
+        assert share.item() == kept

@@ -59,7 +59,6 @@ class CommonSettings(TypedDict, total=False):
     test_fraction: float
     test_on: Literal["own", "all", "server"]
     validation_fraction: float
-    feature_skew: str
     min_samples: int
     permute_labels: bool
     local_epochs: int

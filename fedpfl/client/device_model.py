@@ -22,16 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..core.errors import DamagedFile, DataError, LayoutError, NoPlainModel, StateError, words_of
+from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError, words_of
 from ..core.files import open_regular, private_folder, read_regular, write_atomically
-from ..core.inputs import Inputs
 from ..core.names import shape_of
 from ..core.own_code import global_state_kept
 from ..core.pixels import NORMALIZATIONS, fits_channels, scale
 from ..core.samples import MAX_CLASSES, MAX_TOKENS
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
-from ..data.scaling import FILL, Scaling, features_of
+from ..data.scaling import FILL, Scaling
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
 from ..training.phase import Forward
@@ -84,16 +83,15 @@ class LoadedModel(NamedTuple):
     module: nn.Module
     about: dict[str, Any]
 
-    def predict(self, x: Any) -> np.ndarray:
+    def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the probabilities of the classes or labels, or the values of targets, shape (n, k).
 
         Of segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width).
 
         Parameters
         ----------
-        x : ndarray, or tuple or dict of ndarray
-            Samples as a data set has them: images uint8 n×H×W×C, tokens n×length, other data floats. A tuple or dict
-            where the model takes several inputs.
+        x : ndarray
+            Samples as a data set has them: images uint8 n×H×W×C, tokens n×length, other data floats.
 
         Raises
         ------
@@ -108,12 +106,8 @@ class LoadedModel(NamedTuple):
         predicted: np.ndarray = outputs.numpy()
         return predicted
 
-    def _inputs(self, x: Any) -> Tensor:
+    def _inputs(self, x: np.ndarray) -> Tensor:
         shape, scaling = shape_of(self.about["input-shape"]), self.about["scaling"]
-        if isinstance(shape, Inputs):
-            from fedpfl.data.packing import fitting
-
-            return torch.from_numpy(self._scaled(fitting(x, shape), shape))
         wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
         if not scaling:
             raise DataError(
@@ -132,13 +126,13 @@ class LoadedModel(NamedTuple):
             return scale(pixels, self.about["normalize"])
         return torch.from_numpy(self._scaled(x.astype(np.float32)))
 
-    def _scaled(self, x: np.ndarray, inputs: Any = None) -> np.ndarray:
+    def _scaled(self, x: np.ndarray) -> np.ndarray:
         if FILL in self.about:
             fill = np.array(self.about[FILL], np.float32)
-            x = Scaling(fill, fill).filled(x, inputs)
+            x = Scaling(fill, fill).filled(x)
         if "mean" not in self.about:  # of the samples that the client trained on, by which it standardised all
             return x
-        return Scaling(*(np.array(self.about[key], np.float32) for key in Scaling._fields)).applied(x, inputs)
+        return Scaling(*(np.array(self.about[key], np.float32) for key in Scaling._fields)).applied(x)
 
 
 def load_model(path: str | Path) -> LoadedModel:
@@ -355,11 +349,6 @@ def _is_count(value: Any, most: float, least: int = 1) -> bool:
 
 
 def _is_shape(value: Any) -> bool:
-    if isinstance(value, str):
-        try:
-            return value[:1] in "({" and prod(shape_of(value)) <= MAX_INPUT
-        except LayoutError:
-            return False
     sizes = isinstance(value, list) and 1 <= len(value) <= 4 and all(_is_count(size, MAX_INPUT) for size in value)
     return sizes and prod(value) <= MAX_INPUT
 
@@ -417,7 +406,7 @@ def _read_about(file: Path) -> Stored:
     if not _are_names(names) or len(names) not in (0, shape[0]):
         raise DamagedFile(file, f"feature-names is {str(names)[:60]!r}")
     for key in (FILL, *Scaling._fields):
-        if key in about and not _are_numbers(about[key], features_of(shape)):
+        if key in about and not _are_numbers(about[key], shape[0]):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
     if (Scaling._fields[0] in about) != (Scaling._fields[1] in about):
         raise DamagedFile(file, "it has only one of mean and deviation")

@@ -19,7 +19,6 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.extras import CLIENT, SERVER
-from ..core.inputs import Inputs
 from ..core.layout import Layout
 from ..core.metrics import MASKS
 from ..core.model_state import MethodState, ModelState, is_usual
@@ -524,10 +523,8 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     if config.training.augmentation != AUGMENTATIONS[0] and data.has_masks:
         raise ConfigError("augmentation", config.training.augmentation, "must be none: masks would stay as they are")
     ours = config.training.augmentation in AUGMENTATIONS[1:]
-    several = isinstance(data.input_shape, Inputs) and config.training.augmentation != AUGMENTATIONS[0]
-    if several or (ours and len(data.input_shape) != 3):
-        which = "have several inputs" if several else "are not images"
-        allowed = f"must be none{', or a function of your own,' * (not several)} for {data.name}, whose samples {which}"
+    if ours and len(data.input_shape) != 3:
+        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if (config.training.kind.classes, config.training.labels == MASKS) != (not data.has_targets, data.has_masks):

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..core.errors import NoPlainModel, StateError, in_one_line, printable
 from ..core.metrics import ACCURACY, LOSS, lower_is_better, value
-from ..core.names import stored
 from ..methods.base import LocalRound, export_of
 from ..models.adapters import complete_arrays
 from ..setup.assembly import plain_model
@@ -85,7 +84,7 @@ def _about(engine: Any, local: LocalRound) -> dict[str, Any]:
         **{key: array.tolist() for key, array in data.preparation(place).items()},
         "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
         "client": local.client, "client-name": names[place] if names else "",
-        "method": run.method, "model": run.model, "input-shape": stored(data.input_shape),
+        "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
         "num-classes": data.num_classes, "class-names": list(data.class_names_of(place)),
         "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": data.inputs,
         "normalize": engine.config.data.normalize,

@@ -49,7 +49,7 @@ DESCRIPTION: Mapping[str, Bounds] = {
 }
 # The form of that answer's texts.
 TEXTS: Mapping[str, str] = {
-    "input-shape": r"\d{1,6}(x\d{1,6}){0,3}|[({][ -~]{1,3000}[)}]",  # that of most clients
+    "input-shape": r"\d{1,6}(x\d{1,6}){0,3}",  # that of most clients
     "layout": rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}",  # the server's model
     "remarks": r"(?s).{0,2000}",  # printable
     "columns": r"([0-9a-f]{16}( .{1,2000})?)?",  # that of most clients

@@ -16,23 +16,13 @@ HASH_DIGITS = 16
 
 
 def shown(shape: Sequence[int]) -> str:
-    """Return a sample's shape as text: ``3x32x32``, or what several inputs say of themselves."""
-    return str(shape) if hasattr(shape, "parts") else "x".join(map(str, shape)) or "empty"
+    """Return a sample's shape as text: ``3x32x32``."""
+    return "x".join(map(str, shape)) or "empty"
 
 
 def shape_of(stored: Sequence[int] | str) -> tuple[int, ...]:
-    """Return a sample's shape, which messages have as text, and files as a list or, of several inputs, as text."""
-    if isinstance(stored, str) and not stored[:1].isdecimal():
-        from fedpfl.core.inputs import inputs_of
-
-        several: tuple[int, ...] = inputs_of(stored)
-        return several
+    """Return a sample's shape, which messages have as text, and files as a list."""
     return tuple(map(int, stored.split("x") if isinstance(stored, str) else stored))
-
-
-def stored(shape: Sequence[int]) -> list[int] | str:
-    """Return a sample's shape as files have it, for :func:`shape_of`."""
-    return str(shape) if hasattr(shape, "parts") else list(shape)
 
 
 def in_short(names: Sequence[str]) -> str:

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.custom import article
 from ..core.errors import DataError
 from ..core.samples import IGNORED, MAX_CLASSES
+from .arrays import array
 from .named_columns import names_in_frame, places
-from .packing import are_several, array, packed
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class Dataset:
         Name for messages and titles.
     x_train, x_test : ndarray
         Images: uint8, samples × height × width × channels. Texts: tokens 0 … ``vocabulary`` − 1 as whole numbers,
-        samples × length. Other data: float32, samples × features or samples × channels × length. A tuple or dict of
-        arrays where a model of your own takes several inputs. ``x_test`` is None where there is no test set.
+        samples × length. Other data: float32, samples × features or samples × channels × length. ``x_test``
+        is None where there is no test set.
     y_train, y_test : ndarray of int64 or of str, shape (n,), of float32, shape (n, k), or of uint8, n × height × width
         Class numbers 0 … C−1, or names of classes; or targets, k numbers for each sample; or masks, a class number for
         each pixel of an image, 255 where a pixel does not count.
@@ -46,8 +45,6 @@ class Dataset:
     validation : ndarray of bool, shape (len(x_train),), optional
         Which samples of ``x_train`` are for validation and not trained on, in place of ``validation-fraction``; such
         data need a test set.
-    inputs : Inputs, optional
-        What lies where in a row of ``x_train``, if there are several inputs; set by the data set itself.
     overlap : int
         How many samples after one share rows or characters with it, where samples are cut from one series or text:
         ``split = "time"`` trains on none that shares some with a test sample.
@@ -90,7 +87,6 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     validation: np.ndarray | None = None
-    inputs: Any = None
     overlap: int = 0
     groups: np.ndarray | None = None
     drawn: bool = False
@@ -100,20 +96,18 @@ class Dataset:
         cls, name: str, x_train: Any, y_train: Any, x_test: Any = None, y_test: Any = None, client_train: Any = None,
         client_test: Any = None, num_classes: int = 0, class_names: tuple[str, ...] = (), vocabulary: int = 0,
         client_names: tuple[str, ...] = (), feature_names: tuple[str, ...] = (), remarks: tuple[str, ...] = (),
-        validation: Any = None, inputs: Any = None, overlap: int = 0, groups: Any = None, drawn: bool = False,
+        validation: Any = None, overlap: int = 0, groups: Any = None, drawn: bool = False,
     ) -> Dataset:  # fmt: skip
         """Make a data set of arrays, or of what arrays can be made of, with what follows from them.
 
-        Several inputs are packed, columns of DataFrames go by their names, and names as labels get numbers.
+        Columns of DataFrames go by their names, and names as labels get numbers.
         """
         if not isinstance(overlap, (int, np.integer)) or isinstance(overlap, bool) or overlap < 0:
             raise DataError(f"{name}: overlap is {overlap!r}, must be a whole number from 0")
-        x_train, x_test = _packed(name, x_train, x_test, vocabulary)
         if columns := names_in_frame(x_train):
             if test := names_in_frame(x_test):
                 x_test = x_test.iloc[:, places(test, columns, f"{name}: x_test", "x_train")]
             feature_names = feature_names or tuple(columns)
-        inputs = getattr(x_train, "inputs", None) or inputs
         arrays = {
             "x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, "client_train": client_train,
             "client_test": client_test, "validation": validation, "groups": groups,
@@ -128,9 +122,9 @@ class Dataset:
         if any(y.dtype.kind in "US" for y in labels):
             labels, class_names = _numbered_names(name, labels, class_names)
             arrays.update(zip(("y_train", "y_test"), labels))
-        more = {
+        more: dict[str, Any] = {
             "vocabulary": vocabulary, "client_names": client_names, "feature_names": feature_names, "remarks": remarks,
-            "inputs": inputs, "overlap": overlap, "drawn": drawn,
+            "overlap": overlap, "drawn": drawn,
         }  # fmt: skip
         made = cls(name, **arrays, **more)
         num_classes, class_names = made._classes(num_classes, class_names)
@@ -192,28 +186,12 @@ class Dataset:
         (channels, height, width), (channels, length), (features,) or, of a text, (length,).
         """
         shape = self.x_train.shape[1:]
-        return self.inputs or ((shape[2], shape[0], shape[1]) if self.is_image else tuple(shape))
+        return (shape[2], shape[0], shape[1]) if self.is_image else tuple(shape)
 
 
 def numbered(n: int) -> tuple[str, ...]:
     """Return the names of n classes that have none: their numbers."""
     return tuple(str(c) for c in range(n))
-
-
-def _packed(name: str, x_train: Any, x_test: Any, vocabulary: int) -> tuple[Any, Any]:
-    """Pack the arrays of samples that have several inputs; others stay."""
-    parts = {"x_train": x_train, "x_test": x_test}
-    if not any(isinstance(x, (tuple, dict)) for x in parts.values()):
-        return x_train, x_test
-    for key, x in parts.items():
-        if x is not None and not are_several(x):
-            raise DataError(f"{name}: {key} is {article(x)}; both parts must have a tuple or dict of arrays")
-    train, test = (None if x is None else packed(x, f"{name}: {key}") for key, x in parts.items())
-    if train is not None and test is not None and train.inputs != test.inputs:
-        raise DataError(f"{name}: x_train has inputs {train.inputs}, and x_test {test.inputs}")
-    if vocabulary:
-        raise DataError(f"{name}: has several inputs: vocabulary is for a text alone")
-    return train, test
 
 
 def _numbered_names(

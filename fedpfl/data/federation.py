@@ -20,6 +20,7 @@ from .partitioners import (
     all_owners,
     cut_share,
     cut_validation,
+    label_permutation,
     natural_clients,
     partition,
     task_of,
@@ -109,17 +110,10 @@ class FederatedData:
         self._fills = settings.fills_gaps and in_memory and not data.is_image and not data.vocabulary
         self._permute = settings.permute_labels
         self._standardize = settings.standardize
-        from fedpfl.data.skew import skew as _skew
-
-        skew = None if settings.feature_skew == NONE else _skew
-        self._skewed = skew and skew(data, settings, numbers, seed)
         self._scalings: dict[int, Any] = {}
         if self._standardize != NONE and (data.is_image or data.vocabulary):
             what = "texts" if data.vocabulary else "images"
             message = f"must be none for {data.name}, whose samples are {what}"
-            raise ConfigError("standardize", self._standardize, message)
-        if self._standardize != NONE and data.inputs and not data.inputs.floats(data.x_train[:0]):
-            message = f"must be none for {data.name}, of whose inputs {data.inputs} none holds floats"
             raise ConfigError("standardize", self._standardize, message)
         self._cut = [self._with_validation(share.train, settings, seed, i) for i, share in zip(numbers, shares)]
         self._cache = SamplesCache()
@@ -292,8 +286,7 @@ class FederatedData:
             parts.update({"train": self._part(i, "train"), "val": self._part(i, "validation")})
         for part, positions in parts.items():
             rows = _take(self._data.x_train, self._data.x_test, positions)
-            arrays.update(self._data.inputs.arrays(rows, f"x_{part}_") if self._data.inputs else {f"x_{part}": rows})
-            arrays[f"y_{part}"] = self._own_labels(positions, i)
+            arrays.update({f"x_{part}": rows, f"y_{part}": self._own_labels(positions, i)})
         if all(task is None for task in self._tasks):
             arrays["classes"] = np.array(self.class_names)
         if self.vocabulary:
@@ -331,9 +324,7 @@ class FederatedData:
         def prepare() -> Samples:
             import torch
 
-            inputs = self._inputs(positions, i)
-            inputs = inputs if self._skewed is None else self._skewed(inputs, i, part)
-            return Samples(inputs, torch.from_numpy(self._labels(positions, i)))
+            return Samples(self._inputs(positions, i), torch.from_numpy(self._labels(positions, i)))
 
         # Training and test samples are kept apart: a process that tests all clients trains only a few of them.
         return self._cache.get((i, part), prepare)
@@ -348,10 +339,7 @@ class FederatedData:
         return self._permutation(i)[y] if self._permute else y
 
     def _permutation(self, i: int) -> np.ndarray:
-        from fedpfl.data.skew import label_permutation
-
-        permutation: np.ndarray = label_permutation(self._numbers[i], self.num_classes)
-        return permutation
+        return label_permutation(self._numbers[i], self.num_classes)
 
     def _own_labels(self, positions: np.ndarray, i: int) -> np.ndarray:
         y = _take(self._data.y_train, self._data.y_test, positions)
@@ -389,7 +377,7 @@ class FederatedData:
         taken = _take(self._data.x_train, self._data.x_test, positions)
         from fedpfl.data.scaling import Scaling
 
-        return Scaling.of(taken, self._data.inputs)
+        return Scaling.of(taken)
 
     def _inputs(self, positions: np.ndarray, i: int) -> torch.Tensor:
         import torch
@@ -397,9 +385,9 @@ class FederatedData:
         taken = _take(self._data.x_train, self._data.x_test, positions)
         if not self.is_image and not self.vocabulary:
             # There are gaps only if they are to be filled.
-            taken = self._measured([i]).filled(taken, self._data.inputs) if np.isnan(taken).any() else taken
+            taken = self._measured([i]).filled(taken) if np.isnan(taken).any() else taken
             scaling = self.scaling(i)
-            return torch.from_numpy(taken if scaling is None else scaling.applied(taken, self._data.inputs))
+            return torch.from_numpy(taken if scaling is None else scaling.applied(taken))
         raw = torch.from_numpy(taken)
         if self.vocabulary:
             return raw.to(torch.int64)

@@ -13,6 +13,7 @@ without being told.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Callable, NamedTuple, Sequence
@@ -27,6 +28,8 @@ from .settings import DataSettings
 
 # Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
 TRIES, MOVABLE = 100, 0.05
+# Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
+LABEL_SEED = 1234
 # Owners that a remark names.
 MAX_NAMED = 10
 
@@ -580,3 +583,14 @@ def overlap_remark(data: Dataset) -> str:
         f"{data.name}: {samples} overlap, so test {samples} share {parts} with training {samples}; {way} keeps them "
         "apart"
     )
+
+
+def label_permutation(client: int, num_classes: int) -> np.ndarray:
+    """Return the numbering of the classes that Factorized-FL gives to client ``client``, counted from 0.
+
+    The list 0 … C−1 shuffled by Python's generator with seed 1234 + ``client``: y becomes ``result[y]`` (appendix B.1,
+    table 4).
+    """
+    order = list(range(num_classes))
+    random.Random(LABEL_SEED + client).shuffle(order)
+    return np.array(order, np.int64)

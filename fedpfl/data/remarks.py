@@ -76,7 +76,7 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = not data.is_image and isinstance(data.x_train, np.ndarray) and not data.inputs
+    numbers = not data.is_image and isinstance(data.x_train, np.ndarray)
     numbers = numbers and not data.vocabulary
     said += _coarse(data) if numbers else []
     if (

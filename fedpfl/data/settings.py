@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Mapping
@@ -13,12 +12,6 @@ from ..core.metrics import CLASSES, MASKS, TARGETS, labels_of
 from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, acts, by_key, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
-
-
-def is_skew(text: str) -> bool:
-    """Tell whether a text has the form of a skew of the inputs."""
-    return re.fullmatch(r"noise=\d{1,4}(\.\d+)?|rotation=[234]", text) is not None
-
 
 # Partitioners and kinds of a user's own data that use the same settings; "auto" may be dirichlet.
 _DIRICHLET = (
@@ -249,14 +242,6 @@ class DataSettings:
         "of the data takes its place.",
         minimum=0,
         maximum=0.9,
-    )
-    feature_skew: str = setting(
-        "none",
-        "Inputs of clients that differ, in a simulation: Gaussian noise of deviation σ·i/N on the inputs of client "
-        "i = 1 … N, or images rotated by 90° · (i mod K), K from 2 to 4.",
-        choices=("none",),
-        open_to={"noise=σ or rotation=K": is_skew},
-        tags="changes",
     )
     min_samples: int = setting(
         10,

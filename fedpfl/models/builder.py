@@ -8,7 +8,6 @@ from torch import nn
 
 from ..core import custom, own_code
 from ..core.errors import ConfigError
-from ..core.inputs import Inputs
 from ..core.names import shown
 from .registry import MODELS, BaseHeadModel, Shape
 from .sources import SOURCES
@@ -22,11 +21,9 @@ def build(
     ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
     :func:`fedpfl.core.own_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
-    otherwise; an ``Inputs`` of several. ``download``: a source may fetch pretrained weights from the internet.
+    otherwise. ``download``: a source may fetch pretrained weights from the internet.
     """
     source = _source_of(name)
-    if isinstance(input_shape, Inputs) and (source or _is_registered(name)):
-        raise ConfigError("model", name, f"takes one input, and the data have {input_shape}: give a model of your own")
     if source:
         from fedpfl.models.external import BUILDERS
 
@@ -74,15 +71,10 @@ def _of_the_user(name: str, input_shape: Shape, num_classes: int, vocabulary: in
         raise ConfigError(
             "model", name, f"is a {type(function).__name__} that is built; give a function that builds one"
         )
-    shapes = getattr(input_shape, "shapes", None) or tuple(input_shape)  # of several inputs one each
-    offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
+    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
     built = own_code.call("model", name, function, offered)
     if not isinstance(built, nn.Module):
         raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
     from fedpfl.models.external import with_head
 
-    if isinstance(input_shape, Inputs):
-        from fedpfl.models.several_inputs import take_apart
-
-        take_apart(built, input_shape, name)
     return with_head(built, input_shape, num_classes, vocabulary, name=name)

@@ -13,7 +13,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence, cast
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
-from fedpfl.core.inputs import Inputs
 from fedpfl.core.model_state import ModelState, OutsideState, buffers_kept
 from fedpfl.core.names import shown
 from fedpfl.core.own_code import global_state_kept
@@ -175,8 +174,6 @@ def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:
 
 def made_up(shape: Shape, vocabulary: int = 0) -> Tensor:
     """Return samples whose numbers are not all the same, so that a layer which is left out shows."""
-    if isinstance(shape, Inputs):
-        return cast(Tensor, cast(Any, shape).example(PROBES))
     size = torch.Size((PROBES, *shape))
     x = torch.arange(size.numel()).reshape(size)
     return x % vocabulary if vocabulary else x / max(1, size.numel() - 1) * 2 - 1

@@ -12,7 +12,6 @@ from torch import nn
 
 from ..core import custom, own_code
 from ..core.errors import ConfigError, did_you_mean
-from ..core.inputs import Inputs
 from ..core.names import shown
 from .builder import build
 from .external import made_up, with_head
@@ -32,16 +31,12 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
     elif isinstance(model, nn.Module):
         module = copy.deepcopy(model)
     else:
-        # Of several inputs it is a shape each.
-        shapes = input_shape if isinstance(input_shape, dict) else getattr(input_shape, "shapes", tuple(input_shape))
-        offered = {"input_shape": shapes, "num_classes": num_classes, "vocabulary": vocabulary}
+        offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
         module = own_code.call("model", name_of(model), model, offered)
     if not isinstance(module, nn.Module):
         raise ConfigError("model", name_of(model), f"makes {custom.article(module)}; it must make a torch.nn.Module")
     if not head:
         return module
-    if not all(isinstance(size, int) for size in input_shape):
-        raise ConfigError("head", head, "must be empty where samples have several inputs: it is the last nn.Linear")
     return with_head(module, input_shape, num_classes, vocabulary, head, name_of(model))
 
 
@@ -73,10 +68,6 @@ def outputs_of(model: OwnModel, input_shape: Shape) -> int:
     if needs_classes(model):
         raise ConfigError("num_classes", 0, f"must be given: {name_of(model)} is built for a number of classes")
     module = made(model, input_shape, 0).eval()
-    if isinstance(input_shape, Inputs):
-        from fedpfl.models.several_inputs import take_apart
-
-        take_apart(module, input_shape, name_of(model))
     try:
         with torch.no_grad():
             return int(module(made_up(input_shape)).shape[1])

@@ -21,7 +21,6 @@ from ..client.state import ClientState
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import write_atomically
 from ..core.frozen import frozen
-from ..core.inputs import Inputs
 from ..core.names import shape_of
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
@@ -29,7 +28,6 @@ from ..core.stored import Stored, read_arrays
 from ..data.federation import TOKENS, names_of_classes
 from ..methods.base import export_of, tests_more_than_arrays
 from ..models.adapters import complete_arrays
-from ..models.several_inputs import released
 from ..rules import Rule
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
@@ -253,8 +251,7 @@ class _StoredModels:
         plain = models.build(config.run.model, self.shape, self._classes(client), self.vocabulary)
         plain.load_state_dict(arrays)
         original = models.original_module(plain).eval()
-        inputs = self.shape if isinstance(self.shape, Inputs) else None
-        return prepare(original if inputs is None else released(original), self._numbers(client), inputs)
+        return prepare(original, self._numbers(client))
 
     def shared(self, client: int | None = None) -> dict[str, Tensor]:
         """Return the plain model's arrays of those that all clients share."""

@@ -36,7 +36,7 @@ from ..core import code_hash, custom
 from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable, uncontrolled
 from ..core.files import locked, naming, private_folder, read_regular, write_atomically
 from ..core.metrics import ACCURACY
-from ..core.names import client_in, in_short, stored
+from ..core.names import client_in, in_short
 from ..core.stored import (
     MAX_JSON,
     Stored,
@@ -362,5 +362,5 @@ def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[s
 
 def task_of(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
     """Return the facts that a run stores of its task."""
-    task = {"input_shape": stored(input_shape), "num_classes": max(classes), "clients": len(classes)}
+    task = {"input_shape": list(input_shape), "num_classes": max(classes), "clients": len(classes)}
     return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}

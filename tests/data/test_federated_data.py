@@ -24,10 +24,9 @@ from fedpfl.data import (
     with_partitioner,
 )
 from fedpfl.data.datasets.client_files import own_data
-from fedpfl.data.partitioners import Share
+from fedpfl.data.partitioners import Share, label_permutation
 from fedpfl.data.plot import as_text, bubble_chart
 from fedpfl.data.settings import in_words
-from fedpfl.data.skew import label_permutation
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import pixels_of
 

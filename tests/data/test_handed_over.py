@@ -222,6 +222,7 @@ def fails(at):
         ),
         (lambda at: (X[at], Y[at], at), "sample 0 is a tuple of 3; it must be a pair"),
         (lambda at: X[at], "sample 0 is a ndarray"),
+        (lambda at: ((X[at], X[at]), Y[at]), "x of sample 0 is a tuple of arrays, and a model takes one"),
         (lambda at: (X[at], None), "y of sample 0 is None"),
         (lambda at: fails(at) if at == 17 else (X[at], Y[at]), r"sample 17 raises OSError: no disk \(test_handed_over"),
         (lambda at: (X[at][: 2 if at == 9 else 3], 0), r"x of sample 9 has the shape \(2,\), and of sample 0 \(3,\)"),

@@ -17,9 +17,7 @@ from fedpfl.core.rng import generator
 from fedpfl.core.settings import parse
 from fedpfl.data import Dataset, DataSettings, FederatedData, partition
 from fedpfl.data.paper_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
-from fedpfl.data.partitioners import Pool
-from fedpfl.data.skew import label_permutation
-from fedpfl.setup.objects import as_setting
+from fedpfl.data.partitioners import Pool, label_permutation
 
 
 def made(n: int, classes: int, test: int = 0, owners: int = 0, seed: int = 0) -> Dataset:
@@ -160,38 +158,6 @@ def test_alpha_decides_how_much_they_differ() -> None:
         large = sizes[sizes.sum(1) > 200]
         assert entropy(large) > 2.2  # of 2.3: their mixes of classes are alike
     assert all(a > b for a, b in zip(found[0.1], found[100]))
-
-
-@pytest.mark.parametrize("kind", ["noise=0.5", "rotation=4"])
-def test_inputs_differ_by_client_and_follow_from_the_seed(kind: str) -> None:
-    given = {"partitioner": "iid", "num_clients": 4, "min_samples": 2}
-    plain, skewed, again = (FederatedData(DataSettings(feature_skew=text, **given), 4, 1)
-                            for text in ("none", kind, kind))  # fmt: skip
-    assert plain.checksum == skewed.checksum
-    for client in range(4):
-        for part in ("train", "test"):
-            before, after = getattr(plain, part)(client), getattr(skewed, part)(client)
-            assert np.array_equal(after.x, getattr(again, part)(client).x) and np.array_equal(after.y, before.y)
-            if kind == "rotation=4":
-                assert np.array_equal(after.x, np.rot90(before.x, (client + 1) % 4, (2, 3)))
-            else:
-                deviation = float((after.x - before.x).std())
-                assert deviation == pytest.approx(0.5 * (client + 1) / 4, rel=0.05)
-
-
-@pytest.mark.parametrize("text", ["noise", "noise=-1", "noise=x", "rotation=5", "rotation=2.5", "blur=1", "noise=inf"])
-def test_a_skew_that_there_is_not_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="feature-skew"):
-        parse(DataSettings, {"feature-skew": text})
-
-
-def test_a_skew_that_the_data_cannot_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match="only square images can be rotated"):
-        made_of = (np.zeros((40, 3), np.float32), np.arange(40) % 2)
-        with as_setting("dataset", made_of) as text:
-            FederatedData(DataSettings(dataset=text, feature_skew="rotation=2"), 2, 1)
-    with pytest.raises(ConfigError, match="needs test-on = own"):
-        FederatedData(DataSettings(feature_skew="noise=1", test_on="all"), 2, 1)
 
 
 def test_pathological_copes_with_rare_classes() -> None:

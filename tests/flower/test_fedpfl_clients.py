@@ -7,7 +7,6 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from flower_apps import CLIENTS, AppGrid, Net, initial, loader
 from flwr.app import ArrayRecord, RecordDict
 from support import ADAPTERS, QUICK_OF_METHOD, each_method, needed
@@ -112,34 +111,6 @@ def test_each_message_may_come_to_another_copy_of_the_app(name):
     assert scores[0] == scores[1]
     for key, array in one.arrays.items():
         np.testing.assert_array_equal(array.numpy(), other.arrays[key].numpy(), err_msg=key)
-
-
-class OfTwo(torch.nn.Module):
-    """Takes numbers and tokens by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.out = torch.nn.Embedding(9, 4), torch.nn.Linear(3 + 4, 2)
-
-    def forward(self, numbers, ids):
-        return self.out(torch.cat([numbers, self.tokens(ids).mean(1)], 1))
-
-
-@pytest.mark.parametrize("model", [OfTwo, OfTwo()], ids=["class", "module"])
-def test_a_model_of_several_inputs(model):
-    def data(context):
-        rng = np.random.default_rng(context.node_config["partition-id"])
-        return {"numbers": rng.normal(size=(20, 3)), "ids": rng.integers(0, 9, (20, 5))}, np.arange(20) % 2
-
-    def run(**head):
-        app = strategies.client_app("fedper", model=model, data=data, **head)
-        return strategies.FedPer(model=model, **head).start(AppGrid(app), ArrayRecord(), num_rounds=1)
-
-    result = run()
-    assert set(result.arrays) == {"tokens.weight"}
-    assert result.evaluate_metrics_clientapp[1]["personalised-loss"] > 0
-    with pytest.raises(fedpfl.FedpflError, match="head = 'out': must be empty where samples have several inputs"):
-        run(head="out")
 
 
 def test_fedpfls_own_loop_over_the_same_clients(tmp_path):

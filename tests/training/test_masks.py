@@ -179,7 +179,6 @@ def of(x, y):
     [
         ({"data": masked(1, 40), "partitioner": "dirichlet"}, "has masks: use iid, natural"),
         ({"augmentation": "flip-crop"}, "must be none: masks"),
-        ({"feature_skew": "rotation=4"}, "masks are not rotated"),
         ({"loss": "cross-entropy", "metrics": ""}, "which has masks; use segmentation"),
         ({"class_weights": "balanced"}, "must be none for loss = segmentation"),
         ({"permute_labels": True}, "which has targets and no classes"),

@@ -1,7 +1,6 @@
 """``fedpfl-worker serve``: a client's model behind HTTP on loopback, for programs of the same device.
 
-``POST /predict`` takes an image, or JSON ``{"inputs": […]}`` with samples as a data set has them, of a model of several
-inputs ``{"inputs": {"image": […], "meta": […]}}``; ``GET /health`` tells
+``POST /predict`` takes an image, or JSON ``{"inputs": […]}`` with samples as a data set has them; ``GET /health`` tells
 which model answers. A model that is written while it runs is used from the next request on. If that one is damaged, the
 one before it goes on answering.
 
@@ -29,7 +28,6 @@ import numpy as np
 from ...client.device_model import LoadedModel, load_model, newest
 from ...core.errors import DataError, FedpflError, StateError, printable
 from ...data.federation import AS_IT_IS, PIXELS, TOKENS
-from ...data.packing import fitting, inputs_in
 from .browsers import refusal
 from .predict import answers, read_image
 from .worker import end_at_signals
@@ -212,8 +210,6 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         try:
             sent = json.loads(body)
             sent = sent["inputs"] if isinstance(sent, dict) else sent
-            if (inputs := inputs_in(about)) is not None:
-                return fitting(sent, inputs)
             x = np.asarray(sent)
         except KeyError:
             raise DataError('the body has no key "inputs"') from None

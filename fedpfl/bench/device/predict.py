@@ -21,7 +21,6 @@ from ...data.datasets.npz import read_arrays, samples_of
 from ...data.datasets.places import MAX_JSON, content_of
 from ...data.federation import PIXELS
 from ...data.named_columns import places
-from ...data.packing import fitting, given_in, inputs_in
 from ...data.scaling import FILL
 from ...data.settings import DataSettings
 from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
@@ -64,18 +63,14 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
         raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
     if tokenizer:
         return _read_texts(path, about, ignored, tokenizer)
-    suffix, inputs = path.suffix.lower(), inputs_in(about)
+    suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         with path.open("rb") as file:
             return read_image(file, str(path), about)
     if suffix == ".npz":
         arrays = read_arrays(path, ("x",))
-        if inputs is not None:
-            return fitting(given_in(arrays, str(path)), inputs)
         key = _key_of_samples(path, arrays)
         return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
-    if inputs is not None:
-        raise DataError(f"{path}: must be .npz: the model takes several inputs, {inputs}")
     if suffix in SUFFIXES:
         return _read_table(path, about, ignored)
     raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz, .csv or .parquet")

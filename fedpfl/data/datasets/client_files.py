@@ -145,7 +145,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     return Dataset.of(
         root.name, joined("x_train"), joined("y_train"), joined("x_test"), joined("y_test"), owners("y_train"),
         owners("y_test"), len(names), names, first.vocabulary, client_names=tuple(whose),
-        feature_names=first.feature_names, validation=joined("validation"), inputs=first.inputs,
+        feature_names=first.feature_names, validation=joined("validation"),
         overlap=max(data.overlap for data in data_sets), groups=groups, remarks=remarks,
     )  # fmt: skip
 
@@ -166,7 +166,7 @@ def _require_alike(entries: Sequence[Path], data_sets: Sequence[Dataset]) -> Non
 
 
 def _samples(data: Dataset) -> Any:
-    return data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary, data.inputs
+    return data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary
 
 
 def _labels(data: Dataset) -> str:
@@ -222,7 +222,7 @@ def _by_number(entry: Path) -> tuple[str, int, str]:
 
 
 def _shape(data: Dataset) -> str:
-    return str(data.inputs or f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}")
+    return f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}"
 
 
 def _joined_names(data_sets: list[Dataset]) -> tuple[str, ...]:

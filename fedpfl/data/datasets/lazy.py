@@ -106,7 +106,7 @@ class LazyArray:
         self._starts = np.cumsum([0, *(count for count, _ in pieces)])
         self.dtype, self.ndim = like.dtype, like.ndim + 1
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *like.shape)
-        self._like, self.inputs = like, getattr(like, "inputs", None)
+        self._like = like
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -195,8 +195,7 @@ def samples_at(places: np.ndarray, read: Callable[[np.ndarray], torch.Tensor], l
 
 
 def require_unchanged(data: Dataset, settings: DataSettings) -> None:
-    """Refuse settings that need all of a client's inputs at once."""
-    for key, value in (("standardize", settings.standardize), ("feature-skew", settings.feature_skew)):
-        if value != "none":
-            message = f"must be none for {data.name}, whose samples are read one by one (Lazy): let its Dataset do it"
-            raise ConfigError(key, value, message)
+    """Refuse ``standardize``, which needs all of a client's inputs at once."""
+    if settings.standardize != "none":
+        message = f"must be none for {data.name}, whose samples are read one by one (Lazy): let its Dataset do it"
+        raise ConfigError("standardize", settings.standardize, message)

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.samples import IGNORED, MAX_CLASSES, MAX_TOKENS
+from ..arrays import smallest_integers
 from ..dataset import Dataset, numbered
 from ..npy import UNREADABLE, header
-from ..packing import joined, smallest_integers
 from ..registry import dataset
 from ..settings import DataSettings
 from .places import of_parts, own_path
@@ -40,8 +40,7 @@ def read_npz(
     ``x_val`` and ``y_val``; optionally ``client`` (or ``client_train``, ``client_test``), the owner of each sample, and
     ``classes``, the names of the classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape
     n×length, and ``vocabulary`` is then the number of different tokens; other data are floats of shape n×features or
-    n×channels×length. Of several inputs each has an array, ``x_image`` and ``x_meta``, or ``x_train_image`` and so
-    on. ``y`` are whole numbers or names, the classes, or floats of shape n or n×k, targets for ``loss =
+    n×channels×length. ``y`` are whole numbers or names, the classes, or floats of shape n or n×k, targets for ``loss =
     "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W. An array that may say more of each sample is refused,
     and others are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name
     the classes: a device may lack the highest ones. ``alone``: others number the same classes without seeing this file,
@@ -49,9 +48,6 @@ def read_npz(
     ``gaps`` features may be NaN. Where ``x`` are texts, a ``tokenizer`` makes numbers of them.
     """
     arrays, said = read_arrays(path), dict[str, None]()
-    several = () if "x" in arrays or "x_train" in arrays else tuple(key for key in arrays if key.startswith("x_"))
-    if several:
-        arrays = joined(arrays, str(path))
     if "x" in arrays and "x_train" in arrays:
         raise DataError(f"{path}: has both x and x_train; keep x, y or x_train, y_train, x_test, y_test")
     parts: tuple[str, ...] = ("",) if "x" in arrays else ("_train", "_test")
@@ -70,10 +66,8 @@ def read_npz(
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=gaps) for part in parts]
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
-    _require_known(
-        path, {*several, *(f"{word}{part}" for part in parts for word in ("x", "y", "client"))}, {len(x) for x in xs}
-    )
-    if len({(x.dtype.kind, x.shape[1:], getattr(x, "inputs", None)) for x in xs}) > 1:
+    _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
+    if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         shown = ", ".join(f"x{part} is {_show(x)}" for part, x in zip(parts, xs))
         raise DataError(f"{path}: {shown}: must hold samples of one shape")
     if len({(y.dtype.kind, y.shape[1:]) for y in ys}) > 1:
@@ -180,8 +174,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _show(x: np.ndarray) -> str:
-    inputs = getattr(x, "inputs", None)
-    return str(inputs) if inputs else f"{x.dtype} {'×'.join(str(n) for n in x.shape)}"
+    return f"{x.dtype} {'×'.join(str(n) for n in x.shape)}"
 
 
 def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
@@ -219,13 +212,7 @@ def samples_of(
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
         "with an array vocabulary, whole numbers n×length"
     )
-    if inputs := getattr(x, "inputs", None):
-        if vocabulary:
-            raise DataError(f"{where} has several inputs: vocabulary is for a text alone")
-        for part, values in () if gaps else inputs.floats(x.view(np.ndarray)):
-            if np.isnan(values).any():
-                raise DataError(f"{where}, input {part.name} {_NOT_FINITE}{_FILLED}")
-    elif vocabulary:
+    if vocabulary:
         x = _tokens(x, where, vocabulary)
     elif x.dtype == np.uint8 and x.ndim in (3, 4):
         if x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...core import custom, own_code, rng
 from ...core.errors import ConfigError, DataError
+from ..arrays import are_several, array
 from ..content_hash import contents
 from ..dataset import Dataset
 from ..named_columns import common_order, is_frame, names_in_frame, places
-from ..packing import are_several, array, packed, with_inputs
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from . import tokens
@@ -269,11 +269,7 @@ def _is_pair(thing: Sequence[Any]) -> bool:
     """Tell whether two objects are arrays x and y, perhaps as lists or as DataFrames."""
     x, y = thing
     if are_several(x) and _is_array(y) and not is_frame(y):
-        if frames := [
-            str(key) for key, one in (x.items() if isinstance(x, Mapping) else enumerate(x)) if is_frame(one)
-        ]:
-            raise DataError(f"input {frames[0]} of x is a DataFrame: inputs go by place; give its .to_numpy()")
-        return True
+        return True  # which is refused where it is read
     if is_frame(x) and is_frame(y):
         if {*x.columns} == {*y.columns}:
             return False
@@ -493,8 +489,7 @@ def _arrays_of(
     _require_one_order(part[0], part[1], where)
     require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, part[0])
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
-    x = with_inputs(part[0], len(y) if y.ndim else 0)
-    x = packed(x, of_x) if are_several(x) else array(x, of_x)
+    x = array(part[0], of_x)
     if settings.tokenizer:
         x = tokens.of_array(x, settings.tokenizer, of_x, said)
     else:
@@ -513,14 +508,14 @@ def _require_one_order(x: Any, y: Any, where: str) -> None:
 
 
 def _shown(values: np.ndarray) -> str:
-    return str(getattr(values, "inputs", None) or f"{values.dtype} {values.shape[1:]}")
+    return f"{values.dtype} {values.shape[1:]}"
 
 
 def _form(values: np.ndarray) -> Hashable:
     shape: tuple[int, ...] = values.shape[1:]
     if values.dtype == np.uint8 and shape[2:] == (1,):  # with coloured ones it becomes RGB
         shape = (*shape[:2], RGB)
-    return values.dtype.kind, shape, getattr(values, "inputs", None)
+    return values.dtype.kind, shape
 
 
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:

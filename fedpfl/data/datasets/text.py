@@ -18,8 +18,8 @@ from typing import Any, Mapping
 import numpy as np
 
 from ...core.errors import DataError, words_of
+from ..arrays import smallest_integers
 from ..dataset import Dataset
-from ..packing import smallest_integers
 from ..partitioners import overlap_of
 from ..registry import dataset
 from ..settings import DataSettings

@@ -12,7 +12,7 @@ import numpy as np
 from ...core import custom, own_code
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
 from ...core.samples import MAX_TOKENS
-from ..packing import smallest_integers
+from ..arrays import smallest_integers
 from .places import content_of, need
 from .text import PADDING, WORDS
 

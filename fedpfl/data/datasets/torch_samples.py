@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
-from ..packing import are_several, array, packed, with_inputs
+from ..arrays import array
 from ..settings import DataSettings
 from .folder import MAX_BYTES, pixels_of
 from .lazy import Lazy, LazyArray, has_places, torch_data
@@ -155,7 +155,7 @@ class _Reading:
     def _read_batches(self, batches: Iterable[Any], alone: bool = False) -> None:
         """Read batches; ``alone``: samples may be there instead of them."""
         for number, batch in enumerate(batches):
-            x, y = self._pair(batch, f"batch {number}", rows=True)
+            x, y = self._pair(batch, f"batch {number}")
             if alone and not (x.ndim > 1 and y.ndim and len(x) == len(y) > 1):
                 x, y = x[None], y[None]
             if not (x.ndim and y.ndim) or len(x) != len(y):
@@ -249,8 +249,8 @@ class _Reading:
     def _sample(self, data: Any, place: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._pair(self._asked(f"sample {place}", getitem, data, place), f"sample {place}")
 
-    def _pair(self, item: Any, what: str, rows: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and y of a sample, or with ``rows`` of a batch."""
+    def _pair(self, item: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and y of a sample, or of a batch."""
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             gives = custom.article(item)
             if isinstance(item, (tuple, list)):
@@ -259,13 +259,12 @@ class _Reading:
                 gives = f"a dict of {', '.join(map(str, item))}"
             raise DataError(f"{self._where}: {what} is {gives}; it must be a pair (x, y), input and label")
         where, y = f"{self._where}: x of {what}", array(item[1], f"{self._where}: y of {what}")
-        x, rows = item[0], rows and y.ndim > 0
+        x = item[0]
         if _is_image(x):  # of a palette an array would hold the places of colours, not these
             said = f"images of mode {x.mode} become RGB; np.asarray(image) in their place keeps all channels"
             self._said.update({} if x.mode in _KEPT else {said: None})
             x = self._asked(f"x of {what}", pixels_of, x, where, where)
-        x = with_inputs(x, len(y)) if rows else x
-        return (packed(x, where, rows) if isinstance(x, Mapping) or are_several(x) else array(x, where)), y
+        return array(x, where), y
 
     def _add(self, x: np.ndarray, y: np.ndarray, number: int) -> None:
         if self.xs:
@@ -279,10 +278,6 @@ class _Reading:
 
     def _require_alike(self, sample: Sequence[np.ndarray], first: Sequence[np.ndarray], number: int) -> None:
         """Refuse samples of another shape or kind than the first ones."""
-        theirs, ours = (getattr(x, "inputs", None) for x in (sample[0], first[0]))
-        if theirs != ours:
-            raise DataError(f"{self._where}: sample {number} has the inputs {theirs or 'of one array'}, and sample 0 "
-                            f"{ours or 'of one array'}")  # fmt: skip
         for word, now, before in zip("xy", sample, first):
             if now.shape[1:] != before.shape[1:]:
                 resize = ": resize all to one size" if word == "x" else ""

@@ -62,7 +62,7 @@ def tests_at_server(server: Server) -> ServerTest:
     if config.data.standardize != NONE:
         # Scaled by the clients' training samples, as their own inputs are, and not by all samples.
         scaling = federated_data(config.data, len(agreed.classes), config.run.seed).scaling(0)
-        samples = samples._replace(x=torch.from_numpy(scaling.applied(samples.x.numpy(), data.inputs)))
+        samples = samples._replace(x=torch.from_numpy(scaling.applied(samples.x.numpy())))
     if (data.input_shape, data.num_classes) != (agreed.input_shape, max(agreed.classes)):
         message = (
             f"the server's test set has samples {data.input_shape} of {data.num_classes} classes, clients have others"

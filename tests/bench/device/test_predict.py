@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import torch
 from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation
 from waiting import HANG_SECONDS, InThread, wait_until
@@ -29,7 +28,6 @@ from fedpfl.core.files import write_atomically
 from fedpfl.data import DataSettings, load
 from fedpfl.data.federation import federated_data
 from fedpfl.setup.config import Config
-from fedpfl.setup.objects import as_setting
 
 CLIENTS = 2
 
@@ -410,68 +408,3 @@ def test_while_models_come_each_answer_is_one_model_s_whole(digits, tmp_path):
 def test_a_taken_port_is_told(digits):
     with serving(digits[0]) as ask, pytest.raises(FedpflError, match=f"port {ask.port} of 127.0.0.1 cannot be opened"):
         ModelServer(digits[0], ask.port)
-
-
-class Net(torch.nn.Module):
-    """Takes an image and tokens by name."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.tokens, self.out = torch.nn.Embedding(9, 4), torch.nn.Linear(16 + 4, num_classes)
-
-    def forward(self, image, ids):
-        return self.out(torch.cat([image.flatten(1), self.tokens(ids).mean(1)], 1))
-
-
-@pytest.fixture(scope="module")
-def with_inputs(tmp_path_factory):
-    """A model of two inputs, and its samples as arrays of a file."""
-    folder = tmp_path_factory.mktemp("inputs")
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 3
-    x = {"image": rng.normal(size=(60, 1, 4, 4)).astype(np.float32), "ids": (y[:, None] + rng.integers(0, 6, (60, 3)))}
-    np.savez(folder / "own.npz", y=y, **{f"x_{name}": each for name, each in x.items()})
-    with as_setting("model", Net) as name:
-        given = {"train_samples": 20, "test_samples": 10}
-        yield written(folder, dataset="npz", data=str(folder / "own.npz"), model=name, **given)
-
-
-def test_files_of_several_inputs_are_predicted(with_inputs, tmp_path, capsys):
-    model, arrays = with_inputs
-    assert {"x_test_image", "x_test_ids", "x_train_image"} < arrays.keys()
-    np.savez(tmp_path / "test.npz", **{name: each for name, each in arrays.items() if name.startswith("x_test")})
-    found = lines(capsys, model, tmp_path / "test.npz")
-    right = [line["number"] == y for line, y in zip(found, arrays["y_test"], strict=True)]
-    assert sum(right) == load_model(model).about["tested"]["correct"]
-    loaded = load_model(model)
-    np.savez(tmp_path / "one.npz", x=arrays["x_test_image"])
-    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    for name, said in (
-        ("one.npz", "has no arrays x_"),
-        ("table.csv", "must be .npz: the model takes several inputs, {ids"),
-    ):
-        with pytest.raises(DataError) as error:
-            read_samples(tmp_path / name, loaded.about)
-        assert said in str(error.value) and "\n" not in str(error.value)
-
-
-def test_several_inputs_over_http_within_the_same_limits(with_inputs, monkeypatch):
-    model, arrays = with_inputs
-    x = {name: arrays[f"x_test_{name}"].tolist() for name in ("image", "ids")}
-    monkeypatch.setattr(model_server, "MAX_SAMPLES", 10)
-    with serving(model) as ask:
-        assert ask("GET", "/health")[1]["input-shape"] == "{ids: int64 3, image: float32 1x4x4}"
-        status, answer = ask("POST", "/predict", json.dumps({"inputs": x}))
-        expected = load_model(model).predict({name: arrays[f"x_test_{name}"] for name in x}).argmax(1).tolist()
-        assert (status, [one["number"] for one in answer["predictions"]]) == (200, expected)
-        assert ask("POST", "/predict", json.dumps({"inputs": {name: each * 2 for name, each in x.items()}}))[0] == 413
-        for wrong in (
-            {"image": x["image"]}, {**x, "more": [1]}, {**x, "ids": x["image"]}, {**x, "ids": x["ids"][:2]}, [], 7, "a",
-            {**x, "ids": [[1, 2], [1]]}, {**x, "ids": [[0.5] * 3] * 10}, {**x, "ids": [[2**70] * 3] * 10}, {}, None,
-            {**x, "image": [[[[1e39] * 4] * 4]] * 10}, {**x, "image": "a"}, {**x, "ids": []}, [x["image"], x["ids"]],
-            {**x, "ids": [[99, 0, 0]] * 10}, {**x, "\ud800": [1]}, {**x, "image": [[[[float("nan")] * 4] * 4]] * 10},
-        ):  # fmt: skip
-            status, answer = ask("POST", "/predict", json.dumps({"inputs": wrong}))
-            assert (status, list(answer)) == (400, ["error"]) and "\n" not in answer["error"], wrong
-        assert ask("POST", "/predict", json.dumps(x))[1] == {"error": 'the body has no key "inputs"'}
-        assert ask("POST", "/predict", json.dumps({"inputs": x}))[0] == 200

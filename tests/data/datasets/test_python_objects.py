@@ -99,6 +99,9 @@ def test_a_torch_data_set_is_divided(made):
         ({"anna": {"x": 1}}, "client anna has x; it must have x_train, y_train, x_test, y_test, or x, y"),
         ([Pairs(np.array([np.zeros(2), np.zeros(3)], object), np.zeros(2))], "x of sample 0|sample 1 has the shape"),
         ([[3, 4]], "client 0: x"),
+        ({"anna": ((arrays(1)[0], arrays(2)[0]), arrays(1)[1])}, "anna: x is a tuple of arrays, and a model takes one"),
+        ({"anna": ({"a": arrays(1)[0]}, arrays(1)[1])}, "anna: x is a dict of arrays, and a model takes one"),
+        ([[((x, x), y) for x, y in zip(*arrays(1))]], "client 0"),
     ],
 )
 def test_what_is_no_data_is_one_line(made, given, words):

@@ -1,0 +1,55 @@
+"""Arrays of whatever is handed over."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+import numpy as np
+
+from ..core import custom
+from ..core.errors import DataError, words_of
+
+# What an array of objects may be made of.
+_NUMBERS, _TRUTH = (int, float, np.integer, np.floating), {bool, np.bool_}
+
+
+def array(thing: object, where: str) -> np.ndarray:
+    """Return an array, made without a guess of a thing such as a tensor on the CPU or a list of words.
+
+    ``where`` is what a ``DataError`` calls it.
+    """
+    what = f"{where} is {custom.article(thing)}"
+    if getattr(thing, "read_later", False) is True:  # of fedpfl.Lazy
+        return thing  # type: ignore[return-value]
+    if are_several(thing):
+        raise DataError(f"{what} of arrays, and a model takes one: lay them end to end, and part them in its forward")
+    if hasattr(thing, "toarray"):
+        raise DataError(f"{what}, a sparse matrix; give its .toarray()")
+    if isinstance(thing, np.ma.MaskedArray) and np.ma.is_masked(thing):
+        raise DataError(f"{what} with masked values; give its .filled(…)")
+    try:
+        values = np.asarray(thing)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        reason = words_of(error, 200)
+        raise DataError(f"{what} that NumPy cannot make an array of: {reason}") from error
+    if values.dtype != object:
+        return values
+    kinds = {type(one) for one in values.reshape(-1).tolist()}
+    if kinds and all(issubclass(kind, str) for kind in kinds):
+        return values.astype(str)
+    # Truth values among numbers are not taken for numbers.
+    if kinds and (kinds <= _TRUTH or all(issubclass(kind, _NUMBERS) and kind not in _TRUTH for kind in kinds)):
+        return np.array(values.tolist())
+    named = ", ".join(sorted(kind.__name__ for kind in kinds)[:4])
+    raise DataError(f"{what} of objects ({named or 'none'}): must be all numbers, or all words")
+
+
+def are_several(thing: object) -> bool:
+    """Tell whether an object is a tuple or dict of arrays."""
+    each = [*thing.values()] if isinstance(thing, Mapping) else thing if isinstance(thing, tuple) else ()
+    return any(hasattr(one, "__array__") and not isinstance(one, np.generic) for one in each)
+
+
+def smallest_integers(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return tokens in the smallest type that holds them and that PyTorch has."""
+    return tokens.astype(np.uint8 if vocabulary <= 2**8 else np.int16 if vocabulary <= 2**15 else np.int32)

@@ -27,7 +27,7 @@ from fedpfl.core.stored import to_toml
 
 GIB = 2**30
 MIB = 2**20
-# How often metrics.jsonl is looked for until it is there.
+# How often something is looked for until it is there.
 POLL_SECONDS = 0.05
 # After Ctrl-C `fedpfl run` ends its workers, `fedpfl up` Flower.
 STOP_SECONDS = 30.0
@@ -174,22 +174,10 @@ class Run:
         ``metrics.jsonl``.
     arrays : dict of str to Tensor
         The shared arrays after the last round.
-    seconds : float
-        The whole command.
-    seconds_to_first_step : float or None
-        From the start of the command until the server sent out round 1: when ``metrics.jsonl`` got its first line,
-        less that round's seconds. Data and model are in the clients' memory by then, from the question which client
-        they are.
-    seconds_a_round : float or None
-        From the first line of ``metrics.jsonl`` to its last, divided by the rounds between: with all that comes between
-        one round and the next, as writing the record and the checkpoint. None with one round.
     """
 
     lines: list[dict[str, Any]]
     arrays: dict[str, Tensor]
-    seconds: float
-    seconds_to_first_step: float | None
-    seconds_a_round: float | None
 
 
 def simulate(
@@ -224,51 +212,34 @@ def simulate(
         file = folder / "settings.toml"
         file.write_text(to_toml({**settings, **places}), encoding="utf-8")
         result = folder / "runs" / "run"
-        metrics = result / "metrics.jsonl"
         arguments = [sys.executable, "-c", "from fedpfl.cli import main; main()", *command]
         arguments += ["--json", "--quiet", "--run-config", str(file)]
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
-            started = time.time()
             process = subprocess.Popen(arguments, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
             try:
-                first_line_at = _watch(process, metrics, sample, every)
+                _watch(process, sample, every)
             finally:
                 if process.poll() is None:  # interrupted: it ends its processes itself
                     process.terminate()
                     process.wait(STOP_SECONDS)
-            seconds = time.time() - started
             out.seek(0)
             outcome = _last_json(out.read())
             err.seek(0)
             if outcome.get("status") != "finished:completed":
                 reason = outcome.get("error") or (err.read().strip().splitlines() or ["no reason given"])[-1]
                 raise BenchmarkError(f"fedpfl {command[0]} failed: {reason}")
-        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        begun = a_round = None
-        if first_line_at is not None:
-            begun = first_line_at - started - lines[0]["seconds"]
-            if len(lines) > 1:
-                a_round = (metrics.stat().st_mtime - first_line_at) / (len(lines) - 1)
-        return Run(lines, load_file(result / "global.safetensors"), seconds, begun, a_round)
+        lines = [json.loads(line) for line in (result / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        return Run(lines, load_file(result / "global.safetensors"))
 
 
-def _watch(
-    process: subprocess.Popen[bytes], metrics: Path, sample: Callable[[ProcessTree], None] | None, every: float
-) -> float | None:
-    """Wait for the end of a run; return when its first round was recorded."""
+def _watch(process: subprocess.Popen[bytes], sample: Callable[[ProcessTree], None] | None, every: float) -> None:
+    """Wait for the end of a run."""
     tree = ProcessTree(process.pid)
-    first_line_at: float | None = None
-    sample_at = time.monotonic()
-    while process.poll() is None:
-        if first_line_at is None and metrics.is_file() and metrics.stat().st_size:
-            first_line_at = metrics.stat().st_mtime
-        if sample is not None and time.monotonic() >= sample_at:
-            tree.look()
-            sample(tree)
-            sample_at = time.monotonic() + every
-        # Once the first line is there nothing is urgent, and looking costs the run time.
-        time.sleep(POLL_SECONDS if first_line_at is None else min(every, 0.2))
-    return first_line_at
+    while sample is not None and process.poll() is None:
+        tree.look()
+        sample(tree)
+        time.sleep(every)
+    process.wait()
 
 
 def _last_json(text: str) -> dict[str, Any]:
@@ -316,29 +287,9 @@ class ProcessTree:
             grew = bool(below)
         self.members = members
 
-    def workers(self) -> dict[int, int]:
-        """Return the peak resident memory in bytes of the processes below the root, by process id."""
-        below = self.members.keys() - {self._root}
-        return {pid: _kib(_read(Path(f"/proc/{pid}/status")), "VmHWM:") * 1024 for pid in below}
-
     def proportional(self) -> list[int]:
         """Return the proportional set size (PSS) of each member in bytes, the root's first; 0 where it is unknown."""
         return [_kib(_read(Path(f"/proc/{pid}/smaps_rollup")), "Pss:") * 1024 for pid in sorted(self.members)]
-
-    def resident(self) -> tuple[int, bool]:
-        """Return (memory of all members together in bytes, whether shared pages are counted once).
-
-        The proportional set size (PSS) where it can be read, else the resident set size, which counts a page that
-        ten processes share ten times.
-        """
-        total, proportional = 0, True
-        for pid in self.members:
-            pss = _kib(_read(Path(f"/proc/{pid}/smaps_rollup")), "Pss:")
-            if not pss:
-                pss = _kib(_read(Path(f"/proc/{pid}/status")), "VmRSS:")
-                proportional = proportional and not pss
-            total += pss * 1024
-        return total, proportional
 
 
 def _read(path: Path) -> str:

@@ -1,6 +1,6 @@
 """What a GPU gives: all methods on it and on the CPU, and three works beside loops, pfl-research and fluke.
 
-The works are FedAvg's heavy one (``round.py``), its light one (``light_clients.py``), and 100 clients of ResNet-8.
+The works are the heavy and the light one of ``peers.py``, and 100 clients of ResNet-8.
 Images are random: speed does not depend on them, and a machine without a network needs no data. Each work is done by
 fedpfl with clients as one batch and one after the other, by a straight PyTorch loop, by that loop with CUDA graphs, by
 stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl-research and fluke where they can be
@@ -51,8 +51,7 @@ NEEDS = {
     "pfl": "pfl-research (optional), with dp-accounting, multiprocess, dill, prv-accountant, dm-tree and immutabledict",
     "fluke": "fluke-fl (optional), with cerberus, diskcache, omegaconf and antlr4-python3-runtime",
 }  # fmt: skip
-PARTS = ("works", "methods", "growth", "prices")
-# Those that can be imported by this name take part, each with a script in benchmarks/peers.
+# Those that can be imported by this name take part, each with a script beside this one.
 PEERS = {"pfl-research": ("pfl", "pfl_run.py"), "fluke": ("fluke", "fluke_run.py")}
 PEER_SECONDS = 60.0
 # Seeds of a method on the CPU: how much its accuracy differs between them bounds what a GPU may change.
@@ -386,7 +385,7 @@ def peer_seconds(
         }  # fmt: skip
         (Path(name) / "work.json").write_text(json.dumps(told), encoding="utf-8")
         env = {**os.environ, "PFL_PYTORCH_DEVICE": options.device, "WANDB_MODE": "disabled"}
-        command = [sys.executable, str(Path(__file__).parent / "peers" / script), name]
+        command = [sys.executable, str(Path(__file__).parent / script), name]
         try:
             done = subprocess.run(command, env=env, capture_output=True, timeout=PEER_SECONDS, check=False)
             said, failed = done.stdout, done.stderr.decode() if done.returncode else "it told of no round"
@@ -492,68 +491,6 @@ def covered(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def measure_growth(options: argparse.Namespace, record: Record) -> None:
-    """Measure how light clients and ResNet-8 grow with the number of clients at once."""
-    sizes = (2, 4) if options.small else (10, 30, 100, 300, 1000)
-    resnet = replace(RESNET, samples=100, epochs=1, tests=4)
-    for base, counts in ((LIGHT, sizes), (resnet, sizes[:1] if options.small else sizes[:4])):
-        for number in counts:
-            work = replace(base, clients=number, chosen=number, rounds=1 if options.small else 2)
-
-            def run(work: Work = work) -> dict[str, Any]:
-                values = settings_of(work, options, **{"clients-at-once": work.clients})
-                seconds = fedpfl_rounds(values, federation(work, options.seed))["seconds"]
-                middle = statistics.median(seconds[WARM_UP:-LAST])
-                return {
-                    "clients": work.clients, "seconds": middle, "clients/s": work.clients / middle,
-                    "samples/s": work.clients * work.samples * work.epochs / middle, "peak GiB": peak(),
-                }  # fmt: skip
-
-            record.part(f"growth | {base.name} | {number}", run, 10)
-
-
-def measure_prices(options: argparse.Namespace, record: Record) -> None:
-    """Measure a round of PFLlib's Fashion-MNIST division and of FedDecomp's table 1, on random images of that shape."""
-    small = options.small
-    rng = np.random.default_rng(options.seed)
-
-    def client(training: int, tests: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, ...]:
-        x = rng.uniform(-1, 1, (training + tests, *shape)).astype(np.float32)
-        y = rng.integers(0, 10, training + tests)
-        return x[:training], y[:training], x[training:], y[training:]
-
-    clients, total = (4, 400) if small else (20, 70_000)
-    sizes = np.maximum(16, rng.dirichlet([0.1] * clients, 10).mean(0) * total).astype(int).tolist()
-    jobs: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
-        "PFLlib, Fashion-MNIST, Dir(0.1)": (
-            [client(size - size // 4, size // 4, (1, 28, 28)) for size in sizes],
-            {"model": "fedavg-cnn", "batch-size": 10, "last-batch": "drop", "local-epochs": 1, "learning-rate": 0.005},
-            {"local-epochs": 2},
-        ),
-        "FedDecomp, table 1, CIFAR-10": (
-            [client(50, 10, (3, 32, 32)) for _ in range(4)] if small else
-            [client(500, 100, (3, 32, 32)) for _ in range(40)],
-            {"model": "resnet8", "batch-size": 100, "local-epochs": 5, "learning-rate": 0.1, "momentum": 0.9},
-            {"feddecomp-rank-conv": 0.6, "feddecomp-rank-linear": 0.6, "feddecomp-lora-epochs": 2},
-        ),
-    }  # fmt: skip
-    for name, (data, common, decomposed) in jobs.items():
-        if options.device == "cpu":
-            common["clients-at-once"] = len(data)
-        for method, own in (("fedavg", {}), ("feddecomp", decomposed)):
-
-            def run(method: str = method, data: Any = data, values: Any = common | own) -> dict[str, Any]:
-                more = {"num-server-rounds": 2 if small else 3, "device": options.device, "evaluate-every": 1}
-                found = fedpfl_rounds({"method": method, "seed": options.seed, **more, **values}, data)
-                seconds = found["seconds"][1:]
-                return {
-                    "clients": len(data), "seconds": seconds, "median": statistics.median(seconds), "peak GiB": peak(),
-                    "alone": found["alone"],
-                }  # fmt: skip
-
-            record.part(f"price | {name} | {method}", run, 20)
-
-
 def measure_methods(options: argparse.Namespace, record: Record) -> None:
     """Run every method two rounds on the CPU, with several seeds, and on the device: accuracies, distances, seconds."""
     rng = np.random.default_rng(options.seed)
@@ -634,10 +571,6 @@ def show(measured: dict[str, Any], options: argparse.Namespace) -> None:
             else:
                 share = [f"{part['idle share']:.0%}", f"{part['seconds']:.3f}"]
                 bodies.setdefault(("work", "the card is idle", "s a round"), []).append([work.name, *share])
-    bodies["work, clients at once", "s a round", "clients/s", "GiB at most"] = [
-        [name, f"{part['seconds']:.3f}", f"{part['clients/s']:,.0f}", gib(part)] for name, part in rows("growth")
-    ]
-    bodies["a round", "s", "GiB at most"] = [[name, f"{part['median']:.2f}", gib(part)] for name, part in rows("price")]
     head = ("method", "accuracy CPU", f"{SEEDS} seeds", "one batch", "one by one", "distance, one batch", "one by one")
     for name, part in rows("method"):
         least, most = min(part["accuracy of seeds"]), max(part["accuracy of seeds"])
@@ -658,6 +591,9 @@ def show(measured: dict[str, Any], options: argparse.Namespace) -> None:
     )
 
 
+PARTS = {"works": measure_works, "methods": measure_methods}
+
+
 def measure(options: argparse.Namespace) -> None:
     """Measure the parts that were asked for."""
     if options.needs:
@@ -667,11 +603,8 @@ def measure(options: argparse.Namespace) -> None:
         raise BenchmarkError("--device cuda: PyTorch finds no GPU; --device cpu --small tries the script without one")
     torch.manual_seed(options.seed)
     record = Record(options.record, options)
-    parts: dict[str, Callable[[argparse.Namespace, Record], None]] = {
-        "works": measure_works, "growth": measure_growth, "prices": measure_prices, "methods": measure_methods,
-    }  # fmt: skip
     for name in options.parts:
-        parts[name](options, record)
+        PARTS[name](options, record)
     show(record.found, options)
 
 
@@ -680,7 +613,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where to compute (%(default)s)")
     parser.add_argument("--small", action="store_true", help="tiny works, to try the script")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (all)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="what to measure (all)")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds for all of it (%(default)s)")
     parser.add_argument("--record", type=Path, help="the JSON file to write")
     parser.add_argument("--seed", type=count, default=1, help="every random choice follows from it (%(default)s)")

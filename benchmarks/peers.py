@@ -1,12 +1,14 @@
-"""The same two works by fedpfl and by other simulators: apple/pfl-research (``pfl``) and fluke (``fluke-fl``).
+"""The same two works by fedpfl, a straight loop (``loops.py``), apple/pfl-research (``pfl``), fluke (``fluke-fl``).
 
-*Few heavy clients* is the work of ``round.py``, *many light clients* that of ``light_clients.py``. The straight loops
-are measured, too, and all take turns. Each peer gets a virtual environment of its own in ``build/peers``, made at the
-first call. Behind its own packages come those of fedpfl, so that all compute with the same PyTorch. Its script in
-``benchmarks/peers`` is plain FedAvg as the peer's documentation has it, with the same clients' data, the same model,
-batches, epochs and learning rate, and a test of all clients after each round. SGD steps are counted. Which clients
-train in a round, and in which order their samples come, is up to the peer. A peer that cannot be installed or run is
-left out, with a line that says why.
+*Few heavy clients*: FedAvg's CNN, 4 of 20 clients a round, 5 epochs. *Many light clients*: an MLP, all of 1,000
+clients, one epoch, so a round is 2,000 exchanges around very little work. All take turns, and test all clients after
+each round. The straight loop ends with fedpfl's model, up to rounding; the distance is printed.
+
+Each peer gets a virtual environment of its own in ``build/peers``, made at the first call. Behind its own packages come
+those of fedpfl, so that all compute with the same PyTorch. Its script, ``pfl_run.py`` or ``fluke_run.py``, is plain
+FedAvg as the peer's documentation has it, with the same clients' data, the same model, batches, epochs and learning
+rate. SGD steps are counted. Which clients train in a round, and in which order their samples come, is up to the peer. A
+peer that cannot be installed or run is left out, with a line that says why.
 """
 
 from __future__ import annotations
@@ -20,22 +22,20 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import light_clients as light
 import numpy as np
-import round as heavy
-from common import BenchmarkError, Run, cores, count, footer, main, make_environment, note, reason, simulate, table
-from straight import make_strategy, steps_of
+from common import BenchmarkError, cores, count, footer, main, make_environment, note, reason, simulate, table
+from loops import MODELS, Loop, distance, make_strategy, steps_of
 
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.config import Config
 
-SCRIPTS = Path(__file__).parent / "peers"
+SCRIPTS = Path(__file__).parent
 ENVIRONMENTS = Path(__file__).parent.parent / "build" / "peers"
 LIMIT_SECONDS = 1800.0
 
@@ -51,7 +51,7 @@ class Peer:
     package : str
         What pip installs.
     script : str
-        Its script in ``benchmarks/peers``.
+        Its script.
     processes, threads : int
         How it runs; a script that does not know of several processes gets one.
     """
@@ -70,57 +70,25 @@ class Peer:
 
 @dataclass(frozen=True)
 class Found:
-    """What one simulator took for a round: seconds of training and of tests (None: it has none), steps, accuracy."""
+    """What one simulator took for a round: seconds of training and of tests, steps, accuracy at its end."""
 
     train: float
-    test: float | None
+    test: float
     steps: int
-    accuracy: float | None
-
-
-@dataclass
-class Job:
-    """One of the two works.
-
-    Attributes
-    ----------
-    title : str
-        Its title in the output.
-    values : dict
-        The settings of ``fedpfl run``.
-    straight : callable, () → list of Found
-        Measures the straight loop.
-    peers : dict
-        What ``work.json`` tells a peer.
-    found : dict of str to list of Found
-        What has been measured, by who it was.
-    """
-
-    title: str
-    values: dict[str, Any]
-    straight: Callable[[], list[Found]]
-    peers: dict[str, Any]
-    found: dict[str, list[Found]] = field(default_factory=dict)
-
-    def add(self, who: str, rounds: Sequence[Found]) -> None:
-        """Note what somebody's rounds took."""
-        self.found.setdefault(who, []).extend(rounds)
+    accuracy: float
 
 
 def measure(options: argparse.Namespace) -> None:
     """Measure each work by all, by turns."""
     peers = installed(options)
-    for name in options.work or JOBS:
-        job, data = JOBS[name](options)
+    for name in options.work or WORKS:
+        note(f"{name}: preparing the data")
+        job = Job(name, options)
         with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
-            write(Path(folder), job, data)
+            write(Path(folder), job)
             for repeat in range(1, options.repeats + 1):
-                note(f"{name}: repeat {repeat} of {options.repeats}: straight loop")
-                job.found.setdefault(f"straight loop, {options.processes} processes × 1 thread", []).extend(
-                    job.straight()
-                )
-                note(f"{name}: repeat {repeat} of {options.repeats}: fedpfl run")
-                job.found.setdefault(f"fedpfl {version('fedpfl')}", []).extend(own(simulate(job.values), job, data))
+                note(f"{name}: repeat {repeat} of {options.repeats}: straight loop and fedpfl run")
+                job.loop_and_fedpfl()
                 for peer in list(peers):
                     note(f"{name}: repeat {repeat} of {options.repeats}: {peer.name}")
                     try:
@@ -128,98 +96,110 @@ def measure(options: argparse.Namespace) -> None:
                     except BenchmarkError as error:
                         print(f"{peer.name}: left out: {error}\n")
                         peers.remove(peer)
-        print(f"**{job.title}**\n")
-        print(rows(job))
-        print()
+        print(f"**{job.title}**\n\n{rows(job)}\n")
+        print(f"Distance of the final models of straight loop and fedpfl, relative: {job.distance:.1e}\n")
     print(f"{options.repeats} times {options.rounds} rounds each, by turns, after one that does not count.")
     print(footer(options.seed))
 
 
 def rows(job: Job) -> str:
-    """Return the table of a work; the fastest with tests comes first."""
-    own_name = next(who for who in job.found if who.startswith("fedpfl"))
-    base = statistics.median(found.train for found in job.found[own_name])
+    """Return the table of a work."""
+    base = statistics.median(took.train for who, rounds in job.measured.items() if who.startswith("fedpfl")
+                             for took in rounds)  # fmt: skip
 
     def row(who: str, rounds: Sequence[Found]) -> list[str]:
-        train = statistics.median(one.train for one in rounds)
-        tests = [one.train + one.test for one in rounds if one.test is not None]
-        accuracy = rounds[-1].accuracy
+        train, whole = [took.train for took in rounds], [took.train + took.test for took in rounds]
         return [
-            who, f"{train:.2f}", f"{min(one.train for one in rounds):.2f} … {max(one.train for one in rounds):.2f}",
-            f"{train / base:.2f}", f"{statistics.median(tests):.2f}" if tests else "–",
-            f"{statistics.median(one.steps for one in rounds):g}",
-            "–" if accuracy is None else f"{100 * accuracy:.1f} %",
+            who, f"{statistics.median(train):.2f}", f"{min(train):.2f} … {max(train):.2f}",
+            f"{statistics.median(train) / base:.2f}", f"{statistics.median(whole):.2f}",
+            f"{statistics.median(took.steps for took in rounds):g}", f"{100 * rounds[-1].accuracy:.1f} %",
         ]  # fmt: skip
 
     header = ["who", "training, s / round (median)", "least … most", "of fedpfl's", "with tests of all", "SGD steps"]
-    return table([*header, "accuracy at the end"], [row(who, found) for who, found in job.found.items() if found])
+    return table([*header, "accuracy at the end"], [row(who, rounds) for who, rounds in job.measured.items()])
 
 
 # -- the two works ---------------------------------------------------------------------------------------------------
 
-
-def heavy_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
-    """Return the work of ``round.py``."""
-    usual = heavy.arguments().parse_args([])
-    usual.data_dir, usual.seed, usual.rounds, usual.processes = (
-        options.data_dir, options.seed, options.rounds, options.processes,
-    )  # fmt: skip
-    values = heavy.settings(usual, evaluate_every=1)
-    config = Config.parse(values)
-    data = FederatedData(config.data, usual.clients, options.seed)
-
-    def straight() -> list[Found]:
-        strategy = make_strategy(config, data)
-        rounds = [strategy.choose(number) for number in range(1, options.rounds + 2)]
-        with heavy.BareLoop(config, data, options.processes) as loop:
-            seconds, _ = loop.train(strategy, rounds)
-        steps = [sum(steps_of(client, config) for client in chosen) for chosen in rounds]
-        return [Found(*both, None) for both in zip(seconds, [None] * len(rounds), steps, strict=True)][1:]
-
-    chosen = max(1, round(usual.fraction * usual.clients))
-    said = (
-        f"Few heavy clients: FedAvg's CNN, {usual.dataset}, {chosen} of {usual.clients} clients, {usual.epochs} epochs"
-    )
-    return Job(said, values, straight, told(options, "cnn", chosen, usual.epochs, usual)), data
+WORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "heavy": ("Few heavy clients: FedAvg's CNN, 4 of 20 clients, 5 epochs", {
+        "model": "fedavg-cnn", "dataset": "fashion-mnist", "num-clients": 20, "fraction-train": 0.2, "local-epochs": 5,
+        "split": "mixed", "test-fraction": 13 / 70,
+    }),
+    "light": ("Many light clients: an MLP, all of them, one epoch", {
+        "model": "mlp", "dataset": "mnist", "num-clients": 1000, "fraction-train": 1.0, "local-epochs": 1,
+    }),
+}  # fmt: skip
+ALIKE = {
+    "method": "fedavg", "evaluate-every": 1, "partitioner": "iid", "batch-size": 20, "last-batch": "keep",
+    "optimizer": "sgd", "learning-rate": 0.05, "momentum": 0.0, "weight-decay": 0.0,
+}  # fmt: skip
 
 
-def light_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
-    """Return the work of ``light_clients.py``."""
-    usual = light.arguments().parse_args([])
-    usual.data_dir, usual.seed, usual.clients = options.data_dir, options.seed, options.clients
-    values = light.settings(usual, options.rounds + 1)
-    config = Config.parse(values)
-    data = FederatedData(config.data, usual.clients, options.seed)
-
-    def straight() -> list[Found]:
-        strategy = make_strategy(config, data)
-        rounds = [strategy.choose(number) for number in range(1, options.rounds + 2)]
-        steps = [sum(steps_of(client, config) for client in chosen) for chosen in rounds]
-        with light.StraightLoop(config, data, options.processes) as loop:
-            seconds, _, score = loop.run(strategy.rule.shared, rounds, strategy.rule.participants)
-        accuracy = score.correct / score.samples
-        return [Found(*halves, count, accuracy) for halves, count in zip(seconds, steps, strict=True)][1:]
-
-    said = f"Many light clients: an MLP, {usual.dataset}, all of {usual.clients} clients, one epoch"
-    return Job(said, values, straight, told(options, "mlp", usual.clients, 1, usual)), data
+def settings(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of ``fedpfl run`` for a work; its first round does not count."""
+    values = {**ALIKE, **WORKS[name][1], "num-server-rounds": options.rounds + 1, "seed": options.seed}
+    if options.data_dir:
+        values["data-dir"] = str(Path(options.data_dir).expanduser().absolute())
+    if options.data:
+        values.update({"dataset": "npz", "data": str(Path(options.data).expanduser().absolute())})
+    if options.num_clients:
+        values["num-clients"] = options.num_clients
+    return values
 
 
-def told(
-    options: argparse.Namespace, model: str, chosen: int, epochs: int, usual: argparse.Namespace
-) -> dict[str, Any]:
-    """Return the content of ``work.json``, for a peer."""
-    return {
-        "model": model, "chosen": chosen, "epochs": epochs, "rounds": options.rounds + 1, "seed": options.seed,
-        "batch-size": usual.batch_size, "learning-rate": usual.learning_rate,
-    }  # fmt: skip
+class Job:
+    """One of the two works, by everybody.
+
+    Attributes
+    ----------
+    measured : dict of str to list of Found
+        What the rounds took that count, by who did them.
+    """
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.title, self.values, self._processes = WORKS[name][0], settings(name, options), options.processes
+        self.config = Config.parse(self.values)
+        self.data = FederatedData(self.config.data, self.config.data.num_clients, options.seed)
+        self.strategy = make_strategy(self.config, self.data)
+        self.rounds = [self.strategy.choose(number) for number in range(1, options.rounds + 2)]
+        self.steps = [sum(steps_of(client, self.config) for client in chosen) for chosen in self.rounds]
+        self.measured: dict[str, list[Found]] = {}
+        self.distance = float("nan")
+
+    def add(self, who: str, rounds: Sequence[Found]) -> None:
+        """Note what somebody's rounds took, without the first."""
+        self.measured.setdefault(who, []).extend(rounds[1:])
+
+    def loop_and_fedpfl(self) -> None:
+        """Measure the straight loop, then fedpfl, and compare their models."""
+        rule = self.strategy.rule
+        with Loop(self.config, self.data, self._processes) as loop:
+            seconds, vector, accuracy = loop.run(rule.shared, self.rounds, rule.participants)
+        rounds = [Found(*halves, steps, accuracy) for halves, steps in zip(seconds, self.steps, strict=True)]
+        self.add(f"straight loop, {self._processes} processes × 1 thread", rounds)
+        run = simulate(self.values)
+        if [line["clients"] for line in run.lines] != [[client.id for client in chosen] for chosen in self.rounds]:
+            raise BenchmarkError(
+                "fedpfl trained other clients than the straight loop; the comparison would not be fair"
+            )
+        rounds = [
+            Found(line["seconds_train"], line["seconds_evaluate"], steps, line["personalised"]["weighted"])
+            for line, steps in zip(run.lines, self.steps, strict=True)
+        ]
+        self.add(f"fedpfl {version('fedpfl')}", rounds)
+        self.distance = distance(vector, run, rule.layout.names)
 
 
-JOBS = {"heavy": heavy_job, "light": light_job}
-
-
-def write(folder: Path, job: Job, data: FederatedData) -> None:
+def write(folder: Path, job: Job) -> None:
     """Write the work for the peers: the settings, and all clients' samples one behind the other."""
-    (folder / "work.json").write_text(json.dumps(job.peers), encoding="utf-8")
+    training, data = job.config.training, job.data
+    told = {
+        "model": MODELS[job.config.run.model], "chosen": len(job.rounds[0]), "epochs": training.local_epochs,
+        "rounds": len(job.rounds), "seed": job.config.run.seed, "batch-size": training.batch_size,
+        "learning-rate": training.learning_rate,
+    }  # fmt: skip
+    (folder / "work.json").write_text(json.dumps(told), encoding="utf-8")
     clients = [data.arrays(i) for i in range(data.num_clients)]
     arrays = {}
     for part in ("train", "test"):
@@ -227,17 +207,6 @@ def write(folder: Path, job: Job, data: FederatedData) -> None:
             arrays[f"{kind}_{part}"] = np.concatenate([client[f"{kind}_{part}"] for client in clients])
         arrays[f"sizes_{part}"] = np.array([len(client[f"y_{part}"]) for client in clients])
     np.savez(folder / "work.npz", **arrays)
-
-
-def own(run: Run, job: Job, data: FederatedData) -> list[Found]:
-    """Return the rounds of fedpfl."""
-    config = Config.parse(job.values)
-    strategy = make_strategy(config, data)
-    steps = [sum(steps_of(strategy.rule.clients[i], config) for i in line["clients"]) for line in run.lines]
-    return [
-        Found(line["seconds_train"], line["seconds_evaluate"], count, line["personalised"]["weighted"])
-        for line, count in zip(run.lines, steps, strict=True)
-    ][1:]
 
 
 # -- the peers -------------------------------------------------------------------------------------------------------
@@ -295,7 +264,7 @@ def run(peer: Peer, folder: Path) -> list[Found]:
         lines = [json.loads(line.removeprefix("round ")) for line in out if line.startswith("round ")]
     if len(lines) < 2:
         raise BenchmarkError("it told of no round")
-    return [Found(line["train"], line["test"], line["steps"], line["accuracy"]) for line in lines][1:]
+    return [Found(line["train"], line["test"], line["steps"], line["accuracy"]) for line in lines]
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> str:
@@ -328,12 +297,11 @@ def _free_ports(number: int) -> list[int]:
 def arguments() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(prog="peers.py", description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--data-dir", default="~/.fedpfl/data", help="where data lie or are downloaded to (%(default)s)"
-    )
+    parser.add_argument("--data-dir", help="where data lie or are downloaded to")
     parser.add_argument("--seed", type=int, default=1, help="every random choice follows from it (%(default)s)")
-    parser.add_argument("--work", action="append", choices=list(JOBS), help="only this one; may be repeated")
-    parser.add_argument("--clients", type=count, default=1000, help="light clients (%(default)s)")
+    parser.add_argument("--work", action="append", choices=list(WORKS), help="only this one; may be repeated")
+    parser.add_argument("--data", help="an npz file of images of 28x28 pixels instead of the work's data set")
+    parser.add_argument("--num-clients", type=count, help="other clients than the work's")
     parser.add_argument("--rounds", type=count, default=3, help="rounds to measure, after one more (%(default)s)")
     parser.add_argument("--repeats", type=count, default=2, help="how often all is measured in turn (%(default)s)")
     parser.add_argument(

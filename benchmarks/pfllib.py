@@ -1,7 +1,7 @@
 """Five methods by fedpfl and by PFLlib on the same clients, to compare their accuracies.
 
 PFLlib (https://github.com/TsingZ0/PFLlib) is fetched by git, unless ``--pfllib`` names a folder that has it, and gets a
-virtual environment of its own in ``build/pfllib``. It runs as it is, but for the seed (``peers/pfllib_run.py``).
+virtual environment of its own in ``build/pfllib``. It runs as it is, but for the seed (``pfllib_run.py``).
 
 For each seed some samples of a data set are divided: every class is cut among the clients in proportions drawn from
 Dir(α), in the test set in the same ones as in the training set. The clients are written as an npz file whose arrays
@@ -44,7 +44,7 @@ COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"
 # What PFLlib imports and fedpfl does not have.
 PACKAGES = ("h5py", "cvxpy", "calmsize", "matplotlib")
 PLACE = Path(__file__).parent.parent / "build" / "pfllib"
-SCRIPT = Path(__file__).parent / "peers" / "pfllib_run.py"
+SCRIPT = Path(__file__).parent / "pfllib_run.py"
 # Its network follows from the name of the data set.
 NAMES = {"fashion-mnist": "FashionMNIST", "mnist": "MNIST", "cifar10": "Cifar10"}
 HEADS = ("PFLlib", "fedpfl", "difference")

@@ -1,10 +1,11 @@
-"""Programs outside the package: what they import is still there, and two that no page runs work."""
+"""Programs outside the package: what they import is still there, and those that measure run in small."""
 
 from __future__ import annotations
 
 import ast
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from processes import using
 
@@ -70,6 +72,18 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
                for part in methods)  # fmt: skip
 
 
+def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_same_model(tmp_path):
+    rng, images = np.random.default_rng(0), tmp_path / "images.npz"
+    np.savez(images, x=rng.integers(0, 256, (200, 28, 28, 1), dtype=np.uint8), y=np.arange(200) % 10)
+    words = f"benchmarks/peers.py --data {images} --num-clients 10 --rounds 1 --repeats 1 --processes 1 --pfl= --fluke="
+    done = subprocess.run([sys.executable, *words.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    distances = re.findall(r"relative: (\S+)", done.stdout)
+    assert len(distances) == 2 and max(map(float, distances)) < 1e-5
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith(("| straight", "| fedpfl"))]
+    assert len(rows) == 4 and [row[-1] for row in rows[::2]] == [row[-1] for row in rows[1::2]]  # accuracy
+
+
 def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     where = tmp_path / "a.json"
@@ -97,52 +111,3 @@ def test_the_benchmark_of_supernodes_runs_in_small_and_leaves_nothing(tmp_path):
         assert list(Path(name).glob("fedpfl-*")) == [] and using(Path(name)) == {}  # torch leaves its cache
     record = json.loads(where.read_text())
     assert record.keys() == {kind} and record[kind]["s (median)"][0] > 0
-
-
-@pytest.fixture
-def long_life(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return import_module("long_life")
-
-
-def test_the_faults_of_a_long_life_follow_from_the_seed_and_are_of_every_kind(long_life):
-    faults = [long_life.fault_of(1, number) for number in range(1, 301)]
-    assert faults == [long_life.fault_of(1, number) for number in range(1, 301)]
-    assert {fault.kind for fault in faults if fault} == set(long_life.FAULTS)
-    assert 90 <= sum(fault is not None for fault in faults) <= 150
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({}, []),
-        ({"same_bits": False}, ["run 19 (fedavg, no fault) has other bits than a simulation"]),
-        ({"same_bits": False, "failed": {"2": {"1": "lost"}}}, []),
-        ({"threads": 1}, ["worker: 17 threads grew to 27 in 15 runs"]),
-        ({"files": 1}, ["worker: 17 open files grew to 27 in 15 runs"]),
-        ({"memory": 0.5}, ["worker: its memory grows by 0.50 MiB a run, from 102.5 to 109.5"]),
-        ({"memory": 0.3}, []),
-        ({"left": 1}, ["files of bench: 15 grew to 29 in 15 runs"]),
-    ],
-)
-def test_a_long_life_s_growth_is_found(long_life, change, told):
-    outcomes = []
-    for number in range(20):
-        memory, threads, opened, left = (number * change.get(at, 0) for at in ("memory", "threads", "files", "left"))
-        sizes = {"worker": (7, 100.0 + memory, 10 + threads, 10 + opened)}
-        files = {"bench": (10 + left, 1.0), "shared memory": (0, 0.0)}
-        outcomes.append(long_life.Outcome(number, "fedavg", "", 20.0, {}, True, sizes, files))
-    outcomes[-1].same_bits = change.get("same_bits", True)
-    outcomes[-1].failed = change.get("failed", {})
-    assert long_life.judge(outcomes) == told
-
-
-def test_what_a_method_needs_once_is_no_growth(long_life):
-    """A worker that is started late has its first run of a method late."""
-    outcomes = []
-    for number in range(40):
-        sizes = {"worker": (7 + (number > 10), 700.0 if number <= 10 or number > 24 else 540.0, 10, 10)}
-        method = "fedreg" if number in (2, 25, 30) else "fedavg"
-        files = {"bench": (10, 1.0), "shared memory": (0, 0.0)}
-        outcomes.append(long_life.Outcome(number, method, "", 20.0, {}, True, sizes, files))
-    assert long_life.judge(outcomes) == []

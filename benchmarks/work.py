@@ -1,4 +1,4 @@
-"""What the peers' scripts have in common: the work to do, the models, what they say. Of fedpfl it only has ResNet-8."""
+"""What loop and peers have in common: the work, the models, what they say. Of fedpfl it only has ResNet-8."""
 
 from __future__ import annotations
 

@@ -201,4 +201,3 @@ class SweepSettings(CommonSettings, total=False):
     dataset: Any
     data: Any
     num_clients: Any
-    continue_from: str

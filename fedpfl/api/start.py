@@ -70,7 +70,6 @@ def run(
     num_clients: int | None = None,
     workers: int | None = None,
     resume: str | PathLike[str] | Run | None = None,
-    continue_from: str | PathLike[str] | Run | None = None,
     callbacks: Sequence[Listener] = (),
     quiet: bool = False,
     **settings: Unpack[Settings],
@@ -97,8 +96,6 @@ def run(
         that a debugger can step into them. The numbers are the same.
     resume : str, path or Run, optional
         Resume this run, with its settings.
-    continue_from : str, path or Run, optional
-        Begin a new run, with this one's settings, from its shared and personal arrays; clients' data may have changed.
     callbacks : sequence of Listener
         Follow the run on the server, in this order, after fedpfl's own.
     quiet : bool
@@ -137,7 +134,7 @@ def run(
     _require_counts(workers=workers)
     method = custom.as_named(method)
     # An earlier run may have a custom method, whose settings are not known yet.
-    if resume is None and continue_from is None:
+    if resume is None:
         named = {"method": method, "model": model, "dataset": dataset, "data": data, "num_clients": num_clients}
         _require_allowed([method], {**named, **settings})
     from ..data import fetch
@@ -159,7 +156,7 @@ def run(
     python, objects = python_objects(method, model, dataset, data), dict[str, object]()
     with ExitStack() as stack:
         # Before those that are given now, which take the place of the earlier run's.
-        again, earlier = (place_of(stack, run, objects) for run in (resume, continue_from))
+        again = place_of(stack, resume, objects)
 
         def text_of(kind: str, thing: object, before: str) -> str:
             text = stack.enter_context(as_setting(kind, thing, before, again=True))
@@ -168,9 +165,7 @@ def run(
             return text
 
         values = _by_key(settings)
-        before = stored_texts(resume or continue_from, values)
-        if continue_from is not None:
-            before.pop("dataset", None)  # its data may be others
+        before = stored_texts(resume, values)
         for key in sorted(functions()):
             if key in values:
                 values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
@@ -180,7 +175,7 @@ def run(
         values.update({key: plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
         if num_clients is not None:
             values["num-clients"] = plain(num_clients)
-        plan = prepare(None, app_settings(Path()) or {}, values, again, continued=earlier)
+        plan = prepare(None, app_settings(Path()) or {}, values, again)
         shown = display(plan.config.run.num_server_rounds, quiet)
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():

@@ -101,7 +101,7 @@ def _print(shown: list[Space], size: int) -> None:
 
 
 def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
-    """Yield what each run takes, and each state of no run; a state that a later run starts from is kept."""
+    """Yield what each run takes, and each state of no run; a state that several folders name is kept."""
     from ..client.state import run_state
     from ..results.run_folder import RunFolder
     from ..study.store import DEFAULT_ROOT
@@ -109,26 +109,23 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
     removed = sorted(root.glob(f".*{_LEFT}"))
     here = [RunFolder(path.parent) for path in sorted(root.glob("*/config.toml")) if path.parent not in removed]
-    keys = {folder.path: _keys(folder, states) for folder in here}
-    elsewhere = {key for path in of_grids.glob("*/config.toml") for key in _keys(RunFolder(path.parent), states)}
-    uses = Counter(key for theirs in keys.values() for key in {*theirs})
-    others = elsewhere | {key for key, runs in uses.items() if runs > 1}
+    keys = {folder.path: _key(folder, states) for folder in here}
+    used = Counter([*keys.values(), *(_key(RunFolder(path.parent), states) for path in of_grids.glob("*/config.toml"))])
     for folder in here:
-        own_key = keys[folder.path][:1]
-        state = [path for key in own_key if key not in others and (path := run_state(states, key)).is_dir()]
+        key = keys[folder.path]
+        shared = bool(key) and used[key] > 1
+        state = [run_state(states, key)] if key and not shared and run_state(states, key).is_dir() else []
         parts = (folder.path / "checkpoint",) if state_only else (folder.path,)
-        kept = _in_use(folder) if own_key else "its task.json cannot be read"
-        if not kept and not state and own_key and own_key[0] in others:
-            kept = "another run continues from its clients' arrays"
+        kept = "a copy of its folder has the same clients' arrays" if shared else _in_use(folder)
+        kept = kept if key else "its task.json cannot be read"
         yield Space(
             folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
             (*(path for path in parts if path.exists()), *state), kept,
         )  # fmt: skip
     for left in removed:
         yield Space(left.name[1 : -len(_LEFT)], False, _size(left), 0, (left,))
-    if any(not own_key for own_key in keys.values()):  # whose arrays they are is not known
+    if not all(keys.values()):  # whose arrays they are is not known
         return
-    used = {key for theirs in keys.values() for key in theirs} | elsewhere
     for path in sorted(states.iterdir()) if states.is_dir() else ():
         if path.name in used or not any(any(path.glob(part)) for part in _PARTS_OF_STATE):
             continue
@@ -144,17 +141,14 @@ def _recent(state: Path) -> str:
     return "written within a day: its run may go on" if time.time() - written < DAY else ""
 
 
-def _keys(folder: RunFolder, states: Path) -> list[str]:
-    """Return the keys of the states that a run needs, its own first; none if they are not known."""
+def _key(folder: RunFolder, states: Path) -> str:
+    """Return the key of a run's state; empty if it is not known."""
     from ..client.state import run_state
 
     try:
-        task = folder.task()
-        later = task.get("continued", {}).get("personal", ())
-        keys = [str(task["state_key"]), *dict.fromkeys(str(key) for key, *_ in later)]
-        return [run_state(states, key).name for key in keys]  # somebody else may have written the file
+        return run_state(states, str(folder.task()["state_key"])).name  # somebody else may have written the file
     except (FedpflError, TypeError, ValueError, AttributeError):
-        return []
+        return ""
 
 
 def _in_use(folder: RunFolder) -> str:

@@ -186,7 +186,6 @@ def prepare(
     resume: str | None,
     default_clients: int | None = None,
     own_data: bool = False,
-    continued: str | None = None,
 ) -> Plan:
     """Check everything that can be checked before a run: by the app's folder and the texts of ``--run-config``."""
     from ..launch import plan
@@ -198,7 +197,7 @@ def prepare(
         message = f"is not the folder of a Flower app (pyproject.toml with [tool.flwr.app]){hint}"
         raise ConfigError("app", str(app), message)
     here, clients = None if defaults is None else folder, default_clients or plan.DEFAULT_CLIENTS
-    made = plan.prepare(here, defaults or {}, overrides(texts, num_clients), resume, clients, own_data, continued)
+    made = plan.prepare(here, defaults or {}, overrides(texts, num_clients), resume, clients, own_data)
     used(texts, [made.config.method.name])
     return made
 

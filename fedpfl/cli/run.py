@@ -36,14 +36,6 @@ AppDir = Annotated[
     Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; by default the working directory.")
 ]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run (name or folder) with its settings.")]
-Continue = Annotated[
-    str | None,
-    typer.Option(
-        "--continue",
-        metavar="RUN",
-        help="Start a new run from this run's shared and personal arrays and settings; data may have changed.",
-    ),
-]
 Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Web = Annotated[
@@ -67,7 +59,6 @@ def run_command(
         ),
     ] = None,
     resume: Resume = None,
-    continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
     web: Web = False,
@@ -78,7 +69,7 @@ def run_command(
     """
 
     def make() -> Plan:
-        return prepare(app_dir, run_config, num_clients, resume, continued=continue_from)
+        return prepare(app_dir, run_config, num_clients, resume)
 
     def run(plan: Plan) -> None:
         from ..launch import simulation
@@ -88,7 +79,7 @@ def run_command(
             simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers)
 
     # An earlier run may have a custom method, whose settings are not known yet.
-    check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)
+    check = partial(require_allowed, [] if resume else run_config, app_dir)
     execute("run", check, make, run, as_json, quiet)
 
 

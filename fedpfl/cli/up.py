@@ -15,7 +15,7 @@ from ..core.errors import ConfigError
 from ..setup.options.virtual_time import VirtualTimeSettings
 from .common import RunConfig, ending_signals, output_dir, prepare, require_allowed
 from .program import app
-from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
+from .run import AppDir, Outcome, Quiet, Resume, Web, execute, live_page
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -56,7 +56,6 @@ def up_command(
         typer.Option(min=1, help="Number of devices for the SuperNodes; by default three SuperNodes per device."),
     ] = None,
     resume: Resume = None,
-    continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
     keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log even if the run succeeds.")] = False,
@@ -130,7 +129,7 @@ def up_command(
     # A testbed of boards talks MQTT: the playbooks set up nothing else.
     way = transport or (TransportName.MQTT if bench else TransportName.HTTP)
     if command is not None:
-        others = {"run-config": run_config, "resume": resume, "continue": continue_from, "json": as_json, "web": web}
+        others = {"run-config": run_config, "resume": resume, "json": as_json, "web": web}
         if refused := [option for option, value in others.items() if value]:
             raise ConfigError(
                 refused[0], others[refused[0]], "is for a single run; with --command put it into the command"
@@ -157,7 +156,7 @@ def up_command(
 
         own_data = bench is not None and len(bench.data) == len(bench.present)
         clients = bench.clients if bench else num_supernodes
-        plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data, continue_from)
+        plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
             raise ConfigError(
                 "inventory",
@@ -189,5 +188,5 @@ def up_command(
             run_and_follow(bed, plan, submit, quiet, keep_log)
 
     # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
-    check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)
+    check = partial(require_allowed, [] if resume else run_config, app_dir)
     execute("up", check, make, run, as_json, quiet, bed)

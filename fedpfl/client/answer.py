@@ -22,10 +22,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
 
     The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
     ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
-    ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
-    ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
-    ClientApp; the node has ``partition-id``, and ``num-partitions`` if the run has no num-clients, or, on a device that
-    holds its own data,
+    ``layout``. ``run_config`` and ``node_config`` are as Flower hands them to the ClientApp; the node has
+    ``partition-id``, and ``num-partitions`` if the run has no num-clients, or, on a device that holds its own data,
     ``data-path`` (also called ``data``), with or without these; ``model`` is the model of its own, if it has one.
     Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
     """

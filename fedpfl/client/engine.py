@@ -177,10 +177,6 @@ class Engine:
             described["identity"] = state.secret()
             if self.own:
                 described["data"] = state.sealed(self.data.contents)
-            earlier = message.config.get("earlier-key")
-            before = None if earlier is None else self.state_of(str(earlier), client)
-            if before is not None and before.of_a_device:
-                described["earlier-identity"] = before.secret()
         if self._own_model:
             described.update(model=self._own_model, extras=self.extras.to_text())
         if self.data.remarks:
@@ -471,9 +467,8 @@ class Engine:
         return state, local, RoundStart(cast(Received, received), personal, load)
 
     def stored(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
-        """Return the arrays that a message names: of this run, or of the one that it continues."""
-        key = message.config.get("personal-key")
-        return (state if key is None else self.state_of(str(key), client)).load(int(message.config["personal-round"]))
+        """Return the arrays that a message names."""
+        return state.load(int(message.config["personal-round"]))
 
     def kept(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
         """Return the arrays with a prefix that the client stored in its last round."""

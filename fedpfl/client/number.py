@@ -36,10 +36,6 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
     file = _file(message, run_config, path)
     told = message.config.get("client")
     stored = _read(file) if file.is_file() else None
-    if stored is None and told is None and "earlier-key" in message.config:
-        # The run continues another one: a number stays with the personal arrays that belong to it.
-        earlier = _file(message, run_config, path, "earlier-key")
-        told = _read(earlier) if earlier.is_file() else None
     if told is None or told == stored:
         return stored
     if type(told) is not int or not 0 <= told < clients_of(run_config):
@@ -74,7 +70,7 @@ def _read(file: Path) -> int:
     return int(from_json_line(content, file, "client")["client"])
 
 
-def _file(message: Payload, run_config: Mapping[str, Value], path: str, key: str = "state-key") -> Path:
-    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get(key, "")))
+def _file(message: Payload, run_config: Mapping[str, Value], path: str) -> Path:
+    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get("state-key", "")))
     place = str(Path(path).expanduser().absolute())
     return folder / f"number-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

@@ -58,11 +58,10 @@ TEXTS: Mapping[str, str] = {
     "model": r"[!-+\--~]{0,200}",  # this client's earlier answers
     "extras": r"[ -~]{0,2000}",  # the server's model, where the client names its own model
     "identity": r"[0-9a-f]{64}",  # this client's earlier answers
-    "earlier-identity": r"[0-9a-f]{64}",  # this client's answer in the run that this one continues
 }
 OPTIONAL = {
     "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "columns": "", "classes": "", "data": "",
-    "model": "", "extras": "", "identity": "0" * 64, "earlier-identity": "0" * 64,
+    "model": "", "extras": "", "identity": "0" * 64,
 }  # fmt: skip
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24

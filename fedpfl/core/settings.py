@@ -33,7 +33,6 @@ TAGS = {
     "free": "a resumed run may change it",
     "idle": "results do not depend on it",
     "repeat": "repetitions of a run may differ in it",
-    "arrays": "form or meaning of the arrays that a run stores follow from it",
     "client": "a single client may have another value",
     "refusable": "a method may refuse all but the default",
     "loop": "acts in fedpfl's own loop over the rounds alone, not in Flower's",

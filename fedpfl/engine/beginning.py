@@ -1,12 +1,9 @@
-"""How a run begins: at round 1, after an interruption of the same run, or from the arrays of another one."""
+"""How a run begins: at round 1, or after an interruption."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from logging import WARNING, getLogger
-from typing import Any
-
-import numpy as np
 
 from ..core.errors import ConfigError, LayoutError
 from ..core.model_state import hidden_layers
@@ -18,7 +15,6 @@ from ..results.export import CLIENTS
 from ..results.run_folder import RunFolder
 from ..setup.config import Config
 from .agreement import Agreement
-from .continued import carry_over
 from .rounds import RoundLoop
 from .transport import Members
 
@@ -29,7 +25,6 @@ class Beginning:
     """How a run begins: at round 1."""
 
     finished = 0  # the round after which it goes on
-    task_before: Mapping[str, Any] | None = None  # of a run that this one continues
 
     def __init__(self, config: Config) -> None:
         self.config, self.folder = config, RunFolder.create(config)
@@ -39,10 +34,6 @@ class Beginning:
 
     def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Record the task on which the clients have agreed, or compare it with that of before."""
-        self.describe(agreed, transport, remarks)
-
-    def describe(self, agreed: Agreement, transport: Members, remarks: Sequence[str], **more: Any) -> None:
-        """Record the task of a new run."""
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         facts = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
@@ -50,7 +41,7 @@ class Beginning:
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
             transport.identities(), samples=samples, threads=agreed.threads,
-            **transport.about_data(), **agreed.data, **{key: fact for key, fact in facts.items() if fact}, **more,
+            **transport.about_data(), **agreed.data, **{key: fact for key, fact in facts.items() if fact},
         )  # fmt: skip
         if arrays := transport.about_clients():
             write_arrays(self.folder.path / CLIENTS, arrays)
@@ -81,7 +72,11 @@ class Resumed(Beginning):
 
     def prepare(self, loop: RoundLoop) -> None:
         """Restore the state, and drop what was recorded after it."""
-        _restore(loop.load_state, self._state, self.config, "the run to resume")
+        try:
+            loop.load_state(self._state)
+        except LayoutError as error:
+            allowed = f"has other arrays than the run to resume: {error}"
+            raise ConfigError("model", self.config.run.model, allowed) from error
         self.folder.drop_after(self.finished)
         before, now = self.folder.config()["num-server-rounds"], self.config.run.num_server_rounds
         if self.config.training.learning_rate_schedule == "cosine" and before != now:
@@ -90,49 +85,10 @@ class Resumed(Beginning):
         self.folder.mark_resumed(self.config)
 
 
-class Continued(Beginning):
-    """A new run that starts from what another one has ended with."""
-
-    def __init__(self, config: Config, earlier: EarlierRun) -> None:
-        super().__init__(config)
-        self._earlier = earlier
-        self._state: Mapping[str, np.ndarray] = {}
-
-    def open(self) -> None:
-        """Read the other run."""
-        with self._earlier.exclusive():
-            self._state, self._about, remarks = self._earlier.to_continue(self.config.run.state_dir)
-        _tell(self._earlier, remarks)
-        self.task_before = self._earlier.task()
-
-    def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
-        """Record the task, and whose arrays are whose."""
-        self._state, about, remark = carry_over(
-            self._earlier, self.folder, self.config, agreed, transport.about_data(), self._state, self._about
-        )
-        self.describe(agreed, transport, [*remarks, remark], continued=about)
-
-    def prepare(self, loop: RoundLoop) -> None:
-        """Start from the other run's state."""
-        _restore(loop.take_over, self._state, self.config, f"{self._earlier.path.name}, which the run continues")
-
-
-def _restore(
-    take: Callable[[Mapping[str, np.ndarray]], None], state: Mapping[str, np.ndarray], config: Config, run: str
-) -> None:
-    """Have a loop take a state; ``ConfigError`` where its model is not that of the run which the state is of."""
-    try:
-        take(state)
-    except LayoutError as error:
-        raise ConfigError("model", config.run.model, f"has other arrays than {run}: {error}") from error
-
-
 def beginning_of(config: Config) -> Beginning:
     """Return how a run with these settings begins."""
     if config.run.resume:
         return Resumed(config)
-    if config.run.continue_from:
-        return Continued(config, EarlierRun.continued(config))
     return Beginning(config)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from logging import INFO, WARNING, getLogger
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -65,9 +65,8 @@ class RoundLoop:
 
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
-    several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
-    from a run that this one continues, and the places of its classes if they were fewer. ``attendance`` decides who is
-    asked. ``own_loss``: clients train with a loss of the user's.
+    several values that tests count. ``attendance`` decides who is asked. ``own_loss``: clients train with a loss of the
+    user's.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class RoundLoop:
         listeners: Sequence[Listener] = (),
         counted: bool = True,
         several: bool = False,
-        continued: Sequence[tuple[Any, ...]] = (),
         attendance: Attendance | None = None,
         own_loss: bool = False,
     ) -> None:
@@ -93,7 +91,6 @@ class RoundLoop:
         self.extras = extras or Extras()
         self.listeners = list(listeners)
         self.expected = Expected(counted, several, tuple(names_of_metrics(settings.metrics)), own_loss)
-        self.continued = continued
         self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
         self._cause: BaseException | None = None
@@ -110,14 +107,10 @@ class RoundLoop:
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
-        self.take_over(state)
-        self.attendance.load_state(state)
-
-    def take_over(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore what another run's :meth:`state` returned, to which it is nothing who was silent there."""
         self.rule.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
+        self.attendance.load_state(state)
 
     def run(self, transport: Transport, first_round: int = 1) -> None:
         """Run the rounds from ``first_round`` to the last, or until a listener ends the run."""
@@ -362,9 +355,8 @@ class RoundLoop:
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
         last = self.rule.personal_round[client.id]
-        key, last = self.continued[client.id] if last < 0 else ("", last)
         messages = packed[same].messages
-        if extra.config or (key, last) not in messages:
+        if extra.config or last not in messages:
             config: dict[str, Value] = {
                 **extra.config,
                 "round": number,
@@ -372,11 +364,9 @@ class RoundLoop:
                 "state-key": self.state_key,
                 "layout": layout,
             }
-            if key:
-                config["personal-key"] = key
             payload = Payload(config, {}, packed[same].arrays)
-            messages[key, last] = payload, _bytes_of(payload)
-        payload, counted = messages[key, last]
+            messages[last] = payload, _bytes_of(payload)
+        payload, counted = messages[last]
         self.round.bytes_down += counted[0]
         self.round.bytes_evaluation_only += counted[1]
         return payload

@@ -79,7 +79,7 @@ def _run(
     beginning.open()
     attendance = options.attendance(config, folder, transport)
     task = folder.task()
-    answers = transport.find_clients(config, task["state_key"], task.get("identities"), beginning.task_before)
+    answers = transport.find_clients(config, task["state_key"], task.get("identities"))
     agreed = agree(config, attendance.present_at_start(answers))
     beginning.take_task(agreed, transport, [*remarks, *agreed.remarks])
     task = folder.task()
@@ -96,7 +96,7 @@ def _run(
     kind = config.training.kind
     loop = options.loop(config)(
         rule, config.run, task["state_key"], server.extras, listeners, counted=kind.counted,
-        several=not kind.classes, continued=task.get("continued", {}).get("personal", ()), attendance=attendance,
+        several=not kind.classes, attendance=attendance,
         own_loss=config.training.has_own_loss,
     )  # fmt: skip
     beginning.prepare(loop)

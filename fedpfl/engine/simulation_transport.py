@@ -95,7 +95,6 @@ class SimulationTransport(Transport):
         config: Config,
         state_key: str = "",
         identities: Mapping[str, str] | None = None,
-        earlier: Mapping[str, Any] | None = None,
     ) -> dict[int, Payload]:
         """Describe the clients; none has to be asked."""
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}

@@ -79,13 +79,12 @@ class Members(ABC):
         config: Config,
         state_key: str = "",
         identities: Mapping[str, str] | None = None,
-        earlier: Mapping[str, Any] | None = None,
     ) -> dict[int, Payload]:
         """Return how each client describes itself, by client: see :meth:`fedpfl.client.engine.Engine.query`.
 
         Clients store their arrays, and nodes their numbers and secrets, under ``state_key``. ``identities`` is what
-        :meth:`identities` returned when a resumed run began. ``earlier`` is the task of a run that this one continues,
-        in which nodes had their numbers. ``FedpflError`` if a client cannot take part, or not all are there.
+        :meth:`identities` returned when a resumed run began. ``FedpflError`` if a client cannot take part, or not all
+        are there.
         """
 
     def identities(self) -> dict[str, str]:

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, getLogger
-from typing import Any
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
@@ -47,11 +46,10 @@ class GridMembers(Members):
         config: Config,
         state_key: str = "",
         identities: Mapping[str, str] | None = None,
-        earlier: Mapping[str, Any] | None = None,
     ) -> dict[int, Payload]:
         """Wait for the nodes and ask each which client it is."""
         self._check_after = config.run.check_after
-        self._nodes = Nodes(self._grid, config.run, state_key, identities or {}, earlier or {}, self._settings)
+        self._nodes = Nodes(self._grid, config.run, state_key, identities or {}, self._settings)
         by_client: dict[int, Payload] = {}
         answers = self._nodes.find(config.data.num_clients)
         for node, answer in sorted(answers.items(), key=lambda item: int(item[1].config["client"])):

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
-from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -53,8 +52,7 @@ class Nodes:
 
     A node whose answer cannot be right is left out by name; the others go on if they are enough (``min-clients``).
     Nodes store their numbers and secrets under ``state_key``. ``identities`` are known hashes of the nodes' secrets, by
-    client: a client's number belongs to its node for the whole run. So does a number in ``earlier``, the task of a run
-    that this one continues (empty if there is none). ``told`` is what each question says besides.
+    client: a client's number belongs to its node for the whole run. ``told`` is what each question says besides.
     """
 
     def __init__(
@@ -63,14 +61,10 @@ class Nodes:
         settings: RunSettings,
         state_key: str,
         identities: Mapping[str, str],
-        earlier: Mapping[str, Any],
         told: Mapping[str, Value] | None = None,
     ) -> None:
         self._grid, self._settings = grid, settings
         self._question: dict[str, Value] = {"state-key": state_key, **(told or {})}
-        if earlier:
-            self._question["earlier-key"] = earlier["state_key"]
-        self._earlier: Mapping[str, str] = earlier.get("identities", {})
         self.identities = dict(identities)
         self._left_out: dict[int, str] = {}
         self._asks: Counter[int] = Counter()
@@ -198,7 +192,7 @@ class Nodes:
         if not unnumbered:
             return answers
         taken = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
-        taken |= {int(client) for client in (*self.identities, *self._earlier)}
+        taken |= {int(client) for client in self.identities}
         free = (number for number in range(expected) if number not in taken)
         numbers = dict(zip(unnumbered, free, strict=False))
         for node in set(unnumbered) - numbers.keys():
@@ -248,15 +242,10 @@ class Nodes:
     def _wrong_identity(self, answer: Payload) -> str:
         """Return why the node of an answer is not the one that had its client's number before; empty if it may be."""
         client = str(answer.config["client"])
-        earlier = (
-            ("identity", self.identities, "this run"),
-            ("earlier-identity", self._earlier, "the run to continue"),
-        )
-        for name, identities, run in earlier:
-            if identities.get(client) not in (None, _identity(answer, name).get(client)):
-                what = f"another node has had this number in {run}, with another secret in its state-dir"
-                return f"client = {client}: {what}; of a device that was replaced: `fedpfl resume --replaced {client}`"
-        return ""
+        if self.identities.get(client) in (None, _identity(answer).get(client)):
+            return ""
+        what = "another node has had this number in this run, with another secret in its state-dir"
+        return f"client = {client}: {what}; of a device that was replaced: `fedpfl resume --replaced {client}`"
 
     def _require_enough(self, answers: Answers, expected: int) -> None:
         """Raise ``FedpflError`` if the clients that can take part are too few to begin."""
@@ -279,9 +268,9 @@ class Nodes:
         raise FedpflError(f"{what}; missing: {missing}{refused}")
 
 
-def _identity(answer: Payload, name: str = "identity") -> dict[str, str]:
+def _identity(answer: Payload) -> dict[str, str]:
     """Return a hash of the secret in an answer, by client; the secret itself is not stored at the server."""
-    secret = answer.config.get(name)
+    secret = answer.config.get("identity")
     if not secret:
         return {}
     return {str(answer.config["client"]): hashlib.sha256(str(secret).encode()).hexdigest()}

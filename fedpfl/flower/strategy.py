@@ -159,7 +159,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError("keep", self.keep, "cannot be combined with model, of which the method decides")
         if state_key and model is not None:
             raise ConfigError("state_key", state_key, "is for nodes with the mod keep; a run of run_federation goes on "
-                                                      "by resume or continue_from")  # fmt: skip
+                                                      "by resume")  # fmt: skip
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = min_train_nodes if fraction_train else 0
         self.min_evaluate_nodes = min_evaluate_nodes if fraction_evaluate else 0

@@ -71,18 +71,14 @@ def prepare(
     resume: str | None = None,
     default_clients: int = DEFAULT_CLIENTS,
     own_data: bool = False,
-    continued: str | None = None,
 ) -> Plan:
     """Check everything that can be checked before a run.
 
     ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``changes``
     those that replace them; the rest takes the package's defaults. ``default_clients`` counts where neither the setting
-    nor the data say how many there are. ``resume`` is the name or folder of a run to resume, and ``continued``
-    that of one that a new run continues, with its settings. ``own_data``: each client has data of its own, so there are
-    none in common to check.
+    nor the data say how many there are. ``resume`` is the name or folder of a run to resume. ``own_data``: each client
+    has data of its own, so there are none in common to check.
     """
-    if resume is not None and continued is not None:
-        raise ConfigError("continue", continued, "starts a new run, and --resume continues one; use one of them")
     own_code.set_folder(app or Path())
     own_code.begin_run()
     if app is not None:
@@ -90,18 +86,16 @@ def prepare(
     try:
         know_method(defaults)  # the app's settings have those of its method, also where another one is run
     except FedpflError as error:
-        if "method" not in changes and resume is None and continued is None:
+        if "method" not in changes and resume is None:
             reason = f"the default of pyproject.toml: {str(error).partition(': ')[2]}"
             raise ConfigError("method", defaults["method"], reason) from error
         settings = all_settings()
         defaults = {key: value for key, value in defaults.items() if key in settings and key != "method"}
     values = {**defaults, **changes}
-    if resume is None and continued is None:
+    if resume is None:
         check_keys(values)
     else:
-        stored = _stored_settings(resume, continued, values, changes)
-        if continued is not None and ("data" in changes or "dataset" in changes):
-            default_clients, stored["num-clients"] = stored["num-clients"], changes.get("num-clients", 0)
+        stored = _stored_settings(resume, values, changes)
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
@@ -120,8 +114,6 @@ def prepare(
         decided["partitioner"] = chosen.partitioner
     number = config.data.num_clients or natural_clients(config.data, config.run.seed)
     decided["num-clients"] = number or default_clients
-    if config.run.continue_from and not config.run.resume:
-        decided["continue-from"] = str(EarlierRun.continued(config).path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})
@@ -145,7 +137,7 @@ def project_settings(folder: Path, *without: str) -> dict[str, Value]:
     Each run of a grid has its own seed, name and places; ``without`` are further settings that do not count.
     """
     app, settings = app_settings(folder) or {}, all_settings()
-    ours = {"seed", "run-name", "resume", "continue-from", "output-dir", "state-dir", *without}
+    ours = {"seed", "run-name", "resume", "output-dir", "state-dir", *without}
     return {
         key: value
         for key, value in app.items()
@@ -176,25 +168,18 @@ def _fresh(config: Config) -> RunFolder:
 # -- a run that goes on -----------------------------------------------------------------------------------------------
 
 
-def _stored_settings(
-    resume: str | None, continued: str | None, values: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the settings of a run that is resumed, or else continued, with ``changes``."""
-    run = find_run(str(resume or continued), Path(str(values.get("output-dir", RunSettings.output_dir))))
-    if resume is None:
-        return _with_clients({**run.config(), **changes, "continue-from": str(run.path)}, run)
+def _stored_settings(resume: str, values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that is resumed, with ``changes``."""
+    run = find_run(resume, Path(str(values.get("output-dir", RunSettings.output_dir))))
     where = {"run-name": run.path.name, "output-dir": str(run.path.parent), "resume": True}
     # What auto meant was decided when the run began.
     changes = {key: value for key, value in changes.items() if (key, value) != ("partitioner", AUTO)}
     number, nodes = changes.get("num-clients"), run.task().get("clients", 0)
     if number and nodes not in (0, number) and not run.config().get("num-clients") and "personalise" not in changes:
         raise ConfigError("num-clients", number, f"the run had {nodes}")
-    return _with_clients({**run.config(), **changes, **where}, run)
-
-
-def _with_clients(values: Mapping[str, Any], run: RunFolder) -> dict[str, Any]:
+    settings = {**run.config(), **changes, **where}
     # Without a number `flwr run` took one client for each node that there was.
-    return {**values, "num-clients": values.get("num-clients") or run.task().get("clients", 0)}
+    return {**settings, "num-clients": settings.get("num-clients") or nodes}
 
 
 def _reopened(config: Config, more_clients: bool) -> EarlierRun:

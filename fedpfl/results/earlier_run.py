@@ -1,4 +1,4 @@
-"""The folder of a run from which another one goes on: it is resumed, continued, or serves clients after its end."""
+"""The folder of a run that goes on: it is resumed, or serves clients after its end."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from .run_folder import (
     KEPT_CHECKPOINTS,
     PERSONALISED,
     RunFolder,
-    find_run,
-    personal_place,
     task_of,
     writer,
 )
@@ -66,18 +64,6 @@ class EarlierRun(RunFolder):
             rounds = len(folder.metrics())
             what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
-        return folder
-
-    @classmethod
-    def continued(cls, config: Config) -> EarlierRun:
-        """Return the run that a new one continues; refuse one of other arrays, or without a finished round."""
-        folder = cls(find_run(config.run.continue_from, Path(config.run.output_dir)).path)
-        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
-        for key, value in config.of_stored_arrays().items():
-            if stored[key] != value:
-                raise ConfigError(key, value, f"{folder.path.name}, which the run continues, used {stored[key]!r}")
-        if not folder.resumable:
-            raise StateError(f"{folder.path}: no round was finished, so there is nothing to continue")
         return folder
 
     @classmethod
@@ -140,27 +126,26 @@ class EarlierRun(RunFolder):
         input_shape: tuple[int, ...],
         classes: Sequence[int],
         division: int | None = None,
-        run: str = "the run to resume",
         names: Mapping[str, str] | None = None,
     ) -> None:
         """Raise :class:`ConfigError` if a resumed run has another task, or division of common data, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **task_of(input_shape, classes)}.items():
             if before.get(key) != value:
-                raise ConfigError(key, value, f"{run} had {before.get(key)}{self._for_classes(key)}")
+                raise ConfigError(key, value, f"the run to resume had {before.get(key)}{self._for_classes(key)}")
         names_before = before.get("names", {})
         had, have = ("names" if called.get("classes") else "numbers" for called in (names_before, names or {}))
         if names is not None and had != have:
-            raise DataError(f"the classes of the data have {have}, and those of {run} had {had}")
+            raise DataError(f"the classes of the data have {have}, and those of the run to resume had {had}")
         for key, text in (names or {}).items():
             if text != (had := names_before.get(key, text)):
                 told = other_than(text, had) if key == "columns" else "other names, or another order"
-                raise DataError(f"the {key} of the data are not those of {run}; {told}")
+                raise DataError(f"the {key} of the data are not those of the run to resume; {told}")
         # Unknown of runs that are older than it, and where a device has data of its own.
         division_before = before.get("division")
         if None not in (division, division_before) and division != division_before:
-            message = f"{run} had {division_before}: clients would get other samples (have the data changed, or NumPy?)"
-            raise ConfigError("division", division, message)
+            why = "clients would get other samples (have the data changed, or NumPy?)"
+            raise ConfigError("division", division, f"the run to resume had {division_before}: {why}")
 
     def require_samples(self, hashes: Mapping[int, str]) -> None:
         """Raise :class:`DataError` if clients of a resumed run have other samples than before, by their hashes."""
@@ -168,7 +153,7 @@ class EarlierRun(RunFolder):
         other = [client for client, now in hashes.items() if now and now != (each.get(str(client)) or common or now)]
         if other:
             whose = "" if len(other) == len(hashes) else f" of clients {in_short([*map(str, other)])}"
-            remedy = "start a new run with them, or train on from this one's arrays with --continue"
+            remedy = "start a new run with them, from this one's shared arrays with initial-weights"
             raise DataError(f"the samples{whose} are not those of the run to resume, which has their hash: {remedy}")
 
     def _for_classes(self, key: str) -> str:
@@ -176,18 +161,6 @@ class EarlierRun(RunFolder):
         names = ",".join(self.task().get("class_names", ()))
         how = f'class-names = "{printable(names, 200)}"' if names else f"num-classes = {self.task()['num_classes']}"
         return f"; if the data lack samples of some: {how}" if key == "num_classes" else ""
-
-    def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
-        """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
-
-        ``personal_round`` is negative for clients with personal arrays, which are older than the new run's first round.
-        Recorded are this run, its round, each client's ``samples``, and the :func:`personal_place` of its arrays.
-        """
-        last, stored, remarks = self.last_intact(state_dir)
-        task, rounds = self.task(), stored["personal_round"]
-        places = (personal_place(task, client, number) for client, number in enumerate(rounds.tolist()))
-        about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": [*places]}
-        return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
 
     def mark_resumed(self, config: Config) -> None:
         """Record that the run is resumed with these settings; its earlier outcome no longer holds."""
@@ -267,8 +240,7 @@ class EarlierRun(RunFolder):
         state = read_arrays(path)
         self._rounds(number)
         for client, trained in enumerate(state["personal_round"].tolist()):
-            key, stored = personal_place(task, client, trained)
-            ClientState(state_dir, key, client).require_intact(stored)
+            ClientState(state_dir, task["state_key"], client).require_intact(trained)
         return state
 
     def drop_after(self, last: int) -> None:

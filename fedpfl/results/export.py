@@ -33,7 +33,7 @@ from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
 from ..version import __version__
 from .preparation import prepare
-from .run_folder import GLOBAL, RunFolder, personal_place
+from .run_folder import GLOBAL, RunFolder
 
 STATE_DICT, TORCHSCRIPT, ONNX = "state-dict", "torchscript", "onnx"
 FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ONNX_ENDING}
@@ -137,11 +137,11 @@ class _StoredModels:
     def of(self, client: int) -> dict[str, Tensor] | FedpflError | None:
         """Return the arrays of a client's plain model; None if they are global.safetensors; or the reason for none."""
         last, stored = self.checkpoint
-        key, number = personal_place(self.task, client, int(stored["personal_round"][client]))
+        number = int(stored["personal_round"][client])
         state_dir, name = Path(self.config.run.state_dir), self.folder.path.name
-        here = ClientState(state_dir, self.task["state_key"], client).folder
-        state = ClientState(state_dir, key, client)
-        if not (here.is_dir() or state.folder.is_dir()) and (exported := self._exported(client)) is not None:
+        state = ClientState(state_dir, self.task["state_key"], client)
+        here = state.folder
+        if not here.is_dir() and (exported := self._exported(client)) is not None:
             return exported
         # A client that was not in the run may have made its model afterwards.
         rounds = [last] * self.more + [last + 1] * (not number)
@@ -158,7 +158,7 @@ class _StoredModels:
         if kind not in self.blanks:
             self.blanks[kind] = _blank(config, self.shape, self.classes[client], self.vocabulary, stored)
         model, sharing, initial, plain = self.blanks[kind]
-        if sharing.personal and not state.folder.is_dir():
+        if sharing.personal and not here.is_dir():
             message = f"has no stored state of run {name} in {state_dir}, and no model in {self.folder.path / PERSONAL}"
             return ConfigError("client", self.name(client), message)
         sent = sharing.layout.pack(self.rule.outgoing(self.rule.clients[client]), config.run.wire_dtype)

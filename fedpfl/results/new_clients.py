@@ -27,7 +27,7 @@ from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
 from .identity import require_data
-from .run_folder import RunFolder, personal_place
+from .run_folder import RunFolder
 
 ENSEMBLE = "ensemble"
 
@@ -92,9 +92,9 @@ class Simulation:
         receiver = rule.clients[client]
         extra = rule.attachments(receiver, kind)
         sharing.accept(extra.arrays)
-        key, number = personal_place(self.task, client, rule.personal_round[client])
         config: dict[str, Value] = {
-            **extra.config, "round": self.last + 1, "personal-round": number, "state-key": key,
+            **extra.config, "round": self.last + 1, "personal-round": rule.personal_round[client],
+            "state-key": self.task["state_key"],
             "layout": sharing.layout.to_text(),
         }  # fmt: skip
         shared = sharing.layout.pack(rule.outgoing(receiver), "float32")

@@ -144,9 +144,8 @@ class RunFolder:
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
         ``identities`` has a hash of the secret of each client's node. ``more`` is ``samples``, each client's numbers of
-        training and test samples; ``threads`` of each; ``continued``, of :meth:`EarlierRun.to_continue`; and, if all
-        clients are on this machine, ``client_names``, ``class_names`` and ``class_counts``, the training samples by
-        class.
+        training and test samples; ``threads`` of each; and, if all clients are on this machine, ``client_names``,
+        ``class_names`` and ``class_counts``, the training samples by class.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
@@ -350,14 +349,6 @@ def find_run(run: str, root: Path, key: str = "run") -> RunFolder:
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
     raise ConfigError(key, run, f"there is no such run in {root}, and no run's folder at this path")
-
-
-def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:
-    """Return key and round of a client's personal arrays; below 0 they are of the run that this one continues."""
-    if number >= 0:
-        return task["state_key"], number
-    key, earlier = task["continued"]["personal"][client]
-    return key, earlier
 
 
 def task_of(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class RunSettings:
     personal_head: bool = setting(
         False,
         "Keep the classifier (the model's last layer) on each client, even if the method shares it.",
-        tags="arrays refusable",
+        tags="refusable",
     )
     new_clients: float = setting(
         0.0,
@@ -87,7 +87,6 @@ class RunSettings:
         False,
         "Whether torchvision:, timm: and hf: may download pretrained weights, instead of random ones, or hf:'s "
         "local folder.",
-        tags="arrays",
     )
     evaluate_every: int = setting(
         1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0, tags="rounds"
@@ -146,12 +145,6 @@ class RunSettings:
     )
     resume: bool = setting(
         False, "Continue the run called run-name after its last finished round.", tags="own free idle loop"
-    )
-    continue_from: str = setting(
-        "",
-        "Run whose final shared and personal arrays this new run starts from.",
-        tags="own loop",
-        form="a run: its name in output-dir, or its folder",
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
@@ -242,7 +235,7 @@ class RunSettings:
         """Return whether what a round has made is tested, in it or at the start of the next."""
         if self.test_at == "end":
             return self.evaluates_in(server_round)
-        # After the last round, too: the run may be continued.
+        # After the last round, too: the run may be resumed with more.
         return server_round == self.num_server_rounds or self.evaluates_in(server_round + 1)
 
     def writes_models_after(self, server_round: int) -> bool:
@@ -375,7 +368,3 @@ class Config:
     def _tagged(self, tag: str) -> dict[str, s.Value]:
         values = self.flat()
         return {key: values[key] for key, of in self._fields().items() if tag in of.metadata["tags"]}
-
-    def of_stored_arrays(self) -> dict[str, s.Value]:
-        """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
-        return {**self._tagged("arrays"), **dict(s.items(self.method.settings, self.method.name))}

@@ -87,7 +87,7 @@ def settings_stub() -> str:
         return [f"    {key.replace('-', '_')}: {of.get(key, 'Any')}" for key in keys]
 
     arguments, of_run = ("method", "model", "dataset", "data", "num-clients"), ("output-dir", "seed", "run-name")
-    of_arguments = (*arguments, "resume", "continue-from")
+    of_arguments = (*arguments, "resume")
     return "\n".join([
         '"""Types of all settings for editors. Written by `fedpfl config --update`."""',
         "",
@@ -107,7 +107,6 @@ def settings_stub() -> str:
         "",
         "class SweepSettings(CommonSettings, total=False):",
         *fields(arguments, {}),
-        *fields(["continue-from"]),
         "",
     ])  # fmt: skip
 

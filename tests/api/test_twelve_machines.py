@@ -1,4 +1,4 @@
-"""Twelve machines from their CSV files to a decision, to ONNX, and on a month later: docs/how-to/twelve-machines.md."""
+"""Twelve machines from their CSV files to a decision and to ONNX: docs/how-to/twelve-machines.md."""
 
 from __future__ import annotations
 
@@ -90,14 +90,3 @@ def test_the_program_on_the_machine_says_what_the_model_says(printed, monkeypatc
     faults = model.predict(x).argmax(1) == 1
     right = int((faults & (rows["fault"] == 1)).sum())
     assert said == f"{len(rows)} rows, {faults.sum()} called a fault, {right} of {(rows['fault'] == 1).sum()}\n"
-
-
-def test_a_month_later_machine_13_joins(printed, monkeypatch):
-    home, _ = printed
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(home)
-    july, august = (fedpfl.load(home / ".fedpfl/runs" / name) for name in ("july", "august"))
-    assert len(july._folder.task()["client_names"]) == 12
-    assert august._folder.task()["client_names"][-1] == "machine-13"
-    assert any("; new: machine-13;" in remark for remark in august._folder.task()["remarks"])
-    assert (home / ".fedpfl/runs/august/personal/client-00012.onnx").is_file()

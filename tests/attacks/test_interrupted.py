@@ -41,7 +41,6 @@ scale.smoke.remarks = "Small."
 """
 COMMANDS = {
     "run": ["run", "-q", "--workers", "2", "-c", f'{TRAIN} run-name="new"'],
-    "continue": ["run", "-q", "--workers", "1", "--continue", "one", "-c", 'run-name="new"'],
     "compare": ["compare", "fedavg", "local", "--seeds", "1", "-q", "--name", "it", "-c", f"num-clients=2 {DATA}"],
     "sweep": ["sweep", "-q", "--grid", "learning-rate=0.1,0.2", "-c", f"num-clients=2 num-server-rounds=1 {DATA}"],
     "experiment run": ["experiment", "run", "table.toml", "-q"],
@@ -158,7 +157,7 @@ def check(commands: Commands, template: Path, command: str, kind: str, count: in
         assert not [*(commands.home / "tmp").glob("*.part"), *SHARED_MEMORY.glob("*fedpfl*")], told
 
         code, _, err, _ = commands(words, work)
-        if code and command in ("run", "continue"):
+        if code and command == "run":
             (line,) = err.splitlines()
             assert "a run of this name is in" in line, told
             again = ["clean", "new", "--remove"] if "fedpfl clean new --remove" in line else RESUME
@@ -179,7 +178,7 @@ FAULTS = (KILL, FULL, INTERRUPT, TWICE)
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        ("run", KILL), ("continue", FULL), ("compare", INTERRUPT), ("export best", KILL), ("report", FULL),
+        ("run", KILL), ("run", FULL), ("compare", INTERRUPT), ("export best", KILL), ("report", FULL),
         ("clean", INTERRUPT), ("partition", TWICE), ("config --update", KILL),
     ],
 )  # fmt: skip

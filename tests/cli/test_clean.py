@@ -17,7 +17,7 @@ from fedpfl.results.run_folder import RunFolder
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder of runs a, b and c (continues a), a state of each, one of a run that is gone, and a device's."""
+    """A folder of runs a, b and c (a copy of a), their states, one of a run that is gone, and a device's."""
     monkeypatch.setattr("fedpfl.cli.clean.output_dir", lambda: tmp_path / "runs")
     monkeypatch.setattr("fedpfl.cli.clean._state_dir", lambda: tmp_path / "state")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -27,9 +27,8 @@ def place(tmp_path, monkeypatch):
         (folder / "checkpoint" / "round-000001.safetensors").write_bytes(bytes(3000))
         (folder / "config.toml").write_text("")
         (folder / "summary.md").write_text("done")
-        more = {"continued": {"personal": [["a-1", 1], ["a-1", 1]]}} if name == "c" else {}
-        (folder / "task.json").write_text(json.dumps({"state_key": f"{name}-1", **more}))
-    for key in ("a-1", "b-1", "c-1", "gone-1", "device-1"):
+        (folder / "task.json").write_text(json.dumps({"state_key": "b-1" if name == "b" else "a-1"}))
+    for key in ("a-1", "b-1", "gone-1", "device-1"):
         client = tmp_path / "state" / key / "client-00000"
         client.mkdir(parents=True)
         (client / "round-000001.safetensors").write_bytes(bytes(5000))
@@ -63,7 +62,7 @@ def test_the_list_has_every_run_and_what_belongs_to_none(place, monkeypatch):
     assert shown.keys() == {"a", "b", "c", "", str(place / "state" / "device-1")}
     assert shown["b"]["folder"] > 3000 and shown["b"]["state"] == 5000
     assert shown[""]["paths"] == [str(place / "state" / "gone-1")]
-    assert "continues" in shown["a"]["why_kept"]
+    assert "a copy" in shown["a"]["why_kept"]
     monkeypatch.setenv("COLUMNS", "500")
     _, words = call()
     assert (words.count(" no "), words.count(" yes ")) == (0, 3)  # nobody here knows it of a device's run
@@ -126,7 +125,7 @@ def test_a_devices_models_do_not_go_where_only_arrays_should(place):
 def test_what_is_needed_or_in_use_stays(place):
     before = files(place)
     code, words = call("a", "--remove")
-    assert (code, files(place)) == (0, before) and "another run continues" in words
+    assert (code, files(place)) == (0, before) and "a copy" in words
     with RunFolder(place / "runs" / "b").exclusive():
         code, words = call("b", "--remove")
     assert (code, files(place)) == (0, before) and "it is running" in words

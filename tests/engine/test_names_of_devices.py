@@ -87,17 +87,6 @@ def test_classes_of_other_names_are_left_out_where_the_classifier_is_shared(tmp_
     assert alone.metrics()[0]["clients"] == [0, 1, 2] and "classes" not in alone.task().get("names", {})
 
 
-def test_a_run_is_not_continued_with_columns_in_another_order(tmp_path):
-    table = {"dataset": "table", "partitioner": "iid", "num_classes": 0, "min_samples": 2}
-    first, second = (node["data-path"] for node in tables(tmp_path, FIRST, ["bp", "age", "label"]).values())
-    values = federation(tmp_path / "run", 2, method="fedavg", model="mlp", num_server_rounds=1, data=first, **table)
-    run_federation(LocalGrid(2, values), values)
-    name = next((tmp_path / "run").rglob("task.json")).parent
-    again = {**values, "data": second, "continue-from": str(name), "run-name": "again"}
-    with pytest.raises(FedpflError, match="the columns of the data are not those of the run to continue; their order"):
-        run_federation(LocalGrid(2, again), again)
-
-
 def test_names_are_told_in_a_bounded_text():
     assert sent([]) == "" and sent(["a", "b"]) == f"{digest(['a', 'b'])} a, b"
     assert sent(["x" * 3000]) == digest(["x" * 3000]) and len(sent(["é\n" * 500] * 2)) < 2020

@@ -81,7 +81,7 @@ class _Afterwards(RoundLoop):
         task = folder.task()
         return cls(
             rule, config.run, task["state_key"], extras, counted=config.training.kind.counted,
-            several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
+            several=not config.training.kind.classes,
         )  # fmt: skip
 
     def ask(self, transport: Transport, clients: Sequence[Client], number: int, kind: str) -> Round:

@@ -17,7 +17,7 @@ from ...results.earlier_run import BEST, EarlierRun
 from ...results.export import CLIENTS, stored_rule
 from ...results.history import History
 from ...results.record import Round
-from ...results.run_folder import RunFolder, personal_place
+from ...results.run_folder import RunFolder
 from ...results.summary import summary
 from ...rules import Rule
 from ...setup.config import Config
@@ -98,7 +98,7 @@ class BestRound(Listener):
         if (self._folder.path / CLIENTS).is_file():
             _link(self._folder.path / CLIENTS, self._new / CLIENTS)
         for client in rule.participants:
-            key, trained = personal_place(kept.task(), client.id, int(state["personal_round"][client.id]))
+            key, trained = kept.task()["state_key"], int(state["personal_round"][client.id])
             source = ClientState(self._config.run.state_dir, key, client.id).path(trained)
             if source.is_file():
                 target = ClientState(str(self._new / "state"), key, client.id).path(trained)

@@ -23,39 +23,33 @@ class PrivacySettings:
         0.0,
         "Standard deviation z of the noise on the shared arrays, in units of dp-clip-norm. 0: no differential privacy.",
         minimum=0,
-        tags="arrays",
     )
     dp_clip_norm: float = setting(
         1.0,
         "Maximum L2 norm C of a client's update over all shared arrays; longer updates are scaled down to it.",
         above=0,
-        tags="arrays",
     )
     dp_delta: float = setting(
         1e-5,
         "δ for which ε is reported; choose it well below 1 / number of clients.",
         above=0,
         maximum=0.1,
-        tags="arrays",
     )
     dp_epsilon: float = setting(
         0.0,
         "Maximum ε of a client in the run. With dp-noise-multiplier = 0 the noise follows from it, dp-delta, "
         "num-server-rounds and fraction-train; otherwise the run ends before it is exceeded. 0: no maximum.",
         minimum=0,
-        tags="arrays",
     )
     dp_where: str = setting(
         "client",
         "Where noise is added. client: each client adds it to what it sends. server: the trusted server adds it to "
         "the sum; this needs a rule that is a mean, and gives all clients equal weight.",
         choices=("client", "server"),
-        tags="arrays",
     )
     dp_reproducible: bool = setting(
         False,
         "Draw the noise from the seed. For experiments only: anyone who knows the seed can subtract the noise.",
-        tags="arrays",
     )
 
     def calibrated(self, rounds: int, share: float) -> PrivacySettings:

@@ -20,24 +20,20 @@ class TrainableSettings:
         "Parameters to train; the others are frozen: neither sent nor stored.",
         form="all; head; lora: adapters and the head; or a list of patterns, such as base.blocks.block6.*: the head, "
         "and base arrays whose names match one",
-        tags="arrays refusable",
+        tags="refusable",
     )
-    lora_rank: int = setting(
-        4, "Rank r of an adapter B·A.", minimum=1, maximum=4096, only={"trainable": (LORA,)}, tags="arrays"
-    )
+    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1, maximum=4096, only={"trainable": (LORA,)})
     lora_alpha: float = setting(
         8.0,
         "Scale α of an adapter, which adds (α/r)·B·A to a weight.",
         above=0,
         only={"trainable": (LORA,)},
-        tags="arrays",
     )
     lora_targets: str = setting(
         "",
         "Layers with adapters. Empty: all linear layers and 2-D convolutions of the base.",
         only={"trainable": (LORA,)},
         form="a list of patterns, such as *attention*",
-        tags="arrays",
     )
 
 

@@ -91,12 +91,10 @@ def test_a_round_reads_no_more_after_many_rounds(tmp_path, monkeypatch):
     assert best_of(run).history().last_round == 40
 
 
-def test_it_is_exported_and_continued_and_without_validation_there_is_none(tmp_path):
+def test_it_is_exported_and_without_validation_there_is_none(tmp_path):
     run = simulate(tmp_path, 3, **GIVEN)
     done = CliRunner().invoke(app, ["export", str(run.path), "--round", "best"])
     assert done.exit_code == 0 and len(list((run.path / "best" / "personal").glob("*.safetensors"))) == 3, done.output
-    on = simulate(tmp_path, 3, run_name="on", continue_from=str(run.path / "best"), **GIVEN)
-    assert on.task()["continued"]["round"] == best_of(run).history().last_round
     plain = simulate(tmp_path / "plain", 3, **{**GIVEN, "validation_fraction": 0.0, "num_server_rounds": 1})
     assert not (plain.path / "best").exists()
     with pytest.raises(ConfigError, match="has no best round: validation-fraction above 0, with test-at = end, keeps"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr
-from functools import partial, wraps
+from functools import partial
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from ..core import custom
 from ..core.errors import ConfigError
@@ -42,25 +42,7 @@ if TYPE_CHECKING:
 
 TWO = "a comparison needs two methods or more, or a setting to vary (--vary)"
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
 
-
-def _one_without_name(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """Refuse arguments without a name, but for the first one, in a line."""
-
-    @wraps(function)
-    def call(*given: Given.args, **named: Given.kwargs) -> Found:
-        if len(given) > 1:
-            first = function.__code__.co_varnames[0]
-            allowed = f'needs a name, as in dataset="digits"; only {first} may be given without one'
-            raise ConfigError(function.__name__, plain(given[1]), allowed)
-        return function(*given, **named)
-
-    return call
-
-
-@_one_without_name
 def run(
     method: str | type[Any] | None = None,
     *,
@@ -353,12 +335,9 @@ def compare(
     return result
 
 
-@_one_without_name
 def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
-    random: Mapping[str, str] | None = None,
-    samples: int = 10,
     seeds: int = 1,
     select: str = "test",
     name: str = "",
@@ -373,10 +352,6 @@ def sweep(
     ----------
     grid : mapping of str to sequence, optional
         Settings and their values; every value with all of the others: ``{"learning_rate": [0.01, 0.05]}``.
-    random : mapping of str to str, optional
-        Settings that are drawn: ``{"fedprox_mu": "log:0.001:1"}``; also ``uniform:…``, ``int:…`` and ``choice:A:B``.
-    samples : int
-        How often they are drawn for each point of the grid.
     seeds : int
         Each point is run with the seeds 1 … n.
     select : {"test", "validation"}
@@ -429,7 +404,7 @@ def sweep(
     >>> found.table["local-epochs"].sort_values().tolist()
     [1, 2]
     """
-    _require_counts(samples=samples, seeds=seeds)
+    _require_counts(seeds=seeds)
     options, settings = _apart(more)
     if "method" in settings:
         settings["method"] = custom.as_named(settings["method"])
@@ -437,20 +412,18 @@ def sweep(
         grid = {**grid, "method": [*map(custom.as_named, grid["method"])]}
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
-    if "method" not in (random or {}):
-        _require_allowed(methods, settings, *tried, named=random or {})
+    _require_allowed(methods, settings, *tried)
     from ..setup.all_settings import require_used
     from ..study.saved import write_tables
     from ..study.sweep import SweepGrid
-    from .comparisons import Runs, Sweep, key_of, number_of_clients, of_project, with_runs
+    from .comparisons import Runs, Sweep, number_of_clients, of_project, with_runs
 
     with ExitStack() as stack:
         runs = Runs(stack, **options)
         common = runs.texts(settings)
         base = {**of_project(), **common}
         base.setdefault("num-clients", number_of_clients(base))
-        drawn = [f"{key_of(key)}={text}" for key, text in (random or {}).items()]
-        planned = SweepGrid(base, runs.listed(grid or {}), drawn, samples, seeds, runs.store, select)
+        planned = SweepGrid(base, runs.listed(grid or {}), seeds, runs.store, select)
         require_used({key: value for key, value in common.items() if key != "method"}, planned.methods)
         folder = runs.opened(name, planned.methods, planned)
         failed = runs.run(planned)
@@ -461,7 +434,6 @@ def sweep(
     return with_runs(result, "sweep")
 
 
-@_one_without_name
 def experiment(
     name: str | PathLike[str],
     *,
@@ -553,13 +525,10 @@ def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str,
         yield from ({key: value} for value in values)
 
 
-def _require_allowed(
-    methods: Iterable[Any], *settings: Mapping[str, Any], named: Mapping[str, Any] | None = None
-) -> None:
+def _require_allowed(methods: Iterable[Any], *settings: Mapping[str, Any]) -> None:
     """Refuse wrong settings of runs of these methods before anything slow is imported.
 
-    Python objects, and settings of methods that are not of this package, are checked when they are known. ``named`` are
-    settings whose values are.
+    Python objects, and settings of methods that are not of this package, are checked when they are known.
     """
     from ..core import own_code
     from ..launch.shipped import app_settings
@@ -569,7 +538,6 @@ def _require_allowed(
     if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
         return
     app = app_settings(Path()) or {}
-    check({}, app, _by_key(named or {}))
     for values in settings:
         texts = {key: value for key, value in _by_key(values).items() if type(value) in (bool, int, float, str)}
         check(texts, app)

@@ -18,7 +18,7 @@ COMMANDS = {
     "keys": ("keys", "broker"), "listing": ("methods", "datasets", "models", "config"), "new": ("new",),
     "node": ("node",), "partition": ("partition",), "register": ("register",), "report": ("report",),
     "resume": ("resume",), "run": ("run",),
-    "stored_runs": ("show", "export", "personalise", "new-clients"), "sweep": ("sweep", "compare"), "up": ("up",),
+    "stored_runs": ("show", "export", "personalise"), "sweep": ("sweep", "compare"), "up": ("up",),
     "watch": ("watch",),
 }  # fmt: skip
 

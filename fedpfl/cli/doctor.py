@@ -9,10 +9,9 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import typer
 
@@ -21,17 +20,12 @@ from ..version import FLOWER, untested
 from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 from .program import app
 
-if TYPE_CHECKING:
-    from ..training.settings import TrainingSettings
-
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
 MATTERS = "this matters only for plain `flwr run .`"
 # Where a testbed and `fedpfl up` keep certificates.
 KEYS = (Path("/etc/fedpfl/keys"), Path("/etc/fedpfl/local"), Path("~/.fedpfl/testbed"))
-# Savings below a twentieth are within the error of such a short measurement.
-PAYS = 0.95
 
 
 class Finding(NamedTuple):
@@ -57,15 +51,13 @@ def doctor(
     from ..setup.config import Config
 
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
-    settings = Config.parse(
-        {key: value for key, value in values.items() if key in (*tagged("place"), "device", "threads")}
-    )
+    settings = Config.parse({key: value for key, value in values.items() if key in tagged("place")})
     folders = {
         "output-dir": settings.run.output_dir,
         "state-dir": settings.run.state_dir,
         "data-dir": settings.data.data_dir,
     }
-    findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()}, settings.training)]
+    findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()})]
     findings += [_certificates(path) for path in map(Path.expanduser, KEYS) if path.is_dir()]
     if as_json:
         print_json([finding._asdict() for finding in findings])
@@ -78,13 +70,12 @@ def doctor(
         raise typer.Exit(1)
 
 
-def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:
+def examine(folders: dict[str, Path]) -> Iterator[Finding]:
     """Run every check."""
     yield _flower()
     yield _torch()
     yield from (_folder(key, path) for key, path in folders.items())
     yield _local_superlink()
-    yield _precision(training)
 
 
 def _flower() -> Finding:
@@ -158,23 +149,3 @@ def _local_superlink() -> Finding:
             stop = f"stop it with: kill {entry.parent.name}"
             return Finding(check, WARNING, f"{superlink} runs apps in {folder}{other}; {MATTERS}; {stop}")
     return Finding(check, WARNING, f"something listens on Flower's local port {LOCAL_SUPERLINK_PORT}; {MATTERS}")
-
-
-def _precision(training: TrainingSettings) -> Finding:
-    check = "precision"
-    try:
-        from ..training.device import require_device
-        from ..training.speed import compare_precisions
-    except (ImportError, OSError):  # said of torch above
-        return Finding(check, WARNING, "bf16 was not measured, as torch cannot be imported")
-    try:
-        require_device(replace(training, precision="bf16"))
-    except ConfigError as error:
-        return Finding(check, OK if error.key == "precision" else WARNING, str(error))
-    threads = training.threads or 1  # of a client among others, one on every core
-    speed = compare_precisions(replace(training, threads=threads))
-    where = "on the GPU" if training.device == "cuda" else f"with {threads} thread{'s' if threads > 1 else ''}"
-    result = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
-    result += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
-    result += f'precision = "bf16" is {"" if speed.ratio < PAYS else "not "}worth it here'
-    return Finding(check, OK, result)

@@ -81,30 +81,6 @@ def _settings(name: str, scale: str, run_config: list[str] | None) -> dict[str, 
     return used(run_config, sorted({cell.method for cell in cells}))
 
 
-@group.command("status")
-def status_command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this experiment.")] = None,
-    scale: ScaleName = "smoke",
-    seeds: Seeds = None,
-    output_dir: OutputDir = None,
-    run_config: RunConfig = None,
-) -> None:
-    """Show the progress of experiments."""
-    from rich.table import Table as Lines
-
-    from ..study.experiment import files
-    from ..study.store import State
-
-    table = Lines("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
-    for one in [name] if name else [str(path) for path in files().values()]:
-        grid = plan(one, scale, seeds, output_dir, run_config)
-        states = list(grid.states().values())
-        states += [State.MISSING] * grid.undecided
-        counts = [str(states.count(state)) for state in State]
-        table.add_row(grid.experiment.name, *counts, str(len(states)))
-    stdout().print(table)
-
-
 @group.command("table")
 def table_command(
     name: Name,

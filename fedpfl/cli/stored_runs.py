@@ -50,7 +50,6 @@ def show(
         Path | None,
         typer.Option(
             "--output-dir",
-            "--experiments-dir",
             help="Folder of sweeps and experiments; by default ~/.fedpfl/experiments.",
         ),
     ] = None,
@@ -207,13 +206,6 @@ def personalise(
     with ending_signals():
         simulation.run(plan, display(plan.config.run.num_server_rounds, quiet=True), workers)
     tell_personalised(folder, personalised(folder), as_json)
-
-
-@app.command("new-clients", hidden=True)
-def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = False) -> None:
-    """Run `fedpfl personalise` under its old name, which the next version removes."""
-    typer.echo("note: `fedpfl new-clients` is called `fedpfl personalise` now", err=True)
-    personalise(run, mode, as_json=as_json)
 
 
 def _write_settings(folder: RunFolder, mode: str, settings: Mapping[str, Any], file: Path) -> None:

@@ -24,14 +24,6 @@ def sweep_command(
         list[str] | None,
         typer.Option(metavar="KEY=A,B,…", help="Values of a setting, combined with all other grids; repeatable."),
     ] = None,
-    random: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=RANGE",
-            help="Draw a setting at random: log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, choice:A:B; repeatable.",
-        ),
-    ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Number of draws of the random settings.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per point: 1 … N.")] = 1,
     select: Annotated[
         str,
@@ -50,20 +42,20 @@ def sweep_command(
 
     Example: fedpfl sweep --grid learning-rate=0.01,0.03,0.1 --seeds 3
     """
-    tried = [*(grid or ()), *(random or ())]
+    tried = [*(grid or ())]
     swept = [text.removeprefix("method=") for text in tried if text.startswith("method=")]
     require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))], tried=tried)
     from ..api.start import sweep
     from ..launch.plan import project_settings
     from ..methods import find
-    from ..study.sweep import listed, split
+    from ..study.sweep import listed
 
     load_app()
-    points, drawn = listed(grid or ()), dict(split(text, "random") for text in random or ())
+    points = listed(tried)
     default = {"method": "fedavg", **project_settings(Path()), **overrides(run_config)}["method"]
-    methods = points.get("method") or drawn.get("method", "").split(":")[1:] or [default]
+    methods = points.get("method") or [default]
     settings = used(run_config, sorted({find(str(name)).name for name in methods}))
-    options.show(sweep, points, random=drawn, samples=samples, seeds=seeds, select=select, name=name, **settings)
+    options.show(sweep, points, seeds=seeds, select=select, name=name, **settings)
 
 
 @app.command("compare")

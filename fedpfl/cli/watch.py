@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from .bridge import DEFAULT_BROKER, Ca, PasswordFile, account, server_context
+from .bridge import DEFAULT_BROKER, Ca, PasswordFile, account
 from .common import output_dir, print_json, stdout
 from .program import app
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..bench.mqtt.account import Account
     from ..bench.mqtt.publisher import Message
 
-LOOPBACK = "127.0.0.1"
 REDRAW_SECONDS = 0.5
 MAX_QUEUED = 1000
 
@@ -43,15 +42,10 @@ def watch_command(
     runs: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="With --web: folder of runs; by default output-dir.")
     ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="With --web: address for browsers, 127.0.0.1 by default; others need TLS.")
-    ] = None,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="With --web: port; by default 8078, or a free one if 8078 is in use."),
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="With --web: certificate shown to browsers.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
 ) -> None:
     """Show devices and runs, here or on a live page.
 
@@ -61,7 +55,7 @@ def watch_command(
     """
     if web and as_json:
         raise ConfigError("json", "true", "prints events; leave it out with --web")
-    of_web = {"runs": runs, "host": host, "port": port, "tls-cert": tls_cert, "tls-key": tls_key}
+    of_web = {"runs": runs, "port": port}
     if not web and (refused := next((key for key, value in of_web.items() if value is not None), None)):
         raise ConfigError(refused, str(of_web[refused]), "is an option of --web")
     if broker is not None or not web:
@@ -72,9 +66,7 @@ def watch_command(
             raise FedpflError("fedpfl watch needs paho-mqtt: pip install 'fedpfl[mqtt]'") from None
     if web:
         bench = None if broker is None else account(broker, username, password_file, ca)
-        server_context(tls_cert, tls_key)
-        tls = None if tls_cert is None or tls_key is None else (tls_cert.expanduser(), tls_key.expanduser())
-        _serve(runs, bench, host or LOOPBACK, port, tls, seconds)
+        _serve(runs, bench, port, seconds)
         return
 
     arrived: queue.Queue[Message] = queue.Queue(MAX_QUEUED)
@@ -95,16 +87,13 @@ def watch_command(
         link.stop()
 
 
-def _serve(
-    runs: Path | None, bench: Account | None, host: str, port: int | None, tls: tuple[Path, Path] | None,
-    seconds: float | None,
-) -> None:  # fmt: skip
+def _serve(runs: Path | None, bench: Account | None, port: int | None, seconds: float | None) -> None:
     from ..study.live.page_server import LivePage, listen, serve
 
     folder = (runs or output_dir()).expanduser()
     if runs is not None and not folder.is_dir():
         raise ConfigError("runs", str(runs), "is not a folder")
-    page = LivePage(folder, listen(host, port, tls), host, tls, bench)
+    page = LivePage(folder, listen(port), bench)
     typer.echo(f"live page: {page.address()}")
     sys.stdout.flush()
     stopping = threading.Event()

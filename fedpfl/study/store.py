@@ -7,7 +7,7 @@
     ROOT/cells/NAME/outcome.json     how the last try ended
     ROOT/cells/NAME/log.txt          what it wrote on standard error
     ROOT/cells/NAME/flower.json      Flower's run of it, on a testbed
-    ROOT/cells/NAME/new-clients-…    what was measured after it
+    ROOT/cells/NAME/new-clients-…    what `fedpfl personalise` measured after it
     ROOT/state/                      the clients' personal arrays
     ROOT/generated/HASH/             data that a script of an experiment made
     ROOT/tables/EXPERIMENT/SCALE/    tables that `fedpfl experiment run` wrote
@@ -57,7 +57,7 @@ class PlannedRun:
     name: str  # method, data set and a hash of the settings, with what the files and modules hold that they name
     settings: Mapping[str, Any]  # all but the places, checked
     rounds: int
-    modes: tuple[str, ...] = ()  # of fedpfl new-clients to measure after it
+    modes: tuple[str, ...] = ()  # of `fedpfl personalise`, measured after it
     generate: tuple[str, ...] = ()  # script and arguments that make its data first; empty: none
     key: str = ""  # a hash of the settings alone, as they name files and modules
     identity: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what these held when it was planned

@@ -1,9 +1,8 @@
-"""Sweeps: the same run with other settings, on a grid, at random, or both, and with several seeds."""
+"""Sweeps: the same run with other settings, on a grid, and with several seeds."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY
-from ..core.rng import generator
 from ..launch.shipped import value_of
 from ..methods import find
 from ..results.tables import Cell as TableCell
@@ -28,19 +26,14 @@ COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes",
 SELECT = {"test": COLUMNS, "validation": ("validation-best", "personalised-chosen", "gigabytes", "seconds")}
 DASH = "–"  # a setting of another method than the point's
 NO_NUMBER = "A dash: not run yet, failed, or no such number."
-SIGNIFICANT = 4
-LARGEST_INT = 2**53  # up to here floats, as bounds are read, are exact
-RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
 
 
 class SweepGrid(Grid):
     """Points in the space of settings, a row for each, whose runs are in ``store``.
 
     ``grid`` is like ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
-    ``random`` is like ``fedprox-mu=log:0.001:1`` (``log``, ``uniform``, ``int``, ``choice``), drawn ``samples`` times
-    for each point of the grid; the first samples do not depend on how many there are. ``select`` orders runs by the
-    best accuracy: ``test`` flatters the first of them, ``validation`` uses the samples that ``validation-fraction``
-    sets aside.
+    ``select`` orders runs by the best accuracy: ``test`` flatters the first of them, ``validation`` uses the samples
+    that ``validation-fraction`` sets aside.
     """
 
     is_named = False
@@ -49,8 +42,6 @@ class SweepGrid(Grid):
         self,
         base: Mapping[str, Any],
         grid: Sequence[str] | Mapping[str, Sequence[Any]],
-        random: Sequence[str],
-        samples: int,
         seeds: int,
         store: Store,
         select: str = "test",
@@ -58,19 +49,13 @@ class SweepGrid(Grid):
         if select not in SELECT:
             raise ConfigError("select", select, "must be one of " + ", ".join(SELECT))
         fixed = listed(grid)
-        drawn = dict(split(text, "random") for text in random)
-        if both := set(fixed) & set(drawn):
-            raise ConfigError("random", sorted(both), "must not be on the grid as well")
-        self.keys = [*fixed, *drawn]
+        self.keys = [*fixed]
         if not self.keys and seeds < 2:
-            raise ConfigError("grid", "", "give a grid, random settings, both, or several seeds (--seeds)")
+            raise ConfigError("grid", "", "give a grid, or several seeds (--seeds)")
         for key in self.keys:
             if key in tagged("idle"):
-                option = "grid" if key in fixed else "random"
-                raise ConfigError(option, key, "changes no result, so that all its values are one run")
-        draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]
-        grids = [dict(zip(fixed, values, strict=True)) for values in itertools.product(*fixed.values())]
-        points = [{**values, **draw} for values in grids for draw in (draws if drawn else [{}])]
+                raise ConfigError("grid", key, "changes no result, so that all its values are one run")
+        points = [dict(zip(fixed, values, strict=True)) for values in itertools.product(*fixed.values())]
         # All methods are found before it is asked whose setting a key is.
         self.methods = sorted({_method(point, base) for point in points})
         self.points: list[dict[str, Any]] = []
@@ -81,7 +66,7 @@ class SweepGrid(Grid):
         for key in self.keys:
             if key in owned and not {*owned[key]} & {*self.methods}:
                 allowed = f"is a setting of {', '.join(owned[key])}, and the method is {' or '.join(self.methods)}"
-                raise ConfigError("grid" if key in fixed else "random", key, allowed)
+                raise ConfigError("grid", key, allowed)
         # Numbered, because words need not tell points apart.
         self._rows = {f"{number} {in_words(point)}".strip(): point for number, point in enumerate(self.points, 1)}
         super().__init__((Cell(row, "", {**base, **point}) for row, point in self._rows.items()), seeds, store)
@@ -162,45 +147,14 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def split(text: str, option: str, allowed: str = RANGES) -> tuple[str, str]:
-    """Return the key of a setting and the text after it; ``ConfigError`` for another text."""
-    key, equals, rest = text.partition("=")
-    if not equals or not key.strip() or not rest:
-        raise ConfigError(option, text, f"must be {allowed}")
-    return key.strip(), rest
-
-
 def listed(grid: Sequence[str] | Mapping[str, Sequence[Any]], option: str = "grid") -> dict[str, list[Any]]:
     """Return the values of each setting, given as ``key=value,value`` or by key."""
     if isinstance(grid, Mapping):
         return {key: list(values) for key, values in grid.items()}
-    pairs = [split(text, option, "key=value,value,… with texts in quotes or bare") for text in grid]
-    return {key: [value_of(key, part.strip()) for part in rest.split(",")] for key, rest in pairs}
-
-
-def _draw(key: str, text: str, sample: int) -> Any:
-    """Draw the value of a key in a sample; it depends on nothing else."""
-    kind, *bounds = text.split(":")
-    rng = generator(0, "sweep", key, sample)
-    if kind == "choice" and bounds:
-        return value_of(key, bounds[int(rng.integers(len(bounds)))])
-    try:
-        low, high = map(float, bounds)
-    except ValueError:
-        raise ConfigError("random", f"{key}={text}", f"must be {RANGES}") from None
-    if not low < high or (kind == "log" and low <= 0):
-        raise ConfigError("random", f"{key}={text}", "needs LOW below HIGH, and LOW above 0 for log")
-    # Also NumPy's limits: it draws from no range of infinite width, and whole numbers of 64 bits.
-    if not math.isfinite(high - low) or (kind == "int" and max(-low, high) >= LARGEST_INT):
-        raise ConfigError("random", f"{key}={text}", "has bounds that are too large")
-    if kind == "log":
-        return _rounded(math.exp(rng.uniform(math.log(low), math.log(high))))
-    if kind == "uniform":
-        return _rounded(float(rng.uniform(low, high)))
-    if kind == "int":
-        return int(rng.integers(int(low), int(high) + 1))
-    raise ConfigError("random", f"{key}={text}", f"must be {RANGES}")
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{SIGNIFICANT}g}")
+    values_by_key = {}
+    for text in grid:
+        key, _, values = text.partition("=")
+        if not key.strip() or not values:
+            raise ConfigError(option, text, "must be key=value,value,… with texts in quotes or bare")
+        values_by_key[key.strip()] = [value_of(key.strip(), part.strip()) for part in values.split(",")]
+    return values_by_key

@@ -22,8 +22,6 @@ from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup import reference
 from fedpfl.setup.all_settings import check, check_keys
 from fedpfl.setup.config import Config
-from fedpfl.training import speed
-from fedpfl.training.settings import TrainingSettings
 from fedpfl.version import __version__
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -324,24 +322,11 @@ def test_partition(elsewhere):
     assert len(fedpfl("partition", "--num-supernodes", 3).stdout.splitlines()) == 4
 
 
-@pytest.fixture
-def measured(monkeypatch):
-    """Have the measurement of the precisions give a result at once; return what it was asked."""
-    asked = []
-
-    def compare(training):
-        asked.append(training)
-        return speed.StepSeconds(0.01, 0.0073, 0.73)
-
-    monkeypatch.setattr(speed, "compare_precisions", compare)
-    return asked
-
-
-def test_doctor_reports_every_check(measured):
+def test_doctor_reports_every_check():
     done = fedpfl("doctor", "--json")
     findings = json.loads(done.stdout)
     checks = [finding["check"] for finding in findings]
-    assert checks == ["flower", "torch", "output-dir", "state-dir", "data-dir", "superlink", "precision"]
+    assert checks == ["flower", "torch", "output-dir", "state-dir", "data-dir", "superlink"]
     assert (done.exit_code == 1) == any(finding["state"] == "problem" for finding in findings)
     assert "state-dir: /there" in fedpfl("doctor", "-c", 'state-dir="/there"').stdout
 
@@ -355,28 +340,15 @@ def test_doctor_accepts_the_flower_that_the_package_asks_for(monkeypatch, versio
     assert doctor._flower().state == state
 
 
-def test_doctor_finds_problems(elsewhere, monkeypatch, measured):
+def test_doctor_finds_problems(elsewhere, monkeypatch):
     (elsewhere / "file").write_text("")
     monkeypatch.setattr(doctor, "FLOWER", "flwr>=1.99")
     monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     folders = {"output-dir": elsewhere / "file" / "runs", "state-dir": elsewhere / "new", "data-dir": elsewhere}
-    found = {finding.check: finding for finding in doctor.examine(folders, TrainingSettings())}
+    found = {finding.check: finding for finding in doctor.examine(folders)}
     assert found["output-dir"].state == found["flower"].state == found["torch"].state == "problem"
     assert found["state-dir"].state == "ok"
     assert not (elsewhere / "new").exists()
-
-
-def test_doctor_says_whether_bf16_pays(monkeypatch, measured):
-    finding = doctor._precision(TrainingSettings(threads=3))
-    assert finding.state == "ok"
-    expected = "with 3 threads takes 7.3 ms with bf16 and 10 ms with float32 (0.73 times)"
-    assert expected in finding.message
-    assert finding.message.endswith('precision = "bf16" is worth it here')
-    doctor._precision(TrainingSettings())
-    # Clients run side by side, each with one thread unless told otherwise.
-    assert [training.threads for training in measured] == [3, 1]
-    monkeypatch.setattr(speed, "compare_precisions", lambda training: speed.StepSeconds(0.01, 0.012, 1.2))
-    assert doctor._precision(TrainingSettings()).message.endswith('precision = "bf16" is not worth it here')
 
 
 @pytest.mark.parametrize("command", ["export", "personalise"])

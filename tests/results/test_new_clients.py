@@ -180,9 +180,6 @@ def test_the_command(tmp_path):
     assert found.items() >= try_new_clients(run, "local-train").items()
     words = command("personalise", "--workers", "0").stdout
     assert "local-train, 1 new client: mean " in words
-    before = command("new-clients", "--mode", "ensemble")  # as it was called
-    assert "ensemble, 1 new client: mean " in before.stdout
-    assert before.stderr == "note: `fedpfl new-clients` is called `fedpfl personalise` now\n"
     wrong = command("personalise", "--mode", "vote")
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert "must be one of local-train, ensemble, fine-tune" in wrong.stderr

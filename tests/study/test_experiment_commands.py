@@ -80,11 +80,9 @@ def test_a_failure_shows_in_the_table_and_in_the_exit_code(fake: Fake, tmp_path:
     assert "(3/3)" in done.stderr  # no rounds are left
 
 
-def test_status_and_formats(fake: Fake, tmp_path: Path) -> None:
+def test_formats(fake: Fake, tmp_path: Path) -> None:
     path = write(tmp_path)
     fedpfl("experiment", "run", path)
-    counts = fedpfl("experiment", "status", path, "--seeds", 2).stdout
-    assert re.search(r"table +│ +3 +│ +0 +│ +0 +│ +3 +│ +6", counts)
     rows = list(csv.reader(io.StringIO(fedpfl("experiment", "table", path, "--format", "csv").stdout)))
     assert rows[0][:4] == ["", "A (smoke scale)", "A (smoke scale) std", "A (smoke scale) n"]
     assert r"\begin{table}" in fedpfl("experiment", "table", path, "--format", "latex").stdout
@@ -116,8 +114,8 @@ def test_the_list_has_every_file() -> None:
 
 def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text('method = "fedprox"\nnum-server-rounds = 1\n')
-    command = ["sweep", "-c", "base.toml", "--grid", "learning-rate=0.01,0.05", "--random", "fedprox-mu=log:0.001:1"]
-    done = fedpfl(*command, "--samples", 2, "--seeds", 2, "--name", "mine", "--format", "csv")
+    command = ["sweep", "-c", "base.toml", "--grid", "learning-rate=0.01,0.05", "--grid"]
+    done = fedpfl(*command, "fedprox-mu=0.1,1", "--seeds", 2, "--name", "mine", "--format", "csv")
     assert done.exit_code == 0, done.output
     left = tmp_path / ".fedpfl/experiments/tables/sweeps/mine"
     each, merged = ((left / name).read_text() for name in ("table.csv", "table-2.csv"))
@@ -127,12 +125,12 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert len(rows) == 4
     assert {row["runs done"] for row in rows} == {"2/2"}
     assert len(fake.started) == 8
-    # Other settings would take the place of these tables; more samples of the same keep what there is.
-    other = fedpfl(*command, "-c", "batch-size=7", "--samples", 2, "--seeds", 2, "--name", "mine")
+    # Other settings would take the place of these tables; more values of the same keep what there is.
+    other = fedpfl(*command, "fedprox-mu=0.1,1", "-c", "batch-size=7", "--seeds", 2, "--name", "mine")
     assert (other.exit_code, "has the tables of another sweep; give another name" in other.stderr) == (2, True)
     assert len(fake.started) == 8, "it is refused before anything is run"
     assert (left / "table.csv").read_text() == each
-    assert fedpfl(*command, "--samples", 3, "--seeds", 2, "--name", "mine").exit_code == 0
+    assert fedpfl(*command, "fedprox-mu=0.1,1,2", "--seeds", 2, "--name", "mine").exit_code == 0
     (left / "runs.json").unlink()
     assert "not which runs they are of" in fedpfl(*command, "--name", "mine").stderr
     assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
@@ -163,7 +161,7 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert f"--sweep {name}" not in other.stderr
     assert f" --output-dir '{tmp_path}/my runs'\n" in other.stderr
     moved = (tmp_path / "my runs" / "runs").iterdir()
-    assert "(finished)" in fedpfl("show", next(moved).name, "--experiments-dir", tmp_path / "my runs").stdout
+    assert "(finished)" in fedpfl("show", next(moved).name, "--output-dir", tmp_path / "my runs").stdout
     listed = fedpfl("show").stdout
     assert name in listed and "6/6" in listed
     assert (left / "table.md").read_text().strip() in fedpfl("show", name).stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import product
 from pathlib import Path
 
@@ -222,7 +221,6 @@ def test_one_command_runs_it_and_parts_of_it(board: Path, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     fake = Fake(accuracy=ACCURACY, fail={"local 0.1": "diverged"})
     monkeypatch.setattr("fedpfl.study.execution.Process", fake)
-    assert re.search(r"board +│ +20 +│ +0 +│ +0 +│ +0 +│ +20", fedpfl("experiment", "status", board).stdout)
     done = fedpfl("experiment", "run", board, "-q")
     assert done.exit_code == 1, "a candidate failed: it is named, and tried again by the next call"
     assert "learning-rate 0.2 (failed: learning-rate 0.1)" in done.stdout

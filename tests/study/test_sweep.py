@@ -16,79 +16,47 @@ NOWHERE = Store(Path("/nowhere"))
 BASE = {"method": "fedprox", "dataset": "digits", "num-clients": 4, "num-server-rounds": 1}
 
 
-def sweep(grid: list[str], random: list[str], samples: int = 3, seeds: int = 1, store: Store = NOWHERE) -> SweepGrid:
-    return SweepGrid(BASE, grid, random, samples, seeds, store)
+def sweep(grid: list[str], seeds: int = 1, store: Store = NOWHERE) -> SweepGrid:
+    return SweepGrid(BASE, grid, seeds, store)
 
 
 def test_a_grid_is_every_value_with_every_other() -> None:
-    found = sweep(["learning-rate=0.01,0.05", "model=small-cnn,'mlp'"], []).points
+    found = sweep(["learning-rate=0.01,0.05", "model=small-cnn,'mlp'"]).points
     assert found == [
         {"learning-rate": rate, "model": model} for rate in (0.01, 0.05) for model in ("small-cnn", "mlp")
     ]  # fmt: skip
 
 
 def test_a_setting_of_one_method_counts_for_it_alone() -> None:
-    found = sweep(["method=fedprox,fedavg", "fedprox-mu=0.1,1"], [])
+    found = sweep(["method=fedprox,fedavg", "fedprox-mu=0.1,1"])
     assert found.points == [
         {"method": "fedprox", "fedprox-mu": 0.1}, {"method": "fedprox", "fedprox-mu": 1}, {"method": "fedavg"}
     ]  # fmt: skip
     assert found.methods == ["fedavg", "fedprox"]
 
 
-def test_random_points_stay_when_there_are_more() -> None:
-    ranges = ["fedprox-mu=log:0.001:1", "batch-size=int:8:64", "momentum=uniform:0:0.9", "model=choice:mlp:small-cnn"]
-    few, many = sweep([], ranges, 3).points, sweep([], ranges, 6).points
-    assert many[:3] == few
-    assert len({point["fedprox-mu"] for point in many}) == 6
-    for point in many:
-        assert 0.001 <= point["fedprox-mu"] <= 1
-        assert point["batch-size"] in range(8, 65)
-        assert 0 <= point["momentum"] <= 0.9
-        assert point["model"] in ("mlp", "small-cnn")
-
-
-def test_every_sample_meets_every_point_of_the_grid_and_every_seed() -> None:
-    found = sweep(["learning-rate=0.01,0.05"], ["fedprox-mu=log:0.001:1"], 3, seeds=2)
-    assert len(found.points) == 6
-    assert len({run.name for run in found.runs.values()}) == 12
-    assert [run.settings["seed"] for run in found.runs.values()] == [1] * 6 + [2] * 6
-
-
 @pytest.mark.parametrize(
-    ("grid", "random", "words"),
+    ("grid", "words"),
     [
-        (["learning-rate"], [], "grid = 'learning-rate': must be key=value"),
-        ([], ["fedprox-mu=log:0:1"], "LOW above 0 for log"),
-        ([], ["fedprox-mu=uniform:2:1"], "LOW below HIGH"),
-        ([], ["fedprox-mu=uniform:0:inf"], "bounds that are too large"),
-        ([], ["fedprox-mu=uniform:-1e308:1e308"], "bounds that are too large"),
-        ([], ["batch-size=int:1:inf"], "bounds that are too large"),
-        ([], ["batch-size=int:1:1e30"], "bounds that are too large"),
-        ([], ["fedprox-mu=log:1:inf"], "bounds that are too large"),
-        ([], ["fedprox-mu=uniform:0:nan"], "LOW below HIGH"),
-        ([], ["fedprox-mu=normal:0:1"], "must be key=log:LOW:HIGH"),
-        ([], ["fedprox-mu=log:a:b"], "must be key=log:LOW:HIGH"),
-        (["fedprox-mu=1"], ["fedprox-mu=log:0.1:1"], "must not be on the grid as well"),
-        ([], [], "give a grid, random settings, both, or several seeds"),
-        (["fedprox-nu=1"], [], "did you mean fedprox-mu"),
-        (["ditto-pull=1"], [], "grid = 'ditto-pull': is a setting of ditto, and the method is fedprox"),
-        (["method=fedavg,local"], ["fedprox-mu=log:0.1:1"], "of fedprox, and the method is fedavg or local"),
-        (["seed=1,2,3"], [], "seed = 1: cannot be set here; use --seeds N"),
-        ([], ["seed=int:1:9"], "cannot be set here; use --seeds N"),
-        (["round-timeout=60,90"], [], "grid = 'round-timeout': changes no result"),
-        ([], ["run-name=choice:a:b"], "random = 'run-name': changes no result"),
-        (["learning-rate=-1"], [], "learning-rate = -1: must be > 0"),
+        (["learning-rate"], "grid = 'learning-rate': must be key=value"),
+        ([], "give a grid, or several seeds"),
+        (["fedprox-nu=1"], "did you mean fedprox-mu"),
+        (["ditto-pull=1"], "grid = 'ditto-pull': is a setting of ditto, and the method is fedprox"),
+        (["method=fedavg,local", "fedprox-mu=0.1,1"], "of fedprox, and the method is fedavg or local"),
+        (["seed=1,2,3"], "seed = 1: cannot be set here; use --seeds N"),
+        (["round-timeout=60,90"], "grid = 'round-timeout': changes no result"),
+        (["learning-rate=-1"], "learning-rate = -1: must be > 0"),
     ],
 )
-def test_a_mistake_is_one_line(grid: list[str], random: list[str], words: str) -> None:
+def test_a_mistake_is_one_line(grid: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        sweep(grid, random)
+        sweep(grid)
     assert words in str(error.value)
 
 
 def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    found = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], [], seeds=2, store=store)
+    found = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], seeds=2, store=store)
     Execution([*found.runs.values()][:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
     runs, points = found.tables("A sweep")
     # The second seed is 1 % better, whichever its point; the run that was left out is the last one's.
@@ -96,7 +64,7 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
     assert len(runs.rows) == len({row[-1] for row in runs.rows}) == 8
     assert [row[-2] for row in runs.rows] == ["finished"] * 4 + ["failed"] * 3 + ["missing"]
     assert "no memory" in runs.note
-    assert len(sweep(["learning-rate=0.01"], []).tables("One seed")) == 1
+    assert len(sweep(["learning-rate=0.01"]).tables("One seed")) == 1
     text = points.markdown()
     assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | – | 2/2 |" in text
     assert "| 0.01 | local | – | – | – | – | – | no memory | 0/2 |" in text
@@ -105,7 +73,7 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
 def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     base = {**BASE, "validation-fraction": 0.1}
     store = Store(tmp_path)
-    found = SweepGrid(base, ["learning-rate=0.1,0.3,0.2"], [], 1, 2, store, "validation")
+    found = SweepGrid(base, ["learning-rate=0.1,0.3,0.2"], 2, store, "validation")
     Execution(found.runs.values(), store, Fake()).run(Silent())
     runs, points = found.tables("A sweep")
     assert points.columns[1:3] == ["accuracy on validation samples, best round, %", (
@@ -115,4 +83,4 @@ def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     assert [row[0] for row in runs.rows[::2]] == ["0.3", "0.2", "0.1"]
     assert "without test samples" in points.note
     with pytest.raises(ConfigError, match=r"select = 'validation': needs validation-fraction above 0, in all runs"):
-        SweepGrid(base, ["validation-fraction=0.1,0"], [], 1, 1, store, "validation")
+        SweepGrid(base, ["validation-fraction=0.1,0"], 1, store, "validation")

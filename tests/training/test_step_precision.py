@@ -15,7 +15,6 @@ from fedpfl.training.device import require_device
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.training.speed import compare_precisions
 from fedpfl.training.steps import cross_entropy
 
 BF16 = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, precision="bf16")
@@ -117,11 +116,3 @@ def test_machines_that_lack_the_device_or_the_precision_are_refused(monkeypatch)
         require_device(TrainingSettings(device="cuda", precision="bf16"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 7))
     require_device(TrainingSettings(device="cuda", precision="bf16"))
-
-
-def test_the_precisions_are_compared_and_nothing_else_changes():
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    found = compare_precisions(TrainingSettings(threads=1, batch_size=3), seconds=0.0)
-    assert found.float32 > 0 and found.bf16 > 0 and found.ratio == pytest.approx(found.bf16 / found.float32)
-    assert torch.get_num_threads() == threads
-    assert torch.equal(torch.get_rng_state(), state)

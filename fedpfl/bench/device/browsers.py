@@ -5,10 +5,10 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 
-def refusal(host: str, origin: str | None, scheme: str = "http", name: str = "localhost") -> str:
+def refusal(host: str, origin: str | None) -> str:
     """Return why a request with these headers is refused; an empty text if it is not.
 
-    ``Host`` has to be an address, localhost or the server's ``name``: no other name can then be made to point here.
+    ``Host`` has to be an address or localhost: no other name can then be made to point here.
     ``Origin``, which browsers add, has to be the server's own.
     """
     port = host.rpartition(":")[2]
@@ -17,6 +17,6 @@ def refusal(host: str, origin: str | None, scheme: str = "http", name: str = "lo
     try:
         ip_address(asked)
     except ValueError:
-        if asked not in {"localhost", name.lower()}:
+        if asked != "localhost":
             return "this name is not known here"
-    return "" if origin in (None, f"{scheme}://{host}") else "a page of another origin gets nothing"
+    return "" if origin in (None, f"http://{host}") else "a page of another origin gets nothing"

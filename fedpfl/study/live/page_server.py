@@ -38,7 +38,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...bench.device.browsers import refusal
 from ...bench.mqtt import topics
-from ...bench.mqtt.account import Account, require_tls
+from ...bench.mqtt.account import Account
 from ...bench.mqtt.status import Board
 from ...core.errors import ConfigError, FedpflError
 from ...core.process import set_by_signals
@@ -57,6 +57,7 @@ REQUEST_SECONDS = 10.0
 NICENESS = 10
 # The page asks every two seconds: so long a browser that looks on may take to see how a run has ended.
 LAST_LOOK_SECONDS = 15.0
+
 # On, without a second to linger.
 _RESET = struct.pack("ii", 1, 0)
 
@@ -86,41 +87,32 @@ class LivePage:
         Folder of runs.
     listening : socket.socket
         Where browsers connect to; see :func:`listen`.
-    host : str
-        Name or address that it was made for.
-    tls : (Path, Path), optional
-        Certificate and key.
     account : Account, optional
         Of a bench's broker.
     """
 
     runs: Path
     listening: socket.socket
-    host: str = LOOPBACK
-    tls: tuple[Path, Path] | None = None
     account: Account | None = None
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
     def address(self, run: str = "") -> str:
         """Return the page's address, with the token and the run that it shows."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        where = f"http{'s' if self.tls else ''}://{host}:{self.listening.getsockname()[1]}"
+        where = f"http://{LOOPBACK}:{self.listening.getsockname()[1]}"
         return f"{where}/#token={self.token}" + (f"&run={quote(run)}" if run else "")
 
 
-def listen(host: str = LOOPBACK, port: int | None = None, tls: object = None) -> socket.socket:
-    """Return a listening socket; without a port the usual one, or any free one if that is taken.
+def listen(port: int | None = None) -> socket.socket:
+    """Return a listening socket on loopback; without a port the usual one, or any free one if that is taken.
 
-    Raises :class:`ConfigError` if the port is taken, or if the host is not loopback and ``tls`` is None.
+    Raises :class:`ConfigError` if the port is taken.
     """
-    require_tls("host", host, host, tls, "--tls-cert and --tls-key are missing")
     for tried in (PORT, 0) if port is None else (port,):
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, tried), family=family, backlog=MAX_CONNECTIONS)
+            return socket.create_server((LOOPBACK, tried), backlog=MAX_CONNECTIONS)
         except OSError as error:
             last = error
-    raise ConfigError("port" if port else "host", str(port or host), f"cannot be listened on ({last.strerror})")
+    raise ConfigError("port", port, f"cannot be listened on ({last.strerror})")
 
 
 def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> None:
@@ -134,7 +126,6 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
     config = uvicorn.Config(
         app, http=_Timely, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
         limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=1,
-        ssl_certfile=page.tls and page.tls[0], ssl_keyfile=page.tls and page.tls[1],
     )  # fmt: skip
     server = uvicorn.Server(config)
     # Outside the main thread uvicorn leaves the signals alone.
@@ -295,7 +286,7 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if reason := refusal(host, origin, request.url.scheme, self._page.host):
+        if reason := refusal(host, origin):
             return PlainTextResponse(reason, 403)
         header = request.headers.get("authorization", "").encode()
         if request.url.path not in FILES and not secrets.compare_digest(header, f"Bearer {self._page.token}".encode()):

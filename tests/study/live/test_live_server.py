@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ import time
 import httpx
 import pytest
 from live_parts import make_run, served
-from mqtt_parts import certificates
 from typer.testing import CliRunner
 from waiting import HANG_SECONDS, InThread, wait_until
 
@@ -95,20 +93,6 @@ def test_without_the_token_there_is_nothing(page, token):
 def test_other_names_and_other_origins_get_nothing(page, headers, status):
     with client(page, **headers) as web:
         assert web.get("/api/runs").status_code == status
-
-
-def test_beyond_loopback_it_needs_tls(tmp_path):
-    for host in ("0.0.0.0", "192.168.1.10", "example.org", "::"):
-        with pytest.raises(ConfigError, match=r"needs TLS.*--tls-cert and --tls-key are missing"):
-            listen(host, 0)
-    folder = certificates(tmp_path)
-    make_run(tmp_path / "runs", "one")
-    with served(tmp_path / "runs", host="localhost", tls=(folder / "server.pem", folder / "server.key")) as page:
-        assert page.address().startswith("https://localhost:")
-        authority = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-        where = page.address().partition("/#")[0]
-        with httpx.Client(base_url=where, verify=authority, headers={"Authorization": f"Bearer {page.token}"}) as web:
-            assert web.get("/api/runs").status_code == 200
 
 
 def test_a_port_that_is_taken_is_named_unless_nobody_asked_for_it(monkeypatch):
@@ -240,8 +224,6 @@ def test_fedpfl_watch_web_serves_until_its_time_is_over(tmp_path):
         (["--runs", "x"], "runs = x: is an option of --web"),
         (["--web", "--json"], "leave it out with --web"),
         (["--web", "--runs", "/nowhere"], "/nowhere: is not a folder"),
-        (["--web", "--host", "0.0.0.0"], "--tls-cert and --tls-key are missing"),
-        (["--web", "--tls-cert", "x"], "goes together with --tls-key"),
         (["--web", "--broker", "x"], "must be host:port"),
     ],
 )

@@ -39,7 +39,7 @@ RunConfig = Annotated[
         "--run-config",
         "-c",
         metavar="SETTINGS",
-        help="Settings such as 'method=fedavg dirichlet-alpha=0.1', or a TOML or YAML file; repeatable, the last wins.",
+        help="Settings such as 'method=fedavg dirichlet-alpha=0.1', or a TOML file; repeatable, the last wins.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -62,8 +62,6 @@ RunName = Annotated[
     typer.Argument(metavar="RUN", help="Name of a run in output-dir, or its folder.", autocompletion=complete_runs),
 ]
 
-# The endings of files of settings in YAML.
-YAML = (".yaml", ".yml")
 # As in flwr.common.config.parse_config_args, which would take a second to import and overlooks what does not match.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -166,13 +164,13 @@ def used(texts: Sequence[str] | None, chosen: Collection[str]) -> dict[str, Any]
 def _read_text(text: str) -> tuple[bool, dict[str, Any]]:
     """Tell whether a text of ``--run-config`` names a file, and return its settings."""
     if names_file(text):
-        from ..launch.shipped import settings_file
+        from ..launch.shipped import read_toml, settings_file
 
-        return True, read_settings(settings_file(Path(text).expanduser()))
+        return True, read_toml(settings_file(Path(text).expanduser()), "run-config")
     rest = _PAIR.sub("", text).strip()
     if rest:
         raise ConfigError(
-            "run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml or .yaml file"
+            "run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file"
         )
     from ..launch.shipped import value_of
 
@@ -227,18 +225,7 @@ def require_one_of(key: str, value: str, choices: Collection[str]) -> None:
 
 def names_file(text: str) -> bool:
     """Tell whether a text on the command line is the name of a file of settings."""
-    return text.endswith((".toml", *YAML)) and "=" not in text
-
-
-def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
-    """Read a TOML or YAML file of settings that an option names."""
-    if path.suffix not in YAML:
-        from ..launch.shipped import read_toml
-
-        return read_toml(path, option)
-    from .yaml_settings import read_yaml  # takes longer to import than most commands last
-
-    return read_yaml(path, option)
+    return text.endswith(".toml") and "=" not in text
 
 
 def stdout() -> Console:

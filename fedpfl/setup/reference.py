@@ -55,7 +55,7 @@ def settings_page() -> str:
         "# Settings",
         "",
         "Written by `fedpfl config --update`. By default a run has these values, those of `[tool.flwr.app.config]` in",
-        "`pyproject.toml`. `-c` takes pairs, a TOML or a YAML file, `flwr run . --run-config` pairs or TOML:",
+        "`pyproject.toml`. `-c` takes pairs or a TOML file, as `flwr run . --run-config` does:",
         "",
         "```sh",
         "fedpfl run -c 'method=\"fedavg\" dirichlet-alpha=0.1'",

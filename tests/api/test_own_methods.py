@@ -215,7 +215,7 @@ def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere
     own_code.set_folder(elsewhere)
     base = {"num-clients": 2, "num-server-rounds": 1}
     grid = {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}
-    found = SweepGrid(base, grid, [], 1, 1, Store(elsewhere))
+    found = SweepGrid(base, grid, 1, Store(elsewhere))
     assert [point.get("double-factor") for point in found.points] == [None, 1.0, 2.0]
 
 

@@ -2,13 +2,10 @@
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -141,47 +138,6 @@ def test_what_cannot_run_is_refused_before_anything_is_started(elsewhere, tmp_pa
     assert words in answer["error"]
     assert run.stderr.splitlines()[-1] == f"error: {answer['error']}"
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
-
-
-def test_a_client_s_step_can_be_gone_through_with_pdb(command):
-    words, how = command
-    primary, secondary = pty.openpty()
-    code = (
-        "import fedpfl.methods.fedavg as m; real = m.FedAvg.schedule\n"
-        "def schedule(self, local):\n    breakpoint()\n    return real(self, local)\n"
-        "m.FedAvg.schedule = schedule\nfrom fedpfl.cli import main; main()"
-    )
-    arguments = [*words[:2], code, *words[3:], "--workers", "0", "--quiet", "--num-clients", "2"]
-    run = subprocess.Popen(
-        [*arguments, "-c", f'method="fedavg" num-server-rounds=1 {QUICK}'],
-        stdin=secondary, stdout=secondary, stderr=secondary, start_new_session=True, **how,
-    )  # fmt: skip
-    os.close(secondary)
-    shown = ""
-
-    def until(pattern):
-        nonlocal shown
-        deadline = time.monotonic() + SECONDS
-        while not re.search(pattern, shown):
-            assert select.select([primary], [], [], max(0.0, deadline - time.monotonic()))[0], shown
-            try:
-                shown += os.read(primary, 4096).decode()
-            except OSError:  # Linux says so where the other end is closed
-                pytest.fail(shown)
-        shown = re.split(pattern, shown, maxsplit=1)[1]
-
-    try:
-        for client in range(2):
-            until(r"\(Pdb\) ")
-            os.write(primary, b"p 'client', local.client\n")
-            until(rf"\('client', {client}\)")
-            os.write(primary, b"c\n")
-        until("personalised accuracy")
-        assert run.wait(SECONDS) == 0
-    finally:
-        run.kill()
-        run.wait()
-        os.close(primary)
 
 
 def test_a_breakpoint_in_a_user_s_model_stops_first_in_the_first_batch_and_pdb_is_left_in_one_line(command):

@@ -51,7 +51,7 @@ def test_a_saved_comparison_calls_its_runs_by_its_rows_and_data_sets(tmp_path):
 
 def test_a_saved_sweep_leaves_its_runs_their_settings_as_names(tmp_path):
     store = Store(tmp_path)
-    grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], [], 1, 1, store)
+    grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], 1, store)
     SavedGrid(store, "mine").open(grid)
     run_grid(grid, Silent(), Fake())
     assert [group.label for group in grouped(saved_runs(store, "mine"))] == [
@@ -62,7 +62,7 @@ def test_a_saved_sweep_leaves_its_runs_their_settings_as_names(tmp_path):
 @pytest.mark.parametrize("fails", [{}, {"fedavg": "no memory"}])
 def test_what_another_execution_has_tried_meanwhile_is_not_tried_again(tmp_path, fails):
     store, other, own = Store(tmp_path), Fake(fail=fails), Fake()
-    grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], [], 1, 1, store)
+    grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], 1, store)
 
     class Meanwhile(Silent):
         def begin(self, runs, done, rounds):
@@ -84,6 +84,6 @@ def test_r2_stands_in_the_tables_as_a_number(tmp_path):
     assert "| fedavg | 0.5150 ± 0.0071 |" in first.markdown() and "| local | -1.9850 ± 0.0071 |" in first.markdown()
     assert "R² on test samples" in first.note and "cut at 1." in first.note
     assert "mean difference" in differences.columns and differences.rows[0][2] == pytest.approx(2.5)
-    sweep = SweepGrid({"method": "fedavg", **base}, ["learning-rate=0.1"], [], 1, 1, store)
+    sweep = SweepGrid({"method": "fedavg", **base}, ["learning-rate=0.1"], 1, store)
     run_grid(sweep, Silent(), Fake())
     assert sweep.tables("Sweep")[0].columns[2] == "personalised R², mean over clients, best round"

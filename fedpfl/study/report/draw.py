@@ -1,7 +1,7 @@
 """Draws figures that are plain data, as SVG, PDF or PNG, as matplotlib's styles say where any are given.
 
 A name has one colour, marker and dash pattern in all drawings of one :class:`Pen`. The colours keep a contrast of at
-least 3 to white and to the dark page, and stay apart under the common kinds of colour blindness (a test measures both).
+least 3 to white and to the dark page, and stay apart under the common kinds of colour blindness.
 """
 
 from __future__ import annotations

@@ -79,29 +79,3 @@ def test_the_page_follows_the_reader_s_colours(browser, page):
         )
         assert in_svg, "words of plots have the page's colour"
         assert (brightness(words) > brightness("document.body")) is dark
-
-
-@pytest.mark.parametrize(
-    ("flaw", "complaint"),
-    [
-        ("<script>nowhere.to()</script>", "nowhere is not defined"),
-        ("<script>console.error('oh')</script>", "oh"),
-        ('<img src="https://fedpfl.invalid/a.png" alt="">', "https://fedpfl.invalid/a.png"),
-    ],
-)
-def test_the_check_notices_flaws(browser, page, tmp_path, flaw, complaint):
-    whole = page.read_text()
-    policy = whole[whole.index("<meta http-equiv=") :].split("\n", 1)[0]
-    bad = tmp_path / "bad.html"
-    bad.write_text(whole.replace(policy, "").replace("</main>", f"{flaw}</main>"))
-    assert complaint in " ".join(browser.open(bad))
-    # With the policy none of it runs or is loaded, and the browser says that it refused.
-    bad.write_text(whole.replace("</main>", f"{flaw}</main>"))
-    assert "Content Security Policy" in " ".join(browser.open(bad))
-
-
-def test_the_check_notices_a_page_that_is_too_wide(browser, page, tmp_path):
-    bad = tmp_path / "wide.html"
-    bad.write_text(page.read_text().replace("</main>", '<div style="width: 500px">wide</div></main>'))
-    browser.open(bad, width=PHONE, height=844)
-    assert browser.evaluate(WIDTH) > PHONE

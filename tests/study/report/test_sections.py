@@ -249,13 +249,6 @@ def test_the_division_is_known_only_if_all_divide_common_data():
     assert division({}) is None
 
 
-def test_runs_are_not_written_to(folders):
-    run = folders["factorized-1"]
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    sections([RunFolder(run.path)])
-    assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-
-
 def test_the_columns_of_an_experiment_are_parts_and_its_rows_the_names(folders):
     first = RunFolder(folders["fedavg-1"].path, "Mean of all", "A")
     second = RunFolder(folders["factorized-1"].path, "Matched", "A")

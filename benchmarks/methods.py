@@ -1,12 +1,9 @@
-"""What a method's round costs a client, relative to FedAvg's, and beyond the method's own steps.
+"""What a method's round costs a client, relative to FedAvg's.
 
 Each method trains a client through the real engine (``fedpfl.client.engine.Engine``: receive, schedule, train, store,
-answer), and the server's rule takes its replies. In turn with it FedAvg trains the same client, and then the method
-once more with the only loop over batches replaced by a bare one: batches gathered beforehand, then the phase's own loss
-or gradient, gradients for what the phase trains, its penalty, one call for the SGD step, nothing else. Only the bare
-loop itself is timed then, so messages, state on disk and the making of the schedule count for the engine alone.
-Seconds are processor time, of one thread. A method that is added to ``fedpfl/methods`` is measured without a change
-here; methods of adapters train a small vision transformer, and FedAvg then the whole of it.
+answer), and the server's rule takes its replies. In turn with it FedAvg trains the same client. Seconds are processor
+time, of one thread. A method that is added to ``fedpfl/methods`` is measured without a change here; methods of adapters
+train a small vision transformer, and FedAvg then the whole of it.
 """
 
 from __future__ import annotations
@@ -18,14 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
-import torch
-from common import BenchmarkError, add_data_options, count, data_dir, footer, main, note, table
-from torch import Tensor, nn
+from common import add_data_options, count, data_dir, footer, main, note, table
 
-from fedpfl.client import engine as engine_module
 from fedpfl.client.engine import Engine
 from fedpfl.core.errors import TrainingDiverged
 from fedpfl.core.extras import CLIENT, SERVER
@@ -36,11 +28,7 @@ from fedpfl.methods import methods
 from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
-from fedpfl.training.optim import clip
-from fedpfl.training.phase import Batch, Group, Phase, Samples
-from fedpfl.training.settings import TrainingSettings, batch_sizes
 
-GOAL = 1.1
 # Those whose models a method may send or mix: all train in round 1, then client 0 alone.
 CLIENTS = 6
 # What a method of adapters cannot do without.
@@ -55,17 +43,13 @@ def measure(options: argparse.Namespace) -> None:
     for name in chosen:
         note(name)
         try:
-            computation, engine, steps = cost(options, name, players)
+            ratios = cost(options, name, players)
         except TrainingDiverged as error:  # at the one learning rate that serves all
             left_out.append(f"{name} is left out: {error}")
             continue
-        values[name] = {"of FedAvg's round": computation, "of the bare steps": engine, "steps": [steps]}
-        ratios = [statistics.median(ratio) for ratio in (computation, engine)]
-        spread = f"{min(computation):.2f} … {max(computation):.2f}"
-        rows.append(
-            [name, f"{ratios[0]:.3f}", spread, str(steps), f"{ratios[1]:.3f}", "yes" if ratios[1] <= GOAL else "NO"]
-        )
-    print(table(["method", "of FedAvg's round", "least … most", "steps", "of the bare steps", f"≤ {GOAL}"], rows))
+        values[name] = {"of FedAvg's round": ratios}
+        rows.append([name, f"{statistics.median(ratios):.3f}", f"{min(ratios):.2f} … {max(ratios):.2f}"])
+    print(table(["method", "of FedAvg's round", "least … most"], rows))
     print(
         f"\nWork: {options.model} on {options.dataset}, one of {options.clients} clients, batch {options.batch_size}, "
         f"{options.epochs} epochs, one thread; medians of {options.rounds} ratios of neighbours, after round 1."
@@ -77,8 +61,8 @@ def measure(options: argparse.Namespace) -> None:
     print(footer(options.seed))
 
 
-def cost(options: argparse.Namespace, name: str, fedavg: dict[str, Player]) -> tuple[list[float], list[float], int]:
-    """Return each round's time relative to FedAvg's and to its bare steps, and how many steps there are.
+def cost(options: argparse.Namespace, name: str, fedavg: dict[str, Player]) -> list[float]:
+    """Return each round's time relative to FedAvg's.
 
     ``fedavg`` keeps FedAvg's players from one method to the next, by model.
     """
@@ -87,18 +71,11 @@ def cost(options: argparse.Namespace, name: str, fedavg: dict[str, Player]) -> t
     method = Player(options, {"method": name, **(ADAPTED if adapted else {"model": model})})
     if model not in fedavg:
         fedavg[model] = Player(options, {"model": model})
-    computation, engine = [], []
-    bare = BareLoop()
+    ratios = []
     for _ in range(options.rounds):
-        reference, whole = fedavg[model].round(), method.round()
-        bare.seconds, bare.steps = 0.0, 0
-        with patch.object(engine_module, "run_phase", bare):
-            method.round()
-        if bare.steps == 0:
-            raise BenchmarkError(f"{name}: its schedule has no steps")
-        computation.append(round(whole / reference, 3))
-        engine.append(round(whole / bare.seconds, 3))
-    return computation, engine, bare.steps
+        reference = fedavg[model].round()
+        ratios.append(round(method.round() / reference, 3))
+    return ratios
 
 
 class Player:
@@ -161,90 +138,6 @@ class Player:
                 **rule.layout.pack(rule.outgoing(client), self.config.run.wire_dtype),
             },
         )  # fmt: skip
-
-
-class BareLoop:
-    """Takes the place of ``fedpfl.training.loop.run_phase`` and counts its own steps and seconds."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.steps = 0
-
-    def __call__(
-        self, model: nn.Module, phase: Phase, samples: Samples, settings: TrainingSettings, rng: np.random.Generator,
-        *_: object,
-    ) -> float:  # fmt: skip
-        """Train through one phase."""
-        settings = phase.adjusted(settings)
-        if settings.optimizer != "sgd":
-            raise BenchmarkError(f"a phase trains with {settings.optimizer}; this loop has SGD only")
-        x, y = phase.data if phase.data is not None else samples
-        trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
-        if not trained or phase.epochs == 0 or len(y) == 0:
-            return 0.0
-        order = torch.from_numpy(rng.permutation(len(y)))
-        sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
-        cut = torch.split(order[: sum(sizes)], sizes)
-        batches = [Batch(_rows(x, positions), y[positions], positions) for positions in cut]
-        names = [name for name, _ in trained]
-        params: list[Tensor] = [p for _, p in trained]
-        still = [p for name, p in model.named_parameters() if name not in set(names) and p.requires_grad]
-        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        momenta = [m.momentum for m in norms]
-        rate = settings.learning_rate if phase.learning_rate is None else phase.learning_rate
-        momentum, decay = settings.momentum, settings.weight_decay
-        velocity, loss = [torch.zeros_like(p) for p in params], phase.loss_with(settings)
-        groups = (*phase.groups, Group(lambda name: True))
-        group_of = [next(i for i, group in enumerate(groups) if group.selected(name)) for name in names]
-        parts = [
-            (group, group.learning_rate or rate, [place for place, number in enumerate(group_of) if number == i])
-            for i, group in enumerate(groups)
-            if i in group_of
-        ]
-        for p in still:
-            p.requires_grad_(False)
-        for m in norms:
-            m.momentum = m.momentum if phase.move_statistics else 0.0
-        model.train()
-        begun = time.process_time()
-        with phase.during(model):
-            for _ in range(phase.epochs):
-                for batch in batches:
-                    if norms and len(batch.y) == 1:  # which BatchNorm cannot normalise
-                        model.eval()
-                    if phase.gradient is None:
-                        grads: list[Tensor] = list(torch.autograd.grad(loss(model, batch), params))
-                    else:
-                        _, grads = phase.gradient(model, batch, names, params)
-                    if phase.penalty is not None:
-                        phase.penalty.add_gradient(names, params, grads)
-                    with torch.no_grad():
-                        for group, _, members in parts:
-                            if group.clip_norm is not None:
-                                clip([grads[place] for place in members], group.clip_norm)
-                        if decay:
-                            torch._foreach_add_(grads, params, alpha=decay)
-                        if momentum:
-                            torch._foreach_mul_(velocity, momentum)
-                            torch._foreach_add_(velocity, grads)
-                            grads = velocity
-                        for _, step, members in parts:
-                            torch._foreach_add_(
-                                [params[place] for place in members], [grads[place] for place in members], alpha=-step
-                            )
-                    if norms and len(batch.y) == 1:
-                        model.train()
-        self.seconds += time.process_time() - begun
-        self.steps += phase.epochs * len(batches)
-        for p in still:
-            p.requires_grad_(True)
-        for m, before in zip(norms, momenta, strict=True):
-            m.momentum = before
-        return 0.0
-
-
-def _rows(x: Tensor, positions: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1)[positions].permute(0, 3, 1, 2) if x.dim() == 4 else x[positions]
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -7,8 +7,7 @@ For each seed some samples of a data set are divided: every class is cut among t
 Dir(α), in the test set in the same ones as in the training set. The clients are written as an npz file whose arrays
 ``client_train`` and ``client_test`` name them, and as PFLlib's folder. Then both train the same network with the same
 settings. Both test all clients after every round, with what the server has just sent them; the table has the share
-of all test samples that is classified correctly, in the best round. With ``--same-start`` both also start from the same
-numbers, PFLlib's.
+of all test samples that is classified correctly, in the best round. 
 
 Every outcome is a file in ``build/pfllib``. What is there is not run again: the same command goes on after Ctrl-C.
 """
@@ -31,13 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from common import BenchmarkError, count, data_dir, machine, main, make_environment, note, reason, simulate, table
 
 from fedpfl.core.stored import to_toml
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
-from fedpfl.models import build
 
 SOURCE = "https://github.com/TsingZ0/PFLlib"
 COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"
@@ -68,15 +65,14 @@ class Work:
     learning_rate: float
     pull: float
 
-    def settings(self, method: str, seed: int, clients: Path, start: Path | None) -> dict[str, Any]:
-        """Return fedpfl's settings; ``start`` is the file of weights to start from."""
+    def settings(self, method: str, seed: int, clients: Path) -> dict[str, Any]:
+        """Return fedpfl's settings."""
         settings = {"ditto": {"ditto-pull": self.pull, "ditto-p-epochs": self.epochs}}
         return {
             "method": method, "dataset": "npz", "data": str(clients), "split": "given", "num-clients": 0,
             "min-samples": self.smallest, "model": "fedavg-cnn", "num-server-rounds": self.rounds,
             "local-epochs": self.epochs, "batch-size": self.batch_size, "last-batch": "drop",
             "learning-rate": self.learning_rate, "momentum": 0.0, "seed": seed, **settings.get(method, {}),
-            **({"initial-weights": str(start)} if start else {}),
         }  # fmt: skip
 
     def options(self, method: str) -> list[str]:
@@ -104,12 +100,10 @@ def measure(options: argparse.Namespace) -> None:
     (folder / "work.json").write_text(json.dumps({**asdict(work), "commit": commit}, indent=1), encoding="utf-8")
     deadline = time.monotonic() + 60 * options.minutes
     seeds, methods = options.seeds or [1], options.method or list(ALGORITHMS)
-    suffix = "-same-start" if options.same_start else ""
     for seed in seeds:
         clients = divide(work, seed, folder, options)
-        start = starting_weights(clients, seed) if options.same_start else None
         for method in methods:
-            for program in (f"fedpfl{suffix}", "pfllib"):
+            for program in ("fedpfl", "pfllib"):
                 file = folder / f"{program}-{method}-{seed}.json"
                 if file.exists() or time.monotonic() > deadline:
                     continue
@@ -118,31 +112,24 @@ def measure(options: argparse.Namespace) -> None:
                 if program == "pfllib":
                     accuracies = pfllib(system, work.options(method), seed, clients.parent, work.rounds)
                 else:
-                    settings = work.settings(method, seed, clients, start)
-                    accuracies = fedpfl(settings, folder / f"{method}-{seed}{suffix}.toml")
+                    accuracies = fedpfl(work.settings(method, seed, clients), folder / f"{method}-{seed}.toml")
                 text = json.dumps({"accuracies": accuracies, "seconds": round(time.monotonic() - begun, 1)})
                 file.write_text(text, encoding="utf-8")
-    made = outcomes(folder, suffix, seeds, methods)
-    start = ", the same start" if suffix else ""
-    print(f"**{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds{start}**\n")
+    made = outcomes(folder, seeds, methods)
+    print(f"**{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds**\n")
     print(table(["method", *HEADS, "of each seed"], [row(method, values) for method, values in made.items()]))
     if options.json:
         options.json.write_text(json.dumps(made, indent=1), encoding="utf-8")
-    print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED{suffix}.toml")
+    print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED.toml")
     print(f"PFLlib's options: {' '.join(work.options(methods[0]))}")
 
 
-def outcomes(
-    folder: Path, suffix: str, seeds: Sequence[int], methods: Sequence[str]
-) -> dict[str, dict[str, list[float]]]:
-    """Return the accuracy in percent of each method's best round by both programs, of each seed that both have run.
-
-    ``suffix`` stands behind fedpfl's name in the files of its outcomes: empty, or for the same start.
-    """
+def outcomes(folder: Path, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+    """Return the accuracy in percent of each method's best round by both programs, of each seed that both have run."""
     accuracies: dict[str, dict[str, list[float]]] = {}
     for method in methods:
         for seed in seeds:
-            files = [folder / f"{program}-{method}-{seed}.json" for program in ("pfllib", f"fedpfl{suffix}")]
+            files = [folder / f"{program}-{method}-{seed}.json" for program in ("pfllib", "fedpfl")]
             if not all(file.exists() for file in files):
                 continue
             theirs, ours = (100 * max(json.loads(file.read_text(encoding="utf-8"))["accuracies"]) for file in files)
@@ -204,20 +191,6 @@ def owned(
         if sizes[0].min() >= work.smallest and sizes[1].min() > 0:
             return owners
     raise BenchmarkError(f"{DRAWS} draws left a client with less than {work.smallest} samples")
-
-
-def starting_weights(clients: Path, seed: int) -> Path:
-    """Write the network that PFLlib starts with, under fedpfl's names.
-
-    Both draw the same layers in the same order from PyTorch's generator, which PFLlib seeds just before.
-    """
-    with np.load(clients) as arrays:
-        _, height, width, channels = arrays["x_train"].shape
-        classes = int(arrays["y_train"].max()) + 1
-    file = clients.with_name("start.pt")
-    torch.manual_seed(seed)
-    torch.save(build("fedavg-cnn", (channels, height, width), classes).state_dict(), file)
-    return file
 
 
 # -- the two programs ------------------------------------------------------------------------------------------------
@@ -295,7 +268,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=count, default=1, help="local epochs (%(default)s)")
     parser.add_argument("--batch-size", type=count, default=10, help="B; a smaller last one is left out (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=0.005, help="η of plain SGD (%(default)s)")
-    parser.add_argument("--same-start", action="store_true", help="both start with PFLlib's network")
     parser.add_argument("--pull", type=float, default=1.0, help="Ditto's λ (%(default)s)")
     parser.add_argument("--pfllib", default=SOURCE, help="its repository, or a folder that has it (%(default)s)")
     parser.add_argument("--commit", default=COMMIT, help="what is fetched (%(default)s)")

@@ -7,7 +7,7 @@ For each seed some samples of a data set are divided: every class is cut among t
 Dir(α), in the test set in the same ones as in the training set. The clients are written as an npz file whose arrays
 ``client_train`` and ``client_test`` name them, and as PFLlib's folder. Then both train the same network with the same
 settings. Both test all clients after every round, with what the server has just sent them; the table has the share
-of all test samples that is classified correctly, in the best round. 
+of all test samples that is classified correctly, in the best round.
 
 Every outcome is a file in ``build/pfllib``. What is there is not run again: the same command goes on after Ctrl-C.
 """

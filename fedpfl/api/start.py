@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr
-from functools import partial
+from functools import partial, wraps
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from ..core import custom
 from ..core.errors import ConfigError
@@ -43,6 +43,25 @@ if TYPE_CHECKING:
 TWO = "a comparison needs two methods or more, or a setting to vary (--vary)"
 
 
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+
+def _one_without_name(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """Refuse arguments without a name, but for the first one, in a line."""
+
+    @wraps(function)
+    def call(*given: Given.args, **named: Given.kwargs) -> Found:
+        if len(given) > 1:
+            first = function.__code__.co_varnames[0]
+            allowed = f'needs a name, as in dataset="digits"; only {first} may be given without one'
+            raise ConfigError(function.__name__, plain(given[1]), allowed)
+        return function(*given, **named)
+
+    return call
+
+
+@_one_without_name
 def run(
     method: str | type[Any] | None = None,
     *,
@@ -335,6 +354,7 @@ def compare(
     return result
 
 
+@_one_without_name
 def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
@@ -434,6 +454,7 @@ def sweep(
     return with_runs(result, "sweep")
 
 
+@_one_without_name
 def experiment(
     name: str | PathLike[str],
     *,

@@ -169,9 +169,7 @@ def _read_text(text: str) -> tuple[bool, dict[str, Any]]:
         return True, read_toml(settings_file(Path(text).expanduser()), "run-config")
     rest = _PAIR.sub("", text).strip()
     if rest:
-        raise ConfigError(
-            "run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file"
-        )
+        raise ConfigError("run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file")
     from ..launch.shipped import value_of
 
     return False, {key: value_of(key, value) for key, value in _PAIR.findall(text)}

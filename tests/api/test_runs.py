@@ -107,30 +107,6 @@ def test_objects_are_parts(elsewhere):
     assert torch.equal(loaded.model(client=2).out.weight, model.out.weight)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"learning_rte": 1}, "learning-rte = 1: there is no such setting; did you mean learning-rate"),
-        ({"learning_rate": -1}, "learning-rate = -1: must be > 0"),
-        ({"method": "fedpr"}, "method = 'fedpr': must be one of"),
-        ({"method": 3}, "is an int, and must be a subclass of fedpfl.Method"),
-        ({"model": lambda: 3}, "returns an int; it must return a torch.nn.Module"),
-        ({"data": [1, 2]}, "client 0 is an int; it must be"),
-        (
-            {"data": [1, 2], "dataset": "digits"},
-            "data = 'a list': is a data set, but the setting dataset names another one",
-        ),
-        ({"model": net, "dataset": "digits", "num_clients": 5000}, "5000"),
-        ({"resume": "nothing"}, "there is no such run in"),
-    ],
-)
-def test_what_is_wrong_is_one_line_before_anything_is_run(elsewhere, given, words):
-    with pytest.raises(fedpfl.FedpflError) as error:
-        fedpfl.run(output_dir="runs", workers=0, quiet=True, **given)
-    assert words in str(error.value) and "\n" not in str(error.value)
-    assert not list(elsewhere.glob("runs/*/metrics.jsonl"))
-
-
 WRONG = [
     ("run(learning_rte=1)", "learning-rte = 1: there is no such setting; did you mean learning-rate"),
     ("run(num_clients=-1)", "num-clients = -1: must be at least 0"),

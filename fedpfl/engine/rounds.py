@@ -48,8 +48,8 @@ class Packing(NamedTuple):
 
     made_of: dict[str, np.ndarray]  # kept, so that no other array can get their identities
     arrays: dict[str, np.ndarray]
-    # By the place of the personal arrays that they name: each message, and its bytes as `_bytes_of` counts them.
-    messages: dict[tuple[str, int], tuple[Payload, tuple[int, int]]]
+    # By the round of the personal arrays that they name: each message, and its bytes as `_bytes_of` counts them.
+    messages: dict[int, tuple[Payload, tuple[int, int]]]
 
 
 # By the identities of the arrays that requests are made of.

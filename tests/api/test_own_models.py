@@ -335,21 +335,18 @@ def computed(how, layer):
 
 COMPUTE = {
     "weight norm": parametrizations.weight_norm,
-    "spectral norm": parametrizations.spectral_norm,
-    "old weight norm": utils.weight_norm,
     "old spectral norm": utils.spectral_norm,
     "pruning": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
 @pytest.mark.parametrize("how", COMPUTE)
 @pytest.mark.parametrize("layer", ["conv", "out"])
 @pytest.mark.parametrize("method", [*REPLACES, *SPLITS, "fedgh", "fedreg", "pfedfda", "fedavg"])
 def test_layers_that_compute_their_weight_work_or_are_refused(method, layer, how, tmp_path):
     model = computed(COMPUTE[how], layer)
     replaced = method in REPLACES or (method in SPLITS and layer == "conv")
-    headless = layer == "out" and how in ("weight norm", "spectral norm")
+    headless = layer == "out" and how == "weight norm"
     needs_head = method in ("factorized-fl", "factorized-fl-plus", "fedgh", "fedreg", "pfedfda")
     if headless and needs_head:
         assert "needs a head" in refused(method, model, tmp_path)

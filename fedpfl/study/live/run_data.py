@@ -10,11 +10,11 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 from ...bench.mqtt.events import state_of
 from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
@@ -33,7 +33,6 @@ PAUSE = 4
 FILES = ("config.toml", "task.json", "metrics.jsonl", "summary.md", "failed.txt")
 # Of a run's settings, those that the list of runs shows.
 LISTED = ("method", "dataset", "model", "seed", "num-server-rounds")
-_T = TypeVar("_T")
 # What a file raises whose values are of other types than they were written with.
 _UNFIT = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
@@ -131,9 +130,9 @@ def _listed(folder: Path, config: Version) -> dict[str, Any]:
     metrics = folder / "metrics.jsonl"
     try:
         folder.name.encode()  # a name may be no text
-        settings = _kept(_settings, folder / "config.toml", config)
+        settings = _settings(folder / "config.toml", config)
         told = {key: value for key, value in settings.items() if key in LISTED}
-        number, score = _kept(_last, metrics, Version.of(metrics))
+        number, score = _last(metrics, Version.of(metrics))
         accuracy = score_in_words(score, str(settings.get("loss", "")), 1)
         state = state_of(folder)
         return {"name": folder.name, **told, "round": number, "personalised": score, "score": accuracy, **state}
@@ -142,41 +141,26 @@ def _listed(folder: Path, config: Version) -> dict[str, Any]:
         return {"name": name, "state": "unreadable", "error": reason}
 
 
-def _kept(read: Callable[[Path, Version], _T], path: Path, version: Version) -> _T:
-    """Return the content of a file, read once for each of its versions, also if it is damaged."""
-    content, damage = _read_once(read, path, version)
-    if damage is not None:
-        raise DamagedFile(*damage)
-    return cast(_T, content)
-
-
-@lru_cache(2 * MAX_RUNS)
-def _read_once(
-    read: Callable[[Path, Version], _T], path: Path, version: Version
-) -> tuple[_T | None, tuple[Path, str] | None]:
-    try:
-        with _as_written(path):
-            return read(path, version), None
-    except DamagedFile as error:
-        return None, (error.path, error.more)
-
-
+@lru_cache(MAX_RUNS)  # each version of a file is read once
 def _settings(path: Path, version: Version) -> dict[str, Any]:
-    values = read_toml(path)
-    json.dumps(values, allow_nan=False)  # NaN, dates
-    for key in LISTED:
-        if isinstance(values.get(key), (dict, list)):
-            raise TypeError(f"{key} is no text or number")
-    return values
+    with _as_written(path):
+        values = read_toml(path)
+        json.dumps(values, allow_nan=False)  # NaN, dates
+        for key in LISTED:
+            if isinstance(values.get(key), (dict, list)):
+                raise TypeError(f"{key} is no text or number")
+        return values
 
 
+@lru_cache(MAX_RUNS)
 def _last(path: Path, version: Version) -> tuple[int, float | None]:
     """Return the number and the personalised score of the last round."""
     line = next(last_lines(path), None)
     if line is None:
         return 0, None
-    history = History([from_json_line(line, path, "round")])
-    return _count(history.lines[-1]["round"]), _finite(history.last("personalised.accuracy"))
+    with _as_written(path):
+        history = History([from_json_line(line, path, "round")])
+        return _count(history.lines[-1]["round"]), _finite(history.last("personalised.accuracy"))
 
 
 def _count(value: Any) -> int:

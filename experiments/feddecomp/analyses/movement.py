@@ -23,7 +23,7 @@ def model_difference(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows: list[list[Cell]] = []
     series = {}
     for group in grouped(runs):
-        rounds, values = group.mean_curve(DRIFT)
+        rounds, values, _ = group.curve(DRIFT)
         if not rounds:
             continue
         series[group.label] = rounds, values
@@ -48,7 +48,7 @@ def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         accuracy = group.percent(lambda history: history.best("personalised.accuracy"))
         rows.append([group.label, shared, personal, ratio, accuracy])
         for name, symbol in ((SHARED, "Δσ"), (PERSONAL, "Δτ")):
-            rounds, values = group.mean_curve(name)
+            rounds, values, _ = group.curve(name)
             if rounds:
                 series[f"{group.label}, {symbol}"] = rounds, values
     require(rows, "the movement of its arrays", HOW)

@@ -21,7 +21,7 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows: list[list[Cell]] = []
     series = {}
     for group in grouped(runs):
-        rounds, values = group.mean_curve(UNCHANGED)
+        rounds, values, _ = group.curve(UNCHANGED)
         if not rounds:
             continue
         series[group.label] = rounds, values

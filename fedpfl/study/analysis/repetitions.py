@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,14 +57,16 @@ class RunGroup:
         """Summarise a share of each run, in percent."""
         return self.spread(lambda history: None if (value := share(history)) is None else 100 * value)
 
-    def mean_curve(self, number: str) -> tuple[list[int], list[float]]:
-        """Return (rounds, means over the runs) of a number of :class:`History`, over the rounds that all runs have.
+    def curve(self, number: str, factor: float = 1.0) -> tuple[list[int], list[float], list[float]]:
+        """Return rounds, means and deviations of a number of :class:`History`, over the rounds that all runs have.
 
-        Runs without the number do not count.
+        Runs without the number do not count; one run alone has no deviations.
         """
         curves = [curve for run in self.runs if (curve := run.history().curve(number))]
         rounds = sorted(set.intersection(*map(set, curves))) if curves else []
-        return rounds, [statistics.fmean(curve[round_number] for curve in curves) for round_number in rounds]
+        spreads = [Spread.of([factor * curve[round_number] for curve in curves]) for round_number in rounds]
+        deviations = [spread.std for spread in spreads if spread.std is not None]
+        return rounds, [spread.mean for spread in spreads], deviations
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,7 @@ def _metrics(group: RunGroup) -> list[str]:
 def _over_rounds(title: str, groups: Sequence[RunGroup], number: str, y: str = "", factor: float = 0) -> list[Figure]:
     """Draw a number, times a factor, over the rounds; without either it is the score of a test."""
     score = _score(groups)
-    curves = {group: _mean(group, number, factor or score.factor) for group in groups}
+    curves = {group: group.curve(number, factor or score.factor) for group in groups}
     return _lines(title, "round", y or score.axis, curves)
 
 
@@ -343,7 +343,7 @@ def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
 
 def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float, score: ScoreFormat) -> Curve:
     """Return the personalised accuracy over a number of the runs that grows with the rounds."""
-    rounds, means, stds = _mean(group, "personalised.accuracy", score.factor)
+    rounds, means, stds = group.curve("personalised.accuracy", score.factor)
     # A run that has not been tested yet may lack a round.
     return [statistics.fmean(total[n] / unit for total in totals if n in total) for n in rounds], means, stds
 
@@ -356,18 +356,6 @@ def _lines(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bo
     series = {group.label: (xs, means) for group, (xs, means, _) in curves.items() if xs}
     bands = {group.label: stds for group, (_, _, stds) in curves.items() if stds}
     return [Lines(title, x, y, series, bands, log)] if series else []
-
-
-def _mean(group: RunGroup, number: str, factor: float) -> Curve:
-    """Return rounds, means and standard deviations of a number times a factor, over the rounds that all runs have.
-
-    Runs without the number do not count; one run alone has no deviations.
-    """
-    curves = [curve for run in group.runs if (curve := run.history().curve(number))]
-    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
-    spreads = [Spread.of([factor * curve[n] for curve in curves]) for n in rounds]
-    stds = [spread.std for spread in spreads if spread.std is not None]
-    return rounds, [spread.mean for spread in spreads], stds
 
 
 # -- clients ---------------------------------------------------------------------------------------------------------

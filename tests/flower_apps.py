@@ -35,17 +35,17 @@ class AppGrid(LocalGrid):
         ]
 
     def get_node_ids(self) -> Iterable[int]:
-        return [100 + i for i in range(self.num_nodes) if i not in self.gone]
+        return [context.node_id for i, context in enumerate(self.contexts) if i not in self.gone]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
+        ids, of_node = [], {context.node_id: context for context in self.contexts}
         for message in messages:
-            client, kind = message.metadata.dst_node_id - 100, message.metadata.message_type
+            node, kind = message.metadata.dst_node_id, message.metadata.message_type
             message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
             ids.append(message.metadata.message_id)
-            self.sent.append((kind, client, message))
-            reply = self.broken(kind, client, message)
-            self.replies[ids[-1]] = self.app(message, self.contexts[client]) if reply is None else reply
+            self.sent.append((kind, node - 100, message))
+            reply = self.broken(kind, node - 100, message)
+            self.replies[ids[-1]] = self.app(message, of_node[node]) if reply is None else reply
         return ids
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -165,32 +165,10 @@ def flowers_app(mods: Any = (), batches: Callable[[Context], Any] | None = None,
     return app
 
 
-def moved(grid: MovingGrid, old: int, new: int) -> None:
+def moved(grid: AppGrid, old: int, new: int) -> None:
     """Have a node come back under another id, its Context forgotten."""
     place = [context.node_id for context in grid.contexts].index(old)
     grid.contexts[place] = Context(1, new, dict(grid.contexts[place].node_config), RecordDict(), {})
-    grid.ids = [new if node == old else node for node in grid.ids]
-
-
-class MovingGrid(AppGrid):
-    """A grid whose nodes' ids change."""
-
-    def __init__(self, app: ClientApp, num_nodes: int = CLIENTS) -> None:
-        super().__init__(app, num_nodes)
-        self.ids = [100 + i for i in range(num_nodes)]
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.ids)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        of_node = {context.node_id: context for context in self.contexts}
-        ids = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
-            ids.append(message.metadata.message_id)
-            self.sent.append((message.metadata.message_type, message.metadata.dst_node_id, message))
-            self.replies[ids[-1]] = self.app(message, of_node[message.metadata.dst_node_id])
-        return ids
 
 
 def between(base: Any, at: dict[int, Callable[[], None]]) -> Any:

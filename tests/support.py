@@ -72,12 +72,7 @@ class Clock:
     def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return one by which servers go for the time of a test."""
         clock = cls()
-        for module in (
-            "engine.rounds",
-            "flower.half_round",
-            "flower.nodes",
-            "flower.pace",
-        ):
+        for module in ("engine.rounds", "flower.half_round", "flower.nodes"):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
 

@@ -37,8 +37,18 @@ from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
 from .keep import MARK, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
-from .messages import SETTINGS, from_content, to_content, to_framed_content
-from .named_arrays import EXTRAS, NOT_SENT, from_named, others_of, read_settings, to_named
+from .messages import (
+    EXTRAS,
+    NOT_SENT,
+    SETTINGS,
+    from_content,
+    from_named,
+    others_of,
+    read_settings,
+    to_content,
+    to_framed_content,
+    to_named,
+)
 from .strategy import MethodStrategy, own_of
 
 logger = getLogger("flwr")

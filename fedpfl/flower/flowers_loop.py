@@ -20,7 +20,7 @@ from ..setup.all_settings import code_in, tagged
 from ..setup.config import Config
 from ..setup.options.privacy import PrivacySettings
 from ..training.settings import TrainingSettings
-from .named_arrays import NOT_SENT
+from .messages import NOT_SENT
 
 logger = getLogger("flwr")
 

@@ -19,8 +19,7 @@ from ..core.payload import probe
 from ..core.server_view import Client
 from ..engine.transport import Fail, Wait
 from .messages import to_content
-from .nodes import Node
-from .pace import Pace
+from .nodes import Node, Pace
 
 logger = getLogger("flwr")
 

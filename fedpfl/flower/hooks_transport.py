@@ -24,8 +24,7 @@ from ..rules import Rule
 from ..setup.config import RunSettings
 from .grid_transport import GridMembers
 from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, identity_hash
-from .messages import MAX_FRAMED_BYTES, SETTINGS, pack_arrays
-from .named_arrays import EXTRAS, Names, from_named, others_of, to_named
+from .messages import EXTRAS, MAX_FRAMED_BYTES, SETTINGS, Names, from_named, others_of, pack_arrays, to_named
 from .nodes import Node
 from .split import Split
 

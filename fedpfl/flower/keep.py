@@ -27,8 +27,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, StateError, pri
 from ..core.files import private_folder, read_regular, write_atomically
 from ..core.stored import MAX_JSON, from_json_line, json_line
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
-from .messages import SETTINGS, numpy_of
-from .named_arrays import EXTRAS, method_of
+from .messages import EXTRAS, SETTINGS, method_of, numpy_of
 
 logger = getLogger("flwr")
 

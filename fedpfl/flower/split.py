@@ -17,8 +17,7 @@ from ..methods.bases.head import HeadMethod
 from ..models.registry import NoHead
 from ..models.skeleton import skeleton
 from .keep import arrays_of, fits
-from .messages import numpy_of
-from .named_arrays import from_named
+from .messages import from_named, numpy_of
 
 logger = getLogger("flwr")
 

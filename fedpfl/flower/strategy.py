@@ -56,8 +56,7 @@ from .flowers_loop import (
 )
 from .grid_transport import FlowerTransport
 from .hooks_transport import ByShares, Form, HooksTransport
-from .messages import numpy_of
-from .named_arrays import NOT_SENT, Names, from_named, read_settings, settings_text
+from .messages import NOT_SENT, Names, from_named, numpy_of, read_settings, settings_text
 from .split import Split
 
 logger = getLogger("flwr")

@@ -164,19 +164,11 @@ MODELS = {
                                r"raises ValueError:  \[2Jgone \(parts\.py, line 2\)"),
     "raises": ("def part(input_shape): raise ValueError('no such\\n  shape')",
                r"raises ValueError: no such shape \(parts\.py, line 2\)"),
-    "wrong type": ("def part(): return [1]", "returns a list; it must return a torch.nn.Module"),
-    "wrong shape": ("def part(): return nn.Linear(64, 3)", "gives 3 numbers for a sample; the data need 10"),
-    "wrong input": ("def part(): return nn.Linear(7, 10)", r"does not take inputs of 64: .*"),
     "no tensor": ("class part(nn.Module):\n    def forward(self, x): return x, x",
                   "gives a tuple; must give a tensor of n x 10 for n samples"),
     "no head": ("class part(nn.Module):\n    def forward(self, x): return x[:, :10]",
                 "has no parameters"),
-    "softmax": ("def part(): return nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))",
-                "gives probabilities; leave out the softmax .*"),
-    "other argument": ("def part(width): return nn.Linear(64, 10)",
-                       "needs an argument 'width'; it is given input_shape, num_classes, vocabulary, by these names"),
     "no function": ("part = 3", "is an int, and must be a function"),
-    "built": ("part = nn.Linear(64, 10)", "is a Linear that is built; give a function that builds one"),
 }  # fmt: skip
 
 
@@ -188,56 +180,6 @@ def test_a_model_that_is_none_is_one_line(app, case):
     with pytest.raises(ConfigError) as error:
         models.build("parts:part", (64,), 10)
     assert re.fullmatch(f"model = 'parts:part': {words}", str(error.value)), str(error.value)
-
-
-X = "np.zeros((12, 4), np.float32)"
-DATASETS = {
-    "raises": ("def part(): raise OSError('no disk')", r"dataset = .*: raises OSError: no disk \(parts\.py, line 3\)"),
-    "wrong type": ("def part(): return 3", "dataset = .*: returns an int; it must return a fedpfl.Dataset, a .*"),
-    "empty": ("part = []", "part: the list of clients is empty"),
-    "three arrays": (f"part = [({X}, 1, 2)]", "part: client 0 is a tuple; it must be .*"),
-    "labels": (f"part = [({X}, np.zeros(11, int), {X}, np.zeros(12, int))]",
-               "part: client 0: y_train has 11 labels for 12 samples"),
-    "few": (f"part = [({X}[:3], np.zeros(3, int))]", "part: client 0 has 3 samples, min-samples is 10"),
-    "shapes": (f"part = [({X}, np.zeros(12, int)), ({X}[:, :3], np.zeros(12, int))]",
-               "part: client 1: x has samples of float32 .*: all samples must be alike"),
-    "label too large": (f"part = Dataset.of('set', {X}, np.full(12, 9), num_classes=2)",
-                        "set: y_train has label 9: labels must be 0 … 1"),
-    "text": ("part = [(['a'] * 12, np.zeros(12, int))]", "part: client 0: x is .*"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", DATASETS)
-def test_data_that_are_none_are_one_line(app, case):
-    text, words = DATASETS[case]
-    write(app, f"import numpy as np\nfrom fedpfl.data import Dataset\n{text}\n")
-    own_code.set_folder(app)
-    with pytest.raises(FedpflError) as error:
-        federated_data(DataSettings(dataset="parts:part"), 1, 1)
-    assert re.fullmatch(words, str(error.value)), str(error.value)
-
-
-METHODS = {
-    "wrong type": ("part = 3", "is an int, and must be a subclass of fedpfl.Method"),
-    "another class": ("class part: pass", "is the class part, and must be a subclass of fedpfl.Method"),
-    "no name": ("class part(Method): pass", 'the class part lacks name = "…", a text'),
-    "shadow": ("class part(Method):\n    name = 'fedlora'",
-               "the class part has the name 'fedlora', which is a method of fedpfl; choose another"),
-    "capitals": ("class part(Method):\n    name = 'My method'",
-                 "the class part has the name 'My method'; it must be lower-case words with dashes"),
-    "settings": ("class part(Method):\n    name = 'part'\n    class Settings: pass",
-                 r"Settings must be a dataclass of settings: @dataclass\(frozen=True\)"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", METHODS)
-def test_a_method_that_is_none_is_one_line(app, case):
-    text, words = METHODS[case]
-    write(app, f"from fedpfl.methods import Method\n{text}\n")
-    own_code.set_folder(app)
-    with pytest.raises(ConfigError) as error:
-        Config.parse({"method": "parts:part"})
-    assert re.fullmatch(f"method = 'parts:part': {words}", str(error.value)), str(error.value)
 
 
 def test_objects_of_this_process_are_settings_for_a_while(app):

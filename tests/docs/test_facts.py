@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import inspect
 import re
@@ -26,9 +25,6 @@ from fedpfl.results.record import Round
 from fedpfl.results.round_line import summarise
 from fedpfl.results.summary import Summary
 from fedpfl.setup.all_settings import all_settings
-from fedpfl.study.description import load
-from fedpfl.study.experiment import ExperimentGrid
-from fedpfl.study.store import Store
 from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
@@ -85,40 +81,6 @@ def test_versions_are_those_of_the_package():
     (flower,) = (text for text in PROJECT["dependencies"] if text.startswith("flwr"))
     (first,) = re.findall(r"^flwr>=(1\.\d+)$", flower)
     assert f"Flower {first} or newer" in " ".join(PAGES["docs/how-to/flower.md"].split())
-
-
-@pytest.mark.parametrize("paper", ["feddecomp", "factorized-fl", "fedfac", "fedreg"])
-def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
-    rows = re.findall(
-        r"^\| .*?\(((?:table|figure)[^()]*)\)[^|]*\| not run \| (\d+) runs", PAGES[f"docs/results/{paper}.md"], re.M
-    )
-    for place, runs in rows:
-        files = [
-            path
-            for kind, number in re.findall(r"(table|figure) (\d+)", place)
-            for path in sorted((ROOT / "experiments" / paper).glob(f"{paper}-{kind}-{number}*.toml"))
-        ]
-        planned = [len(ExperimentGrid(load(path), "paper", Store(tmp_path)).planned()) for path in files]
-        assert int(runs) in planned, (place, planned)
-
-
-# The first method on each data set of the leaderboard.
-LEADERBOARD = {
-    path.stem: list(csv.DictReader(path.open(encoding="utf-8"))) for path in ROOT.glob("docs/results/leaderboard-*.csv")
-}
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if re.search(" first on .* in the leaderboard", PAGES[page])])
-def test_a_method_that_was_first_in_the_leaderboard_is_there(page):
-    title = PAGES[page].partition("\n")[0].removeprefix("# ")
-    for place in re.findall(" first on (.*?) in the leaderboard", PAGES[page]):
-        start = f"leaderboard-{place.lower().replace(' ', '-')}"
-        assert [rows[0]["method"] for name, rows in LEADERBOARD.items() if name.startswith(start)] == [title], place
-
-
-def test_the_number_of_methods_in_the_leaderboard_is_right():
-    (said,) = re.findall(r"(\d+) methods under", PAGES["docs/results/leaderboard.md"])
-    assert [str(len(rows)) for rows in LEADERBOARD.values()] == [said] * 3
 
 
 def test_the_table_of_data_sets_is_that_of_the_code():

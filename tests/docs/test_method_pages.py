@@ -11,9 +11,7 @@ from fedpfl.cli.common import overrides
 from fedpfl.core.settings import keys
 from fedpfl.methods import methods
 from fedpfl.methods.advice import ABOVE_LOCAL, ADVICE
-from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.setup.config import Config
-from fedpfl.study.description import load
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
@@ -71,31 +69,6 @@ def test_settings_that_teach_exist():
             assert set(re.findall(rf"`((?:{names})-[a-z0-9-]+)`", text)) <= known, text
 
 
-def test_every_picture_and_table_has_local_and_fedavg_beside_the_method():
-    with_row = {str(row.settings["method"]) for row in load(method_pages.LEADERBOARD).rows.values()}
-    assert with_row == {name for name, method in methods().items() if not issubclass(method, AdapterMethod)}
-    assert method_pages.measured().keys() <= with_row
-    for name in with_row - method_pages.measured().keys():
-        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
-        assert "\n## Measured\n\nNot yet in the [leaderboard](../results/leaderboard.md).\n" in text
-    for name, of in method_pages.measured().items():
-        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
-        assert f"]({name}.svg)" in text
-        assert len(re.findall(r"\*\*[\d.]+ ± [\d.]+\*\* \(\d+(?:st|nd|rd|th)(?:, \d seeds)?\)", text)) == len(of)
-        drawn = (ROOT / "docs" / "methods" / f"{name}.svg").read_text(encoding="utf-8")
-        for label in ("Local", "FedAvg"):
-            assert len(re.findall(rf">{label} \d+\.\d<", drawn)) == len(of)
-
-
-def test_a_method_whose_numbers_are_fedavg_s_says_so():
-    measured = method_pages.measured()
-    same = {name for name, of in measured.items() if of == measured["fedavg"]} - {"fedavg"}
-    assert same == method_pages.LIKE_FEDAVG.keys()
-    for name in same:
-        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
-        assert text.partition("\n## Measured\n\n")[2].startswith("**These are FedAvg's numbers**")
-
-
 def test_the_readme_s_picture_has_every_method_of_its_column_local_and_fedavg_among_them():
     shown = picture.accuracies(picture.COLUMN)
     assert {*picture.BASELINES} == {"Local", "FedAvg"} <= shown.keys()
@@ -147,26 +120,3 @@ def test_a_page_has_paper_settings_and_a_command_that_is_accepted():
             assert f"- `{key} = " in text or re.search(rf"`{key}`.*: as for \[", text)
         (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
         assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name, method.name
-
-
-def test_every_method_has_its_cost_in_the_overview():
-    text = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| \[[^]]+\]\(([\w-]+)\.md\) \|[^|]*\| ([\d.]*) \| ([\d.]*) \| ([\d.]+) \|", text, re.MULTILINE
-    )
-    assert sorted(name for name, *_ in rows) == sorted(methods())
-    assert all(all(of) for name, *of in rows if name in method_pages.measured())
-    assert {name: of for name, *of in rows}["fedavg"] == ["1.0", "1", "1.0"]
-
-
-def test_the_bibliography_has_every_paper_and_nothing_that_is_not_known():
-    text = (ROOT / "docs" / "methods" / "references.bib").read_text(encoding="utf-8")
-    entries = dict(re.findall(r"^@\w+\{([\w-]+),\n(.*?)^\}$", text, re.MULTILINE | re.DOTALL))
-    assert entries.keys() == methods().keys() - {"local"}
-    for name, entry in entries.items():
-        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},$", entry, re.MULTILINE))
-        assert fields["author"] and fields["title"].count("{") == 1
-        first = re.split(r",? et al|, | and ", methods()[name].paper)[0]
-        assert first.removeprefix("T ") in fields["author"].partition(" and ")[0]
-        year = re.search(r" (20\d\d)$", methods()[name].paper)
-        assert fields.get("year") == (year and year[1])

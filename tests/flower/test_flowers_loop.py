@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from flower_apps import AppGrid, MovingGrid, Net, between, initial, moved, plain_app, samples
+from flower_apps import AppGrid, Net, between, initial, moved, plain_app, samples
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
@@ -167,7 +167,7 @@ def test_a_server_adds_noise_to_what_any_app_sends(tmp_path):
 
 
 def test_nodes_that_come_back_as_others_have_spent_what_they_may_have_spent(tmp_path):
-    grid = MovingGrid(moving([0] * 3, [1] * 3))
+    grid = AppGrid(moving([0] * 3, [1] * 3))
     made = between(strategies.FedAvg, {3: lambda: [moved(grid, node, node + 700) for node in (100, 101, 102)]})
     strategy = made(dp_where="server", dp_noise_multiplier=3.0, state_dir=str(tmp_path), fraction_evaluate=0.0)
     result = strategy.start(grid, zeros(), num_rounds=3)
@@ -366,7 +366,7 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
     """And a stranger, which has another secret, takes no number."""
     monkeypatch.delitem(sys.modules, "ray", raising=False)  # of another test's: a simulation's nodes have no secrets
     folder = {"state_dir": str(tmp_path)} if stored else {}
-    grid = MovingGrid(strategies.client_app(model=Net, data=data_of, **folder))
+    grid = AppGrid(strategies.client_app(model=Net, data=data_of, **folder))
     made = between(strategies.FedPer, {2: lambda: [moved(grid, old, old + 700) for old in (100, 101, 102)]})(model=Net)
     with caplog.at_level(logging.INFO, "flwr"):
         result = made.start(grid, ArrayRecord(), num_rounds=4)
@@ -375,7 +375,7 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
     assert list(result.train_metrics_clientapp) == ([1, 2, 3, 4] if stored else [1, 3, 4])
     assert ("has lost its personal arrays, and begins again" in caplog.text) != stored
     if stored:
-        stranger = MovingGrid(strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "other")))
+        stranger = AppGrid(strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / "other")))
         honest = stranger.app
 
         def replaced():
@@ -385,7 +385,7 @@ def test_a_node_that_comes_back_under_another_id_is_asked_which_client_it_is(sto
         made = between(strategies.FedPer, {2: replaced})(model=Net)
         made.start(stranger, ArrayRecord(), num_rounds=2)
         assert honest is not stranger.app and "another node has had this number in this run" in caplog.text
-        assert not any(kind == "train" and node == 666 for kind, node, _ in stranger.sent)
+        assert not any(kind == "train" and client == 566 for kind, client, _ in stranger.sent)
 
 
 def test_frozen_parameters_are_neither_sent_nor_asked_for_on_clients_of_fedpfl():

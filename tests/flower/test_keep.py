@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from flower_apps import AppGrid, MovingGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
+from flower_apps import AppGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod
@@ -101,7 +101,7 @@ def test_order_and_types_are_those_of_the_initial_arrays_also_of_lists():
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_node_that_comes_back_under_another_id_keeps_its_head_in_state_dir(stored, tmp_path, caplog):
     seen = []
-    grid = MovingGrid(flowers_app([keep(tmp_path if stored else None)], seen=seen))
+    grid = AppGrid(flowers_app([keep(tmp_path if stored else None)], seen=seen))
     strategy = between(strategies.FedPer, {3: lambda: moved(grid, 101, 777)})(head="fc2")
     with caplog.at_level(logging.INFO, "flwr"):
         strategy.start(grid, initial(), num_rounds=4)
@@ -115,7 +115,7 @@ def test_a_node_that_comes_back_under_another_id_keeps_its_head_in_state_dir(sto
 
 
 def test_a_node_that_has_lost_its_arrays_says_so_and_begins_anew(caplog):
-    grid = MovingGrid(flowers_app([keep()]))
+    grid = AppGrid(flowers_app([keep()]))
 
     def forget():
         grid.contexts[1].state = RecordDict()
@@ -125,14 +125,14 @@ def test_a_node_that_has_lost_its_arrays_says_so_and_begins_anew(caplog):
         result = strategy.start(grid, initial(), num_rounds=3)
     assert "client 1 (node 101) has lost its personal arrays, and begins again" in caplog.text
     assert "give state_dir to keep them" in caplog.text and list(result.train_metrics_clientapp) == [1, 2, 3]
-    trained = [node for kind, node, _ in grid.sent if kind == "train"]
-    assert trained.count(101) == 3
+    trained = [client for kind, client, _ in grid.sent if kind == "train"]
+    assert trained.count(1) == 3
 
 
 def test_two_nodes_of_one_partition_and_folder_never_swap_heads(tmp_path, caplog):
     seen = []
     batches = lambda context: loader(context.node_id)  # noqa: E731
-    grid = MovingGrid(flowers_app([keep(tmp_path)], batches, seen))
+    grid = AppGrid(flowers_app([keep(tmp_path)], batches, seen))
     for context in grid.contexts:
         context.node_config = {"partition-id": 0, "num-partitions": 3}
     strategies.FedPer(head="fc2").start(grid, initial(), num_rounds=3)

@@ -27,20 +27,6 @@ def shared_names(strategy, **options):
     return set(result.arrays), grid, result
 
 
-def test_fedavg_makes_flowers_own_mean():
-    ours = strategies.FedAvg().start(AppGrid(plain_app()), initial(), num_rounds=2)
-    theirs = FlowersFedAvg().start(AppGrid(plain_app()), initial(), num_rounds=2)
-    assert set(ours.arrays) == set(theirs.arrays) == set(Net().state_dict())
-    for name in ours.arrays:
-        if name != "norm.num_batches_tracked":  # Flower makes a fraction of it
-            np.testing.assert_allclose(ours.arrays[name].numpy(), theirs.arrays[name].numpy(), rtol=1e-5, atol=1e-6)
-    assert ours.arrays["norm.num_batches_tracked"].numpy() == 8  # two rounds of four batches
-    for found, wanted in ((ours.train_metrics_clientapp, theirs.train_metrics_clientapp),
-                          (ours.evaluate_metrics_clientapp, theirs.evaluate_metrics_clientapp)):  # fmt: skip
-        assert found[2].keys() == wanted[2].keys()
-        assert found[2] == pytest.approx(dict(wanted[2]), rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("strategy", "personal", "whole"),
     [
@@ -59,28 +45,6 @@ def test_personal_arrays_never_reach_the_server(strategy, personal, whole):
     kept = [context.state.array_records["own"] for context in grid.contexts]
     first = next(iter(kept[0]))
     assert not np.array_equal(kept[0][first].numpy(), kept[1][first].numpy())
-
-
-@pytest.mark.parametrize(
-    ("name", "needs"),
-    [
-        ("Scaffold", "changes the model and sends control, change besides the shared arrays"),
-        ("FedReG", "changes the model and weighs by effective-samples"),
-        (
-            "FedFac",
-            "changes the model and shares parts of arrays and sends split, difference besides the shared arrays",
-        ),
-        ("FedProx", "trains in phases of its own; give model="),
-        ("FedBABU", "trains in phases of its own and adapts the model"),
-    ],
-)
-def test_a_method_that_needs_more_of_a_client_says_what(name, needs):
-    grid = AppGrid(plain_app())
-    with pytest.raises(fedpfl.ConfigError) as error:
-        getattr(strategies, name)().start(grid, initial())
-    assert needs in str(error.value)
-    assert "strategies.client_app" in str(error.value)
-    assert not grid.sent
 
 
 def test_nodes_are_drawn_by_flowers_numbers_and_the_seed():

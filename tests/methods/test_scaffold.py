@@ -45,15 +45,6 @@ def test_the_mean_gradient_is_what_plain_sgd_moved_by():
     torch.testing.assert_close(mean["0.weight"] + correction["0.weight"], moved)
 
 
-def test_with_all_clients_in_each_round_c_is_the_mean_of_theirs(tmp_path):
-    left = Simulation.of(simulate(tmp_path, 3, method="scaffold", **FEW_SAMPLES))
-    own = [{k: a.clone() for k, a in left.load(i).model.control.arrays().items()} for i in range(3)]
-    common = left.rule.layout.unflatten(left.rule.control)
-    for name in own[0]:
-        np.testing.assert_allclose(common[name], torch.stack([c[name] for c in own]).mean(0), atol=1e-6)
-        assert np.abs(common[name]).max() > 0
-
-
 def test_running_statistics_have_no_control_variate(tmp_path):
     run = simulate(tmp_path, 2, method="scaffold", model="resnet8", local_epochs=1, num_server_rounds=1, **FEW_SAMPLES)
     _, state = run.checkpoint()

@@ -49,10 +49,12 @@ class NormLimit(Listener):
       of its own;
     * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
       median;
-    * for any other extra: the median times :data:`SPREAD`, in the first round that of its own replies, which wait for
-      it (of means, which clients have alike, not times anything); a root mean square where the median is 0.
+    * for any other extra: the lower median of the round's replies, which wait for it, times :data:`SPREAD` (of means,
+      which clients have alike, not times anything), and the median of the last rounds times :data:`SPREAD`. What an
+      untrained model gives says little of the next round's.
 
-    Root mean squares are larger in a first round, of which nothing is known. The lower median of each round's accepted
+    A round of one reply has no median that tells anything: after the first the last rounds alone do. Root mean squares
+    are larger in a first round, of which nothing is known. The lower median of each round's accepted
     norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise. A
     client that is sent a model of its own may not have made that long: it counts as the median of those that were sent.
     """
@@ -88,23 +90,31 @@ class NormLimit(Listener):
         self._least[client.id] = self._like_weights
         if not rule.one_model:
             measured[MODELS] = self._like_weights
+        compared = self._compared()
         for name, array in reply.arrays.items():
-            if name in self.extras.compared() or self.privacy:
+            if name not in self.extras.compared() and not self.privacy:
+                continue
+            measured[name] = distance(array.reshape(-1))
+            if name in compared:
+                require_norm(name, measured[name], LARGEST, self.factor)
+                if self.extras.are_means(name) and array.ndim == 2:
+                    # The length of a row: clients have them of as many classes as they have.
+                    measured[name] /= math.sqrt(max(1, array.any(1).sum()))
+            else:
                 like = self.extras.is_like_shared(name)  # gradients, control variates
                 least = self._like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
-                measured[name] = distance(array.reshape(-1))
                 require_norm(name, measured[name], self._limit(name, array.size, least), self.factor)
         self._measured[client.id] = measured
         return shared
 
-    def _unknown(self) -> list[str]:
-        """Return the extras of which nothing tells yet how large they are."""
+    def _compared(self) -> list[str]:
+        """Return the extras whose size only the others of a round tell."""
         names = self.extras.compared() if self.factor else []
-        return [name for name in names if name not in self._medians and not self.extras.is_like_shared(name)]
+        return [name for name in names if not self.extras.is_like_shared(name)]
 
     def compares(self, rule: Rule) -> bool:
-        """Tell whether there is an array of which nothing tells yet how large it is."""
-        return bool(self._unknown()) or self._waits
+        """Tell whether there is an array whose size only the others of a round tell."""
+        return bool(self._compared()) or self._waits
 
     @property
     def _waits(self) -> bool:
@@ -124,18 +134,17 @@ class NormLimit(Listener):
                     require_norm(PARAMETERS, norm, limit, self.factor)
                 except LayoutError as error:
                     refused[client] = str(error)
-        for name in self._unknown():
-            means = self.extras.are_means(name)
-            sent = {read.client: read.reply.arrays[name] for read in replies if name in read.reply.arrays}
-            # Of means, the length of a row: clients have them of as many classes as they have.
-            rows = {
-                client: max(1, array.any(1).sum()) if means and array.ndim == 2 else 1 for client, array in sent.items()
-            }
-            norms = {client: distance(array.reshape(-1)) / math.sqrt(rows[client]) for client, array in sent.items()}
-            usual = (1 if means else SPREAD) * median_low([norm for norm in norms.values() if norm] or [0.0])
+        for name in self._compared():
+            sent = {read.client: read.reply.arrays[name].size for read in replies if name in read.reply.arrays}
+            norms = {client: self._measured[client.id][name] for client in sent}
+            before = SPREAD * median(self._medians.get(name, [0.0]))
+            usual = (1 if self.extras.are_means(name) else SPREAD) * median_low(
+                list(filter(None, norms.values())) or [0.0]
+            )
             for client, norm in norms.items():
+                limit = self._bounded(before if before and len(norms) == 1 else max(before, usual), sent[client])
                 try:
-                    require_norm(name, norm, self.factor * usual + self._noise(sent[client].size), self.factor)
+                    require_norm(name, norm, limit, self.factor)
                 except LayoutError as error:
                     refused[client] = str(error)
         return refused

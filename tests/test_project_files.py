@@ -47,32 +47,6 @@ def test_the_workflow_runs_the_same_tests_as_continuous_integration():
     assert {"run": "make test"} in read(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["test"]["steps"]
 
 
-def test_hooks_call_what_make_install_installs():
-    scripts = set(PROJECT["project"]["scripts"])
-    extras = " ".join(PROJECT["project"]["optional-dependencies"]["dev"])
-    (repo,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
-    assert repo["repo"] == "local"
-    for hook in repo["hooks"]:
-        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
-        assert tool in scripts or re.search(rf"\b{tool}>=", extras), hook["id"]
-        assert hook["language"] == "system"
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda p: p.name)
-def test_an_issue_template_has_what_github_asks_for(path):
-    form = read(path)
-    assert form["name"] and form["description"]
-    identifiers = [field["id"] for field in form["body"]]
-    assert len(set(identifiers)) == len(identifiers)
-    assert all(field["type"] in {"input", "textarea"} and field["attributes"]["label"] for field in form["body"])
-
-
-def test_the_citation_has_what_the_format_needs():
-    citation = read(ROOT / "CITATION.cff")
-    assert {"cff-version", "message", "title", "authors", "version"} <= set(citation)
-    assert citation["license"] == "Apache-2.0"
-
-
 def test_flower_s_target_version_is_one_that_the_app_takes():
     app = PROJECT["tool"]["flwr"]["app"]
     (flower,) = (text for text in PROJECT["project"]["dependencies"] if text.startswith("flwr"))

@@ -5,7 +5,6 @@ MkDocs calls the functions whose names begin with ``on_``.
 
 from __future__ import annotations
 
-import html
 import inspect
 import json
 import os
@@ -51,21 +50,11 @@ BOOST = {
 }
 _LINK = re.compile(r"\[((?:[^\]\n]|\n(?!\n))+)\]\(([^)\s]+)\)")
 _MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_NODE = re.compile(r'(\w+)(?:\["([^"]*)"\])?')
-_ARROW = re.compile(r'-- "[^"]*" -->|-\. "[^"]*" \.->|-->')
-_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _FILE = re.compile(r"`?[\w./-]+\.(md|ipynb)`?")
 # A role in a docstring, as it comes out of Markdown, and the heading of the name to which the docstring belongs.
 _ROLE = re.compile(r'id="(fedpfl\.\w+)[\w.]*"|:\w+:<code>~?([\w.]+)(?:\(\))?</code>')
 _NAMED = re.compile(r'<h\d id="(fedpfl\.[\w.]+)".*?</h\d>', re.DOTALL)
 _SEARCH = 'data-md-component="search" role="dialog"'
-# Headings of numbers: rows of nothing else are compared with each other, so their table scrolls.
-_NUMBERS = re.compile(r'<th style="text-align: right;">')
-_HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
-_ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
-# A table of more columns becomes a card for each row on a telephone.
-MAX_COLUMNS = 2
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
 
@@ -114,13 +103,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = ROOT / ELSEWHERE.get(name, f"docs/{name}")
     markdown = markdown.replace(PLACEHOLDER, version.REPOSITORY or PLACEHOLDER)
     markdown = _MATH.sub(lambda found: equation(found.group(1)), markdown)
-    markdown = _DIAGRAM.sub(lambda found: diagram(found.group(1)), markdown)
     return _outside_fences(markdown, lambda text: _LINK.sub(lambda found: _link(found, source), text))
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Give cells of wide tables their headings (what has no words is none), and names in docstrings links."""
-    content = _TABLE.sub(lambda found: cards(found.group()), content).replace("<th></th>", "<td></td>")
+    """Make of headings without words plain cells, and of names in docstrings links."""
+    content = content.replace("<th></th>", "<td></td>")
     return _NAMED.sub(lambda found: found.group() + source_link(found.group(1)), references(content))
 
 
@@ -162,19 +150,6 @@ def source_link(name: str) -> str:
     return f'<p class="source">{text}</p>'
 
 
-def cards(table: str) -> str:
-    """Return a table whose cells have their headings if it is wide: a telephone shows each row as a card."""
-    heads = [re.sub(r"<[^>]*>", "", head).replace('"', "&quot;") for head in _HEAD.findall(table)]
-    if len(heads) <= MAX_COLUMNS or len(_NUMBERS.findall(table)) == len(heads) - 1:
-        return table
-
-    def row(found: re.Match[str]) -> str:
-        names = iter(heads)
-        return re.sub(r"<td\b", lambda _: f'<td data-label="{next(names)}"', found.group())
-
-    return f'<div class="cards">{_ROW.sub(row, table)}</div>'
-
-
 def notebook_page(notebook: dict[str, Any], path: str = "") -> str:
     """Return a notebook as Markdown: its texts, its code in fences, and what each cell printed and returned.
 
@@ -203,25 +178,6 @@ def equation(latex: str) -> str:
     """Return lines of LaTeX as MathML, which browsers set without a script; one line, one equation."""
     rows = [latex2mathml.converter.convert(line.strip(), display="block") for line in latex.splitlines() if line]
     return '<div class="equations" tabindex="0">' + "".join(rows) + "</div>\n"
-
-
-def diagram(text: str) -> str:
-    """Return what a Mermaid graph says as rows of boxes, each above all that it uses; it takes no script to show."""
-    labels: dict[str, str] = {}
-    above: dict[str, set[str]] = {}
-    for line in text.splitlines():
-        nodes = _NODE.findall(_ARROW.sub(" ", line))
-        labels |= {name: label for name, label in nodes if label}
-        above.setdefault(nodes[-1][0], set()).update(name for name, _ in nodes[:-1])
-
-    def depth(name: str) -> int:
-        return max((depth(user) + 1 for user in above.get(name, ())), default=0)
-
-    rows: dict[int, list[str]] = {}
-    for name, label in labels.items():
-        rows.setdefault(depth(name), []).append(f"<div>{html.escape(label)}</div>")
-    inside = "".join(f"<div>{''.join(rows[level])}</div>" for level in sorted(rows))
-    return f'<div class="diagram">{inside}</div>\n'
 
 
 def _outside_fences(markdown: str, change: Callable[[str], str]) -> str:

@@ -148,7 +148,6 @@ class CommonSettings(TypedDict, total=False):
     feddecomp_scale: float
     feddecomp_variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"]
     feddecomp_absent_clients: Literal["skip", "last"]
-    feddecomp_lora_moves_statistics: bool
     feddyn_alpha: float
     fedem_components: int
     fedfac_layers: str

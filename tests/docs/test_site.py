@@ -47,7 +47,7 @@ WIDTH = "document.documentElement.scrollWidth"
 # Its menus have the same name at two widths, its buttons for code have none, and where there is no mouse, as here, code
 # is not scrolled by keys.
 THEMES_OWN = re.compile(r"landmark-unique|scrollable-region-focusable \(\d+\): <code")
-# One of each kind: pictures, numbers, tables with long words, equations, code, signatures, a diagram, a notebook.
+# One of each kind: pictures, numbers, tables with long words, equations, code, signatures, a notebook.
 SHOWN = (
     "index",
     "methods/index",
@@ -172,13 +172,7 @@ def test_a_page_keeps_the_rules_of_accessibility(browser, site, name):
         assert [words for words in browser.broken_rules() if not THEMES_OWN.match(words)] == []
 
 
-def test_on_a_telephone_nothing_of_a_wide_table_or_of_a_command_is_hidden(browser, site):
-    browser.open(site / "reference" / "configuration.html", width=PHONE, height=844)
-    every = "[...document.querySelectorAll('.cards, .cards td')]"
-    assert browser.evaluate("document.querySelectorAll('.cards td').length") > 400
-    assert browser.evaluate(f"{every}.filter(box => box.scrollWidth > box.clientWidth + 1).length") == 0
-    shown = "getComputedStyle(document.querySelector('.cards td:nth-child(2)'), '::before').content"
-    assert browser.evaluate(shown) == '"default: "'
+def test_the_button_that_copies_a_command_covers_none_of_it(browser, site):
     browser.open(site / "index.html")
     covered = """[...document.querySelectorAll('pre')].filter(pre => {
         const button = pre.querySelector('.md-code__nav'), code = pre.querySelector('code');

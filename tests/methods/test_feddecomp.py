@@ -50,14 +50,6 @@ def test_without_sigma_epochs_nothing_of_sigma_changes_but_the_running_statistic
     assert moved == {name for name in first if name.endswith(("running_mean", "running_var"))}
 
 
-@pytest.mark.parametrize("moves", [False, True])
-def test_running_statistics_follow_the_authors_code_on_request(tmp_path, moves):
-    values = federation(tmp_path, method="feddecomp", local_epochs=5, feddecomp_lora_moves_statistics=moves)
-    tau, sigma = schedule(Config.parse(values))
-    assert tau.move_statistics == moves
-    assert sigma.move_statistics
-
-
 @pytest.mark.parametrize(("epochs", "expected"), [(2, 1), (3, 1), (4, 2), (5, 2), (10, 4), (20, 8)])
 def test_the_default_leaves_epochs_to_tau_and_to_sigma(epochs, expected):
     tau, sigma = schedule(Config.parse({"method": "feddecomp", "local-epochs": epochs}))

@@ -134,7 +134,7 @@ class FedDecomp(Method):
         lora_epochs = epochs if alone else self.lora_epochs
         # If σ never trains, no other phase would move BatchNorm's statistics from 0 and 1.
         return [
-            Phase(train=tau, epochs=lora_epochs, move_statistics=alone or self.settings.lora_moves_statistics),
+            Phase(train=tau, epochs=lora_epochs, move_statistics=alone),
             Phase(train=sigma, epochs=epochs - lora_epochs, during=frozen_tau),
         ]
 

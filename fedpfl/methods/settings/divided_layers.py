@@ -47,9 +47,6 @@ class FedDecompSettings:
         "Clients not asked: left out of the mean, or counted with the last one.",
         choices=("skip", "last"),
     )
-    lora_moves_statistics: bool = setting(
-        False, "Whether BatchNorm's running statistics move while τ trains, as in the authors' code."
-    )
 
 
 @settings_of("factorized-fl", "factorized-fl-plus")

@@ -115,7 +115,6 @@ CHANGES = {
     ("devices", "FedAvg"): {"server_app.py": FEDAVG},
     ("tabular", "FedAvg"): {"server_app.py": FEDAVG},
     ("lora", "FedAvg"): {"server_app.py": FEDAVG},
-    ("listed", "FedAvg"): {"server_app.py": FEDAVG},
     ("quickstart", "FedPer"): kept('FedPer(head="fc2", '),
     ("advanced", "FedPer"): {
         "strategy.py": [
@@ -128,7 +127,6 @@ CHANGES = {
     ("devices", "FedPer"): kept('FedPer(head="fc2", '),
     ("tabular", "FedPer"): kept('FedPer(keep=("4", "5")'),
     ("lora", "FedPer"): kept('FedPer(keep="*classifier*", '),
-    ("listed", "FedPer"): kept('FedPer(keep=("2", "3"), '),
     ("quickstart", "FedRep"): fitted("FedRep(model=Net, "),
     ("quickstart", "Ditto"): fitted("Ditto(model=Net, "),
     ("devices", "FedBN"): kept("FedBN("),
@@ -214,7 +212,7 @@ def test_fedavg_of_fedpfl_gives_the_numbers_of_flowers(app, tmp_path, monkeypatc
 STAYS = {
     ("quickstart", "FedPer"): ["fc2.weight", "fc2.bias"], ("devices", "FedPer"): ["fc2.weight", "fc2.bias"],
     ("advanced", "FedPer"): ["fc2.weight", "fc2.bias"], ("tabular", "FedPer"): ["4", "5"],
-    ("listed", "FedPer"): ["2", "3"], ("quickstart", "FedRep"): ["fc2.weight", "fc2.bias"],
+    ("quickstart", "FedRep"): ["fc2.weight", "fc2.bias"],
     ("quickstart", "Ditto"): [],
 }  # fmt: skip
 

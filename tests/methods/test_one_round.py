@@ -435,6 +435,17 @@ def class_means(w, x, y):
     return of_class.T @ features(w, x) / np.maximum(counts, 1)[:, None], counts
 
 
+def pulled(w, x, y, prototypes, known, lam):
+    """Train with a pull of each sample's features to the prototype of its class, where there is one."""
+    for _ in range(EPOCHS):
+        dz = 2 * (features(w, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
+        g = gradient(w, x, y)
+        g[BASE[0]] += lam * dz.T @ x
+        g[BASE[1]] += lam * dz.sum(0)
+        w = {k: w[k] - RATE * g[k] for k in w}
+    return w
+
+
 @pytest.mark.parametrize("predict", ["model", "prototype"])
 def test_fedproto(play, predict):
     task, lam = play("fedproto", fedproto_pull=0.5, fedproto_predict=predict), 0.5
@@ -442,15 +453,9 @@ def test_fedproto(play, predict):
     for at, clients in enumerate(task.rounds):
         sums, counts = np.zeros((3, 5)), np.zeros(3)
         for i in clients:
-            (x, y), v = task.train[i], models[i]
-            for _ in range(EPOCHS):
-                dz = 2 * (features(v, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
-                g = gradient(v, x, y)
-                g[BASE[0]] += lam * dz.T @ x
-                g[BASE[1]] += lam * dz.sum(0)
-                v = {k: v[k] - RATE * g[k] for k in v}
-            models[i] = v
-            means, own = class_means(v, x, y)
+            x, y = task.train[i]
+            models[i] = pulled(models[i], x, y, prototypes, known, lam)
+            means, own = class_means(models[i], x, y)
             sums, counts = sums + own[:, None] * means, counts + own
         prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
         known |= counts > 0
@@ -716,15 +721,9 @@ def test_fedtgp(play, monkeypatch):
     for at, clients in enumerate(task.rounds):
         z, c = [], []
         for i in clients:
-            (x, y), v = task.train[i], models[i]
-            for _ in range(EPOCHS):
-                dz = 2 * (features(v, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
-                g = gradient(v, x, y)
-                g[BASE[0]] += lam * dz.T @ x
-                g[BASE[1]] += lam * dz.sum(0)
-                v = {k: v[k] - RATE * g[k] for k in v}
-            models[i] = v
-            means, own = class_means(v, x, y)
+            x, y = task.train[i]
+            models[i] = pulled(models[i], x, y, prototypes, known, lam)
+            means, own = class_means(models[i], x, y)
             z, c = [*z, *means[own > 0]], [*c, *np.flatnonzero(own)]
         z, c = np.stack(z), np.array(c)
         centres = np.stack([z[c == k].mean(0) for k in range(3)])

@@ -41,14 +41,14 @@ class RunSettings:
     """What is run, for how long, and where the results go."""
 
     method: str = setting(
-        "feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own code arrays"
+        "feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own code"
     )
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
         open_to={**model_sources(), custom.FORM: custom.is_reference},
-        tags="own code arrays",
+        tags="own code",
     )
     client_models: str = setting(
         "",
@@ -80,7 +80,7 @@ class RunSettings:
     initial_weights: str = setting(
         "",
         "Initial weights, at the same path on every machine. A last layer of another shape is initialised at random.",
-        tags="place file built arrays",
+        tags="place file built",
         form="a file: safetensors, or with PyTorch 2.10 and later a state dict",
     )
     download_weights: bool = setting(
@@ -117,7 +117,7 @@ class RunSettings:
         "Metric on the validation samples that chooses the best round, controls early-stop and compares settings.",
         form="accuracy, loss, or one of metrics",
     )
-    seed: int = setting(1, "Seed of every random choice.", minimum=0, tags="repeat arrays")
+    seed: int = setting(1, "Seed of every random choice.", minimum=0, tags="repeat")
     output_dir: str = setting(
         "~/.fedpfl/runs",
         "Place of run folders, on the server's machine.",

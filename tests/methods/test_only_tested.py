@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import needed
+from support import each_method, needed
 
 import fedpfl
-from fedpfl.methods import names
 
 
-@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize("method", each_method())
 def test_a_client_that_is_only_tested_is_tested(method):
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3

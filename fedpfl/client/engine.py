@@ -276,7 +276,7 @@ class Engine:
             assert trained.shared is not None
             personal, shared, finite = dict(trained.personal), trained.shared, trained.finite
         # Neither sent nor kept: the client's last good state is where its next round starts.
-        require_finite(local, extra.arrays.values(), finite)
+        require_finite(local, extra.arrays.values(), training.phases, finite)
         rule = method.aggregation.rule
         if not rule.takes_shared:
             shared = self.sharing.layout.unpack(message.arrays)

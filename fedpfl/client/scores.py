@@ -12,12 +12,19 @@ from ..core.metrics import COUNT, SUM
 from ..core.vectors import is_finite
 from ..methods.base import LocalRound
 from ..training.loop import Score
+from ..training.phase import Phase
 
 
-def require_finite(local: LocalRound, arrays: Iterable[np.ndarray], finite: bool = True) -> None:
-    """Refuse what a client has trained if arrays are not finite."""
-    if not (finite and are_finite(arrays)):
-        raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+def require_finite(
+    local: LocalRound, arrays: Iterable[np.ndarray], phases: Sequence[Phase], finite: bool = True
+) -> None:
+    """Refuse what a client has trained in phases if arrays are not finite."""
+    if finite and are_finite(arrays):
+        return
+    hint = "a smaller learning-rate may help"
+    if any(phase.loss or phase.gradient or phase.penalty for phase in phases):
+        hint += ", or the method's own loss or penalty is not finite for some batch"
+    raise TrainingDiverged(f"the training diverged in round {local.round}; {hint}")
 
 
 def are_finite(arrays: Iterable[np.ndarray]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
 from statistics import median_low
 from typing import Any
@@ -26,6 +26,8 @@ logger = getLogger("flwr")
 
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
+# A reply whose share of a mean is larger is told.
+MOST_OF_A_MEAN = 0.9
 
 
 def require_settings(config: Config, has_model: bool) -> None:
@@ -136,6 +138,17 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
         elif sum(shares):
             means[name] = np.average(np.stack(values), axis=0, weights=shares).tolist()
     return MetricRecord(means)
+
+
+def tell_heaviest(weights: Mapping[int, float], key: str, shown: Callable[[int], str]) -> None:
+    """Warn where one of several replies is nearly the whole mean: how much it weighs is that node's own word."""
+    if len(weights) < 3:
+        return
+    heaviest = max(weights, key=lambda client: weights[client])
+    share = weights[heaviest] / (sum(weights.values()) or 1)
+    if share > MOST_OF_A_MEAN:
+        warning = "fedpfl: %s says %s = %g, and so is %.0f %% of the mean; max_client_samples= bounds what nodes say"
+        logger.log(WARNING, warning, shown(heaviest), key, weights[heaviest], 100 * share)
 
 
 def _is_weight(name: str, key: str) -> bool:

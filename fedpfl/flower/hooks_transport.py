@@ -30,6 +30,8 @@ from .split import Split
 
 logger = getLogger("flwr")
 
+# What a reply says of its samples, unless ``weighted_by_key`` is another metric.
+SAMPLES = "num-examples"
 # Seconds between two lines that tell that nodes are waited for.
 TOLD_EVERY = 10.0
 
@@ -40,7 +42,7 @@ class Form:
 
     arrays_key: str = "arrays"
     config_key: str = "config"
-    weight: str = "num-examples"
+    weight: str = SAMPLES
     always: Mapping[str, Value] = field(default_factory=dict)  # in each message's config
 
 
@@ -251,10 +253,10 @@ class HooksTransport(GridMembers):
         if rule.takes_shared:
             shared = self.split.floats_of(record) if self.split else from_named(rule.layout, record, self.plain)
             arrays = rule.layout.pack(shared, rule.federation.wire_dtype)
-        client = replace(client, train_samples=cast(int, metrics.get(self.form.weight, 0)))
+        metrics["train-samples"] = metrics.get(self.form.weight, 0)
         if self.split is not None:
+            client = replace(client, train_samples=cast(int, metrics["train-samples"]))
             rule.clients[client.id] = client
-        metrics["train-samples"] = client.train_samples
         config: dict[str, Value] = {"layout": rule.layout.to_text()}
         return Reply(client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays}))
 

@@ -24,6 +24,7 @@ from .. import models
 from ..core.claims import LARGEST, Bounds, problem
 from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.names import shape_of
+from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client
 from ..core.settings import Value, key_of
 from ..core.vectors import without_negative_variances
@@ -52,10 +53,11 @@ from .flowers_loop import (
     require_private,
     require_rounds,
     require_settings,
+    tell_heaviest,
     tell_unsent,
 )
 from .grid_transport import FlowerTransport
-from .hooks_transport import ByShares, Form, HooksTransport
+from .hooks_transport import SAMPLES, ByShares, Form, HooksTransport
 from .messages import NOT_SENT, Names, from_named, numpy_of, read_settings, settings_text
 from .split import Split
 
@@ -136,7 +138,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         min_train_nodes: int = 2,
         min_evaluate_nodes: int = 2,
         min_available_nodes: int = 2,
-        weighted_by_key: str = "num-examples",
+        weighted_by_key: str = SAMPLES,
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
         train_metrics_aggr_fn: MetricsFunction | None = None,
@@ -476,7 +478,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         tell_unsent(self.values)
         self._initial = arrays
         text, available = self._settings_text(), self.min_available_nodes
-        always: dict[str, Any] = {} if self.weighted_by_key == "num-examples" else {"weighted-by": self.weighted_by_key}
+        always: dict[str, Any] = {} if self.weighted_by_key == SAMPLES else {"weighted-by": self.weighted_by_key}
         if self.model is not None:
             always["phases"] = True
         if self._flowers_mu:
@@ -518,8 +520,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             private.append(server_privacy(self.config, rule, self.state_key))
         followers = [limit, *private, *self.listeners]
         self._loop = RoundLoop(rule, run, self.state_key, extras, followers, attendance=attendance)
-        most = run.max_client_samples if "max-client-samples" in self.values else LARGEST
-        self._loop.expected = Weighted(key=self.weighted_by_key, most=most)
+        said = self.model is None and "max-client-samples" not in self.values
+        values = 1 if self.model is None or self.config.training.kind.classes else MAX_CLASSES
+        most = LARGEST if said else run.max_client_samples
+        self._loop.expected = Weighted(self.weighted_by_key, most, self.model is not None, values)
         self._way = way
 
     def _split_of(self, arrays: ArrayRecord) -> Split:
@@ -661,6 +665,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         assert self._loop is not None and self._way is not None
         done, way = self._loop.round, self._way
         counted = done.trained if hook == "aggregate_train" else done.evaluated
+        weights = {client: metrics.get(self.weighted_by_key, 0) for client, metrics in counted.items()}
+        tell_heaviest(weights, self.weighted_by_key, way.shown)
         logger.log(INFO, "%s: Received %d results and %d failures", hook, len(counted), len(done.failed))
         for client, reason in sorted(done.failed.items()):
             logger.log(WARNING, "fedpfl: round %d: %s: %s", done.number, way.shown(client), reason)
@@ -688,22 +694,31 @@ def _filled(initial: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
 
 
 class Weighted(Expected):
-    """Expects one number, the weight of a reply; all others may be anything."""
+    """Expects one number, the weight of a reply; all others may be anything.
 
-    def __init__(self, key: str = "num-examples", most: float = LARGEST) -> None:
+    It is at most ``most``, and where clients were ``asked`` before round 1 at most what they said of their samples; in
+    a test ``values`` of each sample count.
+    """
+
+    def __init__(self, key: str = SAMPLES, most: float = LARGEST, asked: bool = False, values: int = 1) -> None:
         super().__init__()
-        object.__setattr__(self, "key", key)
-        object.__setattr__(self, "most", most)
+        for name, value in (("key", key), ("most", most), ("is_asked", asked), ("values", values)):
+            object.__setattr__(self, name, value)
 
     key: str
     most: float
+    is_asked: bool
+    values: int
 
     def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Return why a reply cannot count, or an empty text."""
-        weight = metrics.get(self.key)
-        wrong = problem(self.key, weight, Bounds(float, 0, self.most))
-        if wrong and self.most < LARGEST:
-            wrong += " (max_client_samples)"
+        weight, said = metrics.get(self.key), 0
+        if self.is_asked:  # functions that train alone have told of no test samples
+            said = client.train_samples if kind == TRAIN else client.test_samples
+        most = (said or self.most) * (self.values if kind != TRAIN else 1)
+        wrong = problem(self.key, weight, Bounds(float, 0, most))
+        if wrong and most < LARGEST:
+            wrong += " (what it said before round 1)" if said else " (max_client_samples)"
         if not wrong and kind == TRAIN and not weight:
             wrong = f"{self.key} = 0: it has trained on nothing"
         return (f"its reply says {wrong}" if wrong else ""), {}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from support import (
     FEW_SAMPLES,
@@ -27,6 +28,7 @@ from support import (
 )
 from waiting import HANG_SECONDS
 
+import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.results.round_line import in_words
@@ -455,6 +457,14 @@ def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
     with pytest.raises(FedpflError, match=r"the training diverged in round 1; a smaller learning-rate may help"):
         simulate(tmp_path, 2, method="local", learning_rate=1e30)
     assert list((tmp_path / "state").rglob("*.safetensors")) == []
+
+    class Hopeless(fedpfl.Method):
+        def schedule(self, local):
+            return [fedpfl.Phase(lambda name: True, 1, loss=lambda model, batch: model(batch.x).mean() * torch.nan)]
+
+    Hopeless.name = "hopeless"
+    with pytest.raises(FedpflError, match="may help, or the method's own loss or penalty is not finite for some batch"):
+        fedpfl.run(Hopeless, dataset="digits", num_clients=2, model="mlp", quiet=True, output_dir=str(tmp_path / "own"))
 
 
 def test_another_number_of_nodes_than_clients_is_one_clear_line(tmp_path):

@@ -414,3 +414,21 @@ def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
 
     start(2)
     assert list(start(3, resume=True).evaluate_metrics_clientapp) == [3]
+
+
+@pytest.mark.parametrize("model", [None, Net])
+def test_what_a_node_says_of_its_samples_is_bounded_by_its_answer_before_round_1_or_told(model, caplog):
+    app = plain_app() if model is None else strategies.client_app(model=Net, data=data_of)
+
+    def boasting(kind, client, message):
+        reply = app(message, grid.contexts[client])
+        if client == 2 and kind != "query":
+            next(iter(reply.content.metric_records.values()))["num-examples"] = 1_000_000
+        return reply
+
+    grid = AppGrid(app, broken=boasting)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategies.FedAvg(model=model).start(grid, initial(), num_rounds=1)
+    says = "(node 102) says num-examples = 1e+06, and so is 100 % of the mean; max_client_samples="
+    says = says if model is None else "num-examples = 1000000: must be a number from 0 to 40 (what it said before round 1)"
+    assert caplog.text.count(says) == 2  # trained and tested

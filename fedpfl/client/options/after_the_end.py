@@ -47,7 +47,7 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
         sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
     else:
         method.conclude(local)
-    require_finite(local, [sharing.get_shared(), *sharing.get_personal().values()])
+    require_finite(local, [sharing.get_shared(), *sharing.get_personal().values()], phases)
     seconds = time.perf_counter() - started
     personalised = engine.adapted(local)
     score = engine.score(personalised, local, engine.test_samples(client))

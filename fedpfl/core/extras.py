@@ -62,11 +62,11 @@ class Extra:
         What differential privacy bounds the array from, unless it is a copy: ``zeros``, or ``received``, the array of
         this name that the server sent with the message (zeros where it sent none).
     kind : str
-        What its values are, which each reply is checked for: ``counts`` (of the client's samples, none negative),
-        ``shares`` (none negative, at most 1 together), ``positive`` (none negative), ``covariance`` (symmetric and
-        positive semidefinite), ``means`` (each row a mean of features, or zeros), ``change`` (what training changed in
-        weights), or anything. Of the last four ``update-norm-limit`` compares the norm: with that of others, of means
-        the more strictly, or as that of an update.
+        What its values are, which each reply is checked for: ``counts`` (of the client's samples, whole and none
+        negative), ``shares`` (none negative, at most 1 together), ``positive`` (none negative), ``covariance``
+        (symmetric and positive semidefinite), ``means`` (each row a mean of features, or zeros), ``change`` (what
+        training changed in weights), or anything. Of the last four ``update-norm-limit`` compares the norm: with that
+        of others, of means the more strictly, or as that of an update.
     bounds : pair of float, optional
         The lowest and highest value that an array may have whose norm says nothing.
 
@@ -173,6 +173,8 @@ class Extras:
             if most is not None and (total := float(array.sum(dtype=np.float64))) > most * (1 + ROUNDED):
                 what = "samples, the client" if extra.kind == COUNTS else "in all, at most"
                 raise LayoutError(f"its array {name!r} has {total:g} {what} {most}")
+            if extra.kind == COUNTS and (array != np.rint(array)).any():
+                raise LayoutError(f"its array {name!r} counts parts of samples")
             if extra.kind == COVARIANCE and not _is_covariance(array.astype(np.float64)):
                 raise LayoutError(f"its array {name!r} is no covariance: not symmetric, or with negative eigenvalues")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import LocalGrid, federation, run_federation
 
 import fedpfl
-from fedpfl.core.extras import SERVER
+from fedpfl.core.extras import COUNTS, COVARIANCE, POSITIVE, SERVER, SHARES
 from fedpfl.methods import find, methods
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
@@ -45,3 +46,48 @@ def test_one_message_of_one_client_ends_no_run_and_names_nobody_else(tmp_path, l
         run = fedpfl.run(lying(name, LIES[lie]), dataset="digits", model="mlp", quiet=True, **few, **places)
         for line in RunFolder(run.path).metrics():
             assert set(line.get("failed", {})) <= {str(LIAR)}, (name, line["failed"])
+
+
+NO_ARRAYS = {
+    "not a number": lambda array: np.full_like(array, np.nan),
+    "one infinite": lambda array: np.where(np.arange(array.size) == array.size - 1, np.inf, array).astype(array.dtype),
+    "longer": lambda array: np.append(array, array[:1]),
+    "empty": lambda array: array[:0],
+    "a row": lambda array: array[None],
+    "double": lambda array: array.astype(np.float64),
+    "whole": lambda array: array.astype(np.int64),
+    "text": lambda array: array.astype("U9"),
+}
+OF_KIND = {
+    COUNTS: {"negative": lambda array: -array - 1, "parts": lambda array: array / 3, "many": lambda array: array + 1e9},
+    SHARES: {"negative": lambda array: -array - 1, "over": lambda array: array + 1},
+    COVARIANCE: {"negative": lambda array: -array - 1, "not symmetric": lambda array: array + np.arange(array.size)},
+    POSITIVE: {"negative": lambda array: -array - 1},
+}
+
+
+@pytest.mark.parametrize("name", SENDING)
+def test_whoever_sends_what_an_array_cannot_be_is_named_and_nobody_else(name, tmp_path):
+    for extra in Config.parse({"method": name}).method.extras:
+        lies = [*NO_ARRAYS.values(), *OF_KIND.get(extra.kind, {}).values()] if extra.goes(SERVER) else []
+        liars = set()
+
+        class Lying(LocalGrid):
+            def answer(self, kind, payload, node_config, extra=extra, lies=lies, liars=liars):
+                reply, client = super().answer(kind, payload, node_config), node_config["partition-id"]
+                array = reply.arrays.get(extra.name)
+                if client < len(lies) and array is not None and array.size > 1:
+                    liars.add(str(client))
+                    reply.arrays = {
+                        **reply.arrays,
+                        extra.name: lies[client](array).astype(array.dtype, copy=False)
+                        if client >= len(NO_ARRAYS)
+                        else lies[client](array),
+                    }
+                return reply
+
+        values = federation(tmp_path / extra.name, len(lies) + 3, method=name, num_server_rounds=2, local_steps=1)
+        folder = run_federation(Lying(len(lies) + 3, values), values)
+        failed = {client for line in folder.metrics() for client in line.get("failed", {})}
+        assert failed == liars, extra.name
+        assert liars or not lies or extra.shape == (1,), "nobody has lied"

@@ -430,5 +430,7 @@ def test_what_a_node_says_of_its_samples_is_bounded_by_its_answer_before_round_1
     with caplog.at_level(logging.WARNING, "flwr"):
         strategies.FedAvg(model=model).start(grid, initial(), num_rounds=1)
     says = "(node 102) says num-examples = 1e+06, and so is 100 % of the mean; max_client_samples="
-    says = says if model is None else "num-examples = 1000000: must be a number from 0 to 40 (what it said before round 1)"
+    says = (
+        says if model is None else "num-examples = 1000000: must be a number from 0 to 40 (what it said before round 1)"
+    )
     assert caplog.text.count(says) == 2  # trained and tested

@@ -5,51 +5,33 @@ ONNX needs the extra onnx.
 
 from __future__ import annotations
 
-import io
 import logging
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..client.device_model import is_alike
+from ..client.device_model import traced
 from ..core.errors import FedpflError, NoPlainModel
 from ..core.rng import generator
 
-_jit: Any = torch.jit  # whose functions have no types
 MISSING = "ONNX needs packages that are not installed: pip install 'fedpfl[onnx]'"
-# Batches with which a program is made, and compared with its model; and the most samples that ONNX takes.
-TRACED, TRIED = 2, (1, 5)
+# Samples with which a program is made, and compared with its model; and the most samples that ONNX takes.
+TRACED, SAMPLES = 2, 5
 MAX_BATCH = 2**16
 
 
 def program(module: nn.Module, shape: tuple[int, ...], vocabulary: int, form: str) -> bytes:
     """Return a model as a program for batches of any size; :class:`NoPlainModel` if the form cannot hold it."""
-    rng, size = generator(0, "export"), (max(TRIED), *shape)
+    rng, size = generator(0, "export"), (SAMPLES, *shape)
     x = torch.from_numpy(rng.integers(0, vocabulary, size) if vocabulary else rng.random(size, np.float32))
-    content, why = _traced(module, x) if form == "torchscript" else onnx(module, x)
+    content, why = traced(module, module, x) if form == "torchscript" else onnx(module, x)
     if content is None:
         raise NoPlainModel(why)
     return content
-
-
-def _traced(module: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
-    buffer = io.BytesIO()
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            script = _jit.trace(module, x[:TRACED], check_trace=False)
-            _jit.save(script, buffer)
-            for size in TRIED:
-                if not is_alike(module(x[:size]), script(x[:size])):
-                    return None, "its TorchScript export predicts something else"
-    except (RuntimeError, TypeError, ValueError) as error:
-        return None, f"TorchScript cannot hold it ({str(error).strip().partition(chr(10))[0][:200]})"
-    return buffer.getvalue(), ""
 
 
 def onnx(model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:

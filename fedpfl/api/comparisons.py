@@ -18,7 +18,7 @@ from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare, project_settings
-from ..launch.progress import LineDisplay, grid_display
+from ..launch.progress import Display, GridLines
 from ..launch.shipped import app_settings
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
@@ -288,7 +288,7 @@ class _InProcessRun:
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
             planned = prepare(None, {}, values, again)
-            simulation.run(planned, LineDisplay(run.rounds, quiet=True), share.workers, callbacks)
+            simulation.run(planned, Display(run.rounds, quiet=True), share.workers, callbacks)
         except FedpflError as error:
             self._outcome = {"status": "failed", "error": str(error), "trained": False}
 
@@ -373,8 +373,8 @@ class Runs:
         else:
             require_files(grid.planned())  # before the first run, not after hours
         try:
-            with grid_display(self._quiet) as shown:
-                states = execution.run_grid(grid, shown, start, self._jobs, self._discard_models, pause)
+            shown = GridLines(self._quiet)
+            states = execution.run_grid(grid, shown, start, self._jobs, self._discard_models, pause)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._interrupted()) from None
         return {name: self.store.reason(run) or state.value for run in grid.wanted()

@@ -141,7 +141,7 @@ def run(
     from ..data import fetch
     from ..launch import simulation
     from ..launch.plan import prepare
-    from ..launch.progress import display
+    from ..launch.progress import Display
     from ..launch.shipped import app_settings
     from .runs import (  # fmt: skip
         Run,
@@ -177,7 +177,7 @@ def run(
         if num_clients is not None:
             values["num-clients"] = plain(num_clients)
         plan = prepare(None, app_settings(Path()) or {}, values, again)
-        shown = display(plan.config.run.num_server_rounds, quiet)
+        shown = Display(plan.config.run.num_server_rounds, quiet)
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
                 fetch(plan.config.data)

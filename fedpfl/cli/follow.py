@@ -39,33 +39,31 @@ def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], q
     it may have been killed while it wrote them.
     """
     from ..bench.superlink import reason_in
-    from ..launch.progress import display
+    from ..launch.progress import Display
     from ..results.file_cache import Version
 
+    shown = Display(plan.config.run.num_server_rounds, quiet)
     if plan.has_finished():
-        with display(plan.config.run.num_server_rounds, quiet) as shown:
-            shown.line(f"note: {plan.how_to_continue()}")
-            export(plan, shown)
+        shown.line(f"note: {plan.how_to_continue()}")
+        export(plan, shown)
         return
-    run_id, status, details = None, "failed", ""
-    with display(plan.config.run.num_server_rounds, quiet) as shown:
-        shown.show_step("starting Flower")
-        log = ""
-        try:
-            # A resumed run has files of its earlier part.
-            old = [Version.of(plan.folder.path / name) for name in FILES_WATCHED]
-            run_id = submit(plan)
-            status, details = _watch(link, run_id, plan, shown, old)
-            # A resumed run removes the summary of its earlier part before its first round.
-            finished = status == COMPLETED and plan.folder.finished
-            if keep_log or not finished:
-                log = link.log(run_id)
-        except FedpflError as error:
-            finished, details, log = False, str(error), link.log(None)
-        shown.show_step("stopping Flower")
-        link.stop()
-        if finished:
-            export(plan, shown)
+    run_id, status, details, log = None, "failed", "", ""
+    shown.show_step("starting Flower")
+    try:
+        # A resumed run has files of its earlier part.
+        old = [Version.of(plan.folder.path / name) for name in FILES_WATCHED]
+        run_id = submit(plan)
+        status, details = _watch(link, run_id, plan, shown, old)
+        # A resumed run removes the summary of its earlier part before its first round.
+        finished = status == COMPLETED and plan.folder.finished
+        if keep_log or not finished:
+            log = link.log(run_id)
+    except FedpflError as error:
+        finished, details, log = False, str(error), link.log(None)
+    shown.show_step("stopping Flower")
+    link.stop()
+    if finished:
+        export(plan, shown)
     where = _keep(log, plan) if log else None
     if not finished:
         if SILENT in details:

@@ -73,10 +73,10 @@ def run_command(
 
     def run(plan: Plan) -> None:
         from ..launch import simulation
-        from ..launch.progress import display
+        from ..launch.progress import Display
 
         with live_page(plan) if web else nullcontext():
-            simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers)
+            simulation.run(plan, Display(plan.config.run.num_server_rounds, quiet), workers)
 
     # An earlier run may have a custom method, whose settings are not known yet.
     check = partial(require_allowed, [] if resume else run_config, app_dir)

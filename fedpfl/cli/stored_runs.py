@@ -200,11 +200,11 @@ def personalise(
         tell_personalised(folder, try_new_clients(folder, mode), as_json)
         return
     from ..launch import simulation
-    from ..launch.progress import display
+    from ..launch.progress import Display
 
     plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))
     with ending_signals():
-        simulation.run(plan, display(plan.config.run.num_server_rounds, quiet=True), workers)
+        simulation.run(plan, Display(plan.config.run.num_server_rounds, quiet=True), workers)
     tell_personalised(folder, personalised(folder), as_json)
 
 

@@ -45,7 +45,7 @@ def run(
 
     A run that has already finished only writes its models again: it may have been killed while it wrote them.
     """
-    with shown, logged(shown), global_state_kept():
+    with logged(shown), global_state_kept():
         if plan.has_finished():
             shown.line(f"note: {plan.how_to_continue()}")
         else:

@@ -92,7 +92,7 @@ def summarise(done: Round) -> dict[str, Any]:
     return line
 
 
-def in_words(line: Mapping[str, Any], moved: int | None = None, loss: str = metrics.CLASSES) -> str:
+def in_words(line: Mapping[str, Any], loss: str = metrics.CLASSES) -> str:
     """Describe a round of a run with this loss in a few words: accuracies, megabytes and how many clients failed."""
     parts = []
     for name in ("personalised", "global"):
@@ -101,8 +101,7 @@ def in_words(line: Mapping[str, Any], moved: int | None = None, loss: str = metr
             parts.append(f"{name}{called} {metrics.score_in_words(line[name]['accuracy'], loss, 1)}")
     if tested_on := over_whom(line):
         parts.append(tested_on)
-    moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved
-    parts.append(f"{moved / 1e6:.1f} MB")
+    parts.append(f"{(line['bytes_up'] + line['bytes_down']) / 1e6:.1f} MB")
     if line.get("failed"):
         failed = len(line["failed"])
         parts.append(f"{failed} client{'s' * (failed > 1)} failed")

@@ -12,7 +12,7 @@ from fedpfl.cli.common import overrides, prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.core.stored import write_arrays
-from fedpfl.launch.progress import LineDisplay
+from fedpfl.launch.progress import Display
 from fedpfl.results.round_line import in_words
 from fedpfl.setup import reference
 
@@ -203,8 +203,8 @@ def test_a_file_that_was_shortened_and_has_grown_since_is_read_on(elsewhere):
 
 def test_lines_are_plain(capsys):
     line = {"round": 2, "personalised": {"accuracy": 0.5}, "bytes_up": 1, "bytes_down": 2e6, "failed": {"1": "x"}}
-    LineDisplay(3).round(line)
-    LineDisplay(3, quiet=True).round(line)
+    Display(3).round(line)
+    Display(3, quiet=True).round(line)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [f"[   0.0 s] round 2/3: {in_words(line)}"]

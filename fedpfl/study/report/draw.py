@@ -36,11 +36,10 @@ INCHES = (4.4, 3.0)
 # Cells of a heat map up to which each is drawn as a separate shape with its number.
 MAX_SHAPES, MAX_NUMBERS = 4000, 144
 MAX_MARKERS = 25
-# More series than these have their names next to the axes: those of lines at the lines' ends.
+# More series than these have their names next to the axes.
 MAX_IN_LEGEND = 8
 # Values along an axis that differ by a smaller part of the largest are shown from 0, since they are nearly the same.
 NARROW = 0.1
-NEAR_MARGIN = 0.85
 MAX_NAME = 44
 # A drawing in a page takes the colours of the page, which may be dark.
 IN_PAGE = {TEXT: "currentColor", GRID: "var(--grid)", AXIS: "var(--axis)"}
@@ -164,10 +163,7 @@ class Pen:
             _log_x(axes)
         elif all(float(x).is_integer() for xs, _ in figure.series.values() for x in xs):
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        if many:
-            _name_ends(axes, figure, looks)
-        else:
-            _legend(canvas, axes)
+        _legend(canvas, axes)
         return canvas
 
     def _points(self, figure: Points) -> Canvas:
@@ -329,39 +325,6 @@ def _has_own_size() -> bool:
 def _relative(points: float) -> float:
     """Return a size of words that is right for the usual font as that for the style's."""
     return points * float(mpl.rcParams["font.size"]) / FONT
-
-
-def _name_ends(axes: Axes, figure: Lines, looks: Sequence[dict[str, Any]]) -> None:
-    """Write each line's name at its end, from top to bottom as the ends are, and lead to it with the line's dashes."""
-    series = zip(figure.series.items(), looks, strict=True)
-    ends = [(xs[-1], ys[-1], name, look) for (name, (xs, ys)), look in series if len(xs)]
-    ends.sort(key=lambda end: (math.isfinite(end[1]), end[1]))
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)
-    axes.set_xlim(axes.get_xlim())
-    step = 1 / len(ends)
-    # As near to the ends as names that are a step apart can be: each at least a step above the one below it.
-    heights: list[float] = []
-    for _, y, _, _ in ends:
-        wanted = (y - low) / (high - low) if math.isfinite(y) else 0.0
-        heights.append(max(wanted, heights[-1] + step if heights else step / 2))
-    for i in range(len(heights) - 1, -1, -1):
-        heights[i] = min(heights[i], heights[i + 1] - step if i + 1 < len(heights) else 1 - step / 2)
-    for (x, y, name, look), place in zip(ends, heights, strict=True):
-        # A line that ends far from the margin would be crossed out by the others' leads.
-        if math.isfinite(y) and (axes.transScale + axes.transLimits).transform((x, y))[0] > NEAR_MARGIN:
-            lead = {
-                "arrowstyle": "-",
-                "color": look["color"],
-                "linewidth": 0.5,
-                "alpha": 0.6,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            }
-            axes.annotate("", (x, y), (1.02, place), textcoords="axes fraction", annotation_clip=False, arrowprops=lead)
-        piece = axes.plot([1.02, 1.09], [place, place], transform=axes.transAxes, clip_on=False)
-        piece[0].set(color=look["color"], linestyle=look["dashes"])
-        axes.text(1.105, place, _short(name), transform=axes.transAxes, va="center", fontsize=_relative(8))
 
 
 def _look(place: int, colours: Sequence[str]) -> dict[str, Any]:

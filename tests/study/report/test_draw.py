@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,19 +90,11 @@ def test_a_run_has_one_colour_in_all_plots():
     assert NEUTRAL[0] in no_run
 
 
-def test_thirty_lines_are_told_apart_and_named_at_their_ends():
+def test_thirty_lines_are_told_apart():
     names = [f"run {i:02d}" for i in range(30)]
     looks = Pen(names)._looks(names)
     assert len({(look["color"], str(look["dashes"])) for look in looks}) == 30
     assert len({(look["color"], look["marker"]) for look in looks}) == 30
-    # The last run ends highest: names stand from top to bottom as the lines end, none over another.
-    svg = Pen(names).svg(Lines("t", "x", "y", {name: ([1, 2], [0.0, i % 3 + i / 100]) for i, name in enumerate(names)}))
-    found = re.findall(r'<text[^>]*\by="([\d.]+)"[^>]*>(run \d+)', svg)
-    heights = {name: float(y) for y, name in found}
-    assert sorted(heights) == names
-    assert sorted(names, key=heights.get) == sorted(names, key=lambda n: -(int(n[4:]) % 3 + int(n[4:]) / 100))
-    ys = sorted(heights.values())
-    assert min(b - a for a, b in pairwise(ys)) > 8
 
 
 def test_models_of_nearly_one_size_are_shown_from_zero():

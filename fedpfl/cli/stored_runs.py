@@ -18,7 +18,6 @@ from .common import (
     ending_signals,
     outcome_table,
     output_dir,
-    overrides,
     prepare,
     print_json,
     require_one_of,
@@ -176,10 +175,6 @@ def personalise(
     mode: Mode = "local-train",
     run_config: RunConfig = None,
     workers: Workers = None,
-    write: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Only write the settings with which `flwr run` asks devices to do this."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make models for clients that missed a run or its end.
@@ -193,9 +188,6 @@ def personalise(
     require_one_of("mode", mode, MODES)
     folder = run_folder(run)
     folder.described()  # a run that found no clients has nothing to give
-    if write is not None:
-        _write_settings(folder, mode, overrides(run_config), write)
-        return
     if mode == ENSEMBLE:
         tell_personalised(folder, try_new_clients(folder, mode), as_json)
         return
@@ -206,18 +198,6 @@ def personalise(
     with ending_signals():
         simulation.run(plan, Display(plan.config.run.num_server_rounds, quiet=True), workers)
     tell_personalised(folder, personalised(folder), as_json)
-
-
-def _write_settings(folder: RunFolder, mode: str, settings: Mapping[str, Any], file: Path) -> None:
-    """Write a run's settings as they were given, because `~` is another folder on a device."""
-    from ..core.files import write_atomically
-    from ..core.stored import to_toml
-    from ..setup.config import Config
-
-    name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}
-    values = {**folder.config(), **settings, **name, "resume": True, "personalise": mode}
-    write_atomically(file, to_toml(Config.parse(values).flat()).encode())
-    typer.echo(f"flwr run . FEDERATION --run-config {file}")
 
 
 def personalised(folder: RunFolder) -> dict[str, Any]:

@@ -69,6 +69,9 @@ def test_a_run_is_resumed_with_all_of_its_settings(stopped, tmp_path):
     before = stopped.config()
     changed = {key: value for key, value in settings_of(tmp_path).items() if value != before.get(key)}
     assert changed == {"run-name": "cut", "resume": True, "num-server-rounds": 4, "num-clients": CLIENTS}
+    # Devices that missed its end make models afterwards.
+    assert resume(stopped, "-c", 'personalise="local-train" node-timeout=20').exit_code == 0
+    assert settings_of(tmp_path).items() >= {"personalise": "local-train", "node-timeout": 20.0}.items()
 
 
 def test_a_replaced_device_takes_part_again_once_its_owner_says_so(stopped, tmp_path):

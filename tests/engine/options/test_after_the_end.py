@@ -1,13 +1,9 @@
 """After a run's end: new clients make models of their own, and those that missed it get theirs; the run stays."""
 
-import tomllib
-
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, Clock, LocalGrid, edit_settings, engine, federation, quick, run_federation
-from typer.testing import CliRunner
+from support import FEW_SAMPLES, Clock, LocalGrid, engine, federation, quick, run_federation
 
-from fedpfl.cli import app
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
@@ -178,18 +174,6 @@ def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path, clock
     np.savez(other, x=np.zeros((60, 9, 9), np.uint8), y=np.arange(60) % 3)
     with pytest.raises(FedpflError, match="client 4: its data differ from the others': 1x9x9, the run had 1x8x8"):
         afterwards(Devices, {**later, "num-clients": 5}, data={4: other})
-
-
-def test_the_settings_for_devices_are_written_as_they_were_given(tmp_path):
-    values = settings(tmp_path, state_dir="~/.fedpfl/state")
-    here = {**values, "state-dir": str(tmp_path / "state")}
-    folder = run_federation(engine(CLIENTS, here), here)
-    edit_settings(folder.path, lambda text: text.replace(here["state-dir"], values["state-dir"]))
-    command = ["personalise", str(folder.path), "--write", str(tmp_path / "later.toml"), "-c", "node-timeout=20"]
-    done = CliRunner().invoke(app, command, prog_name="fedpfl")
-    assert done.stdout == f"flwr run . FEDERATION --run-config {tmp_path}/later.toml\n"
-    given = {"resume": True, "personalise": "local-train", "run-name": "run", "node-timeout": 20.0}
-    assert tomllib.loads((tmp_path / "later.toml").read_text()) == {**values, **given}
 
 
 def test_a_client_that_fails_costs_only_itself(tmp_path):

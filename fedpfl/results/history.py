@@ -82,6 +82,10 @@ class History:
         """Return each client's accuracy, or another metric, at the last test; empty before the first test."""
         return next(reversed(self.tests(by).values()), {})
 
+    def chosen_test(self, by: str = metrics.ACCURACY) -> dict[str, float]:
+        """Return each client's accuracy, or another metric, in the round that is best on the validation samples."""
+        return self.tests(by).get((self.best_validated() or {}).get("round", 0), {})
+
     def untrained(self) -> list[int]:
         """Return the clients in the last test whose last training failed: their models are earlier ones."""
         failed: set[str] = set()

@@ -28,8 +28,8 @@ from ..setup.config import Config
 from ..version import __version__
 from . import run_numbers
 from .analysis.registry import NoOptions, NotRecorded
-from .analysis.repetitions import other_code, other_threads
-from .analysis.significance import has_validation, interval, metric_of, significance
+from .analysis.repetitions import has_validation, other_code, other_threads
+from .analysis.significance import interval, metric_of, significance
 from .bundle import Bundle, require_whole
 from .grid import Cell, Grid, in_words
 from .layout import Column, Line, cell_names, in_lines, lines_of, number_column, rows_by_columns

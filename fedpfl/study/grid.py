@@ -149,11 +149,6 @@ class Grid:
         trials = [run for place, tried_in_cell in self.trials.items() if place in tried for _, run in tried_in_cell]
         return unique([*trials, *(self.runs.values() if runs is None else runs)])
 
-    @property
-    def undecided(self) -> int:
-        """How many more runs there will be, once settings are chosen for all cells."""
-        return len(self.trials.keys() - self.chosen.keys()) * (len(self.seeds) - 1)
-
     def state(self, row: str, column: str, seed: int) -> State:
         """Return the state of a cell's run; before its settings are chosen, whether they still can be."""
         if run := self.runs.get((row, column, seed)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core import custom
 from ...core.errors import StateError
-from ...core.metrics import ACCURACY, each_of, score_name
+from ...core.metrics import ACCURACY, score_name
 from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
 from ...results.history import History
@@ -215,15 +215,14 @@ def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[Ru
     It is the round with the best validation score, or the last test unless all runs have such scores: in an analysis
     as in the table of the same runs.
     """
-    if not all(run.history().best_validated() for run in runs):
-        return lambda run: run.history().last_test(by), "at the last test"
+    if has_validation(runs):
+        return lambda run: run.history().chosen_test(by), "in the round with the best validation score"
+    return lambda run: run.history().last_test(by), "at the last test"
 
-    def chosen(run: RunFolder) -> dict[str, float]:
-        line = run.history().best_validated() or {}
-        scores: dict[str, float] = line["personalised"].get(each_of(by), {})
-        return scores
 
-    return chosen, "in the round with the best validation score"
+def has_validation(runs: Sequence[RunFolder]) -> bool:
+    """Return whether each run has validation scores, by which its round is chosen."""
+    return all(run.history().best_validated() for run in runs)
 
 
 def data_of(run: RunFolder) -> tuple[Config, FederatedData]:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from ...core.metrics import ACCURACY, LOSS, each_of, is_share, lower_is_better
+from ...core.metrics import ACCURACY, LOSS, is_share, lower_is_better
 from ...results.run_folder import RunFolder
 from ...results.same_clients import clients_key, data_key, has_same_clients
 from ...results.tables import Cell, Table
 from .registry import NoOptions, Result, analysis
-from .repetitions import RunGroup, grouped, require
+from .repetitions import RunGroup, grouped, has_validation, require
 
 LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.
@@ -104,11 +104,6 @@ def metric_of(settings: Iterable[Mapping[str, Any]]) -> str:
     return ACCURACY if len(asked) > 1 or asked == {LOSS} else asked.pop()
 
 
-def has_validation(runs: Sequence[RunFolder]) -> bool:
-    """Return whether each run has validation scores, by which its round is chosen."""
-    return all(run.history().best_validated() for run in runs)
-
-
 def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool = True) -> Accuracies:
     """Return the accuracies of runs that differ in their seed alone, or another metric, by client and seed.
 
@@ -118,8 +113,7 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
     for run in runs:
         factor = (-1 if lower_is_better(by) else 1) * (100 if is_share(by, str(run.config()["loss"])) else 1)
         history = run.history()
-        line = history.best_validated() if validated else None
-        each = line["personalised"].get(each_of(by), {}) if line else history.last_test(by)
+        each = history.chosen_test(by) if validated and history.best_validated() else history.last_test(by)
         if has_same_clients(run.config()):
             seed = run.config()["seed"]
             accuracies |= {OfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}

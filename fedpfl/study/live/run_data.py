@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from ...bench.mqtt.events import state_of
 from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
 from ...core.metrics import score_in_words
-from ...core.stored import from_json_line, read_toml
-from ...results.file_cache import Version, last_lines
-from ...results.history import History
+from ...core.stored import read_toml
+from ...results.file_cache import Version, latest
 
 # The newest ones are listed.
 MAX_RUNS = 500
@@ -154,19 +153,10 @@ def _settings(path: Path, version: Version) -> dict[str, Any]:
 
 @lru_cache(MAX_RUNS)
 def _last(path: Path, version: Version) -> tuple[int, float | None]:
-    """Return the number and the personalised score of the last round."""
-    line = next(last_lines(path), None)
-    if line is None:
-        return 0, None
+    """Return the number of the last round, and the personalised score of the last test."""
     with _as_written(path):
-        history = History([from_json_line(line, path, "round")])
-        return _count(history.lines[-1]["round"]), _finite(history.last("personalised.accuracy"))
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**53:  # beyond that JavaScript has no whole numbers
-        raise TypeError("a round has no number")
-    return value
+        number, score, _ = latest(path)
+        return number, _finite(score)
 
 
 def _finite(value: float | None) -> float | None:

@@ -297,15 +297,11 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
     handles, names = axes.get_legend_handles_labels()
     if not handles:
         return []
-    if len(names) > MAX_IN_LEGEND:
-        legend = canvas.legend(handles, [_short(name) for name in names], loc="outside right center", frameon=False,
-                               handlelength=2.8)  # fmt: skip
-        return list(legend.legend_handles)
-    longest = max(len(_short(name)) for name in names)
+    names, below = [_short(name) for name in names], len(names) <= MAX_IN_LEGEND
     letters = 62 * canvas.get_figwidth() / INCHES[0] / _relative(1.0)
-    columns = max(1, min(len(names), 4, int(letters / (longest + 6))))
-    legend = canvas.legend(handles, [_short(name) for name in names], loc="outside lower center", ncols=columns,
-                           frameon=False, handlelength=2.4)  # fmt: skip
+    columns = max(1, min(len(names), 4, int(letters / (max(map(len, names)) + 6)))) if below else 1
+    legend = canvas.legend(handles, names, loc="outside lower center" if below else "outside right center",
+                           ncols=columns, frameon=False, handlelength=2.4)  # fmt: skip
     return list(legend.legend_handles)
 
 

@@ -183,7 +183,7 @@ def test_a_run_that_cannot_be_told_hides_no_other(tmp_path, caplog):
     assert listed["r?"]["state"] == "unreadable"
     for what, (name, content) in UNFIT.items():
         # The list reads settings and the last round's accuracy; what else is damaged shows in the run alone.
-        if name == "config.toml" or 'accuracy": "' in content or "a round" in what or "deep JSON" in what:
+        if name == "config.toml" or 'accuracy": "' in content or "a round beyond" in what or "deep JSON" in what:
             assert listed[what]["state"] == "unreadable", what
         assert one[what].status_code == 422, what
         assert len(one[what].json()["error"].splitlines()) == 1

@@ -23,7 +23,7 @@ from ..launch.shipped import read_toml
 from ..results.same_clients import has_same_clients
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
-from ..setup.all_settings import absolute_places, owners, tagged
+from ..setup.all_settings import absolute_places, owners, require_used, tagged
 from ..setup.config import Config
 from ..version import __version__
 from . import run_numbers
@@ -97,14 +97,11 @@ def _require_tried(
     vary: Mapping[str, Sequence[Any]],
 ) -> None:  # fmt: skip
     """Refuse settings that cannot be tuned or varied."""
-    owned = owners()
+    require_used({**tune, **vary}, methods)
     for option, key, values in [
         *(("tune", *pair) for pair in tune.items()),
         *(("vary", *pair) for pair in vary.items()),
     ]:
-        if key in owned and not {*methods} & {*owned[key]}:
-            owner = ", ".join(owned[key])
-            raise ConfigError(option, key, f"is a setting of {owner}, and the methods are {', '.join(methods)}")
         if key in tagged("idle") or key in ("method", "seed"):
             raise ConfigError(option, key, f"is the same for all methods and cannot be {_TRIED[option]}")
         if not values:

@@ -15,7 +15,7 @@ from ..launch.shipped import value_of
 from ..methods import find
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
-from ..setup.all_settings import owners, tagged
+from ..setup.all_settings import owners, require_used, tagged
 from ..setup.config import RunSettings
 from .grid import Cell, Grid, in_words
 from .layout import Column, Line, in_lines, lines_of, number_column
@@ -62,11 +62,7 @@ class SweepGrid(Grid):
         for point in (_own_settings(point, base) for point in points):
             if point not in self.points:
                 self.points.append(point)
-        owned = owners()
-        for key in self.keys:
-            if key in owned and not {*owned[key]} & {*self.methods}:
-                allowed = f"is a setting of {', '.join(owned[key])}, and the method is {' or '.join(self.methods)}"
-                raise ConfigError("grid", key, allowed)
+        require_used(fixed, self.methods)
         # Numbered, because words need not tell points apart.
         self._rows = {f"{number} {in_words(point)}".strip(): point for number, point in enumerate(self.points, 1)}
         super().__init__((Cell(row, "", {**base, **point}) for row, point in self._rows.items()), seeds, store)

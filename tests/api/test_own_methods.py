@@ -185,7 +185,7 @@ def test_methods_are_tuned_compared_and_told_apart(elsewhere):
         and "both ways" not in found.conclusion
         and found.conclusion in repr(found)
     )
-    with pytest.raises(fedpfl.ConfigError, match="tune = 'ditto-pull': is a setting of ditto, and the methods are"):
+    with pytest.raises(fedpfl.ConfigError, match=r"ditto-pull = \[1.0\]: is a setting of ditto, and the method is"):
         fedpfl.compare([made(), "local"], tune={"ditto_pull": [1.0]}, **given)
     with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone without settings"):
         fedpfl.compare([found.runs[0], "local"])

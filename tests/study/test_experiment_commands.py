@@ -284,7 +284,7 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
         (["fedavg", "fedper", "--tune", "learning-rate"], "tune = 'learning-rate': must be key=value"),
         (["fedavg", "fedper", "--tune", "learning-rte=1"], "did you mean learning-rate"),
         (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': is the same for all methods and cannot be tuned"),
-        (["fedavg", "fedper", "--tune", "ditto-pull=1"], "tune = 'ditto-pull': is a setting of ditto, and the methods"),
+        (["fedavg", "fedper", "--tune", "ditto-pull=1"], "ditto-pull = [1]: is a setting of ditto, and the method"),
         (
             ["fedavg", "fedper", "--tune", "momentum=0,0.5", "-c", "validation-fraction=0.0"],
             "needs validation-fraction",
@@ -497,7 +497,7 @@ def test_files_that_are_missing_are_told_before_the_first_run(fake: Fake) -> Non
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["local", "fedavg", "--vary", "ditto-pull=1"], "vary = 'ditto-pull': is a setting of ditto"),
+        (["local", "fedavg", "--vary", "ditto-pull=1"], "ditto-pull = [1]: is a setting of ditto"),
         (["local", "fedavg", "--vary", "seed=1,2"], "vary = 'seed': is the same for all methods and cannot be varied"),
         (["local", "ditto", "--vary", "ditto-pull=1", "--tune", "ditto-pull=1"], "a setting is tuned or varied"),
         (["methods = 3"], "methods = 3: bad.toml: a comparison has methods, seeds"),

@@ -41,7 +41,7 @@ def test_a_setting_of_one_method_counts_for_it_alone() -> None:
         (["learning-rate"], "grid = 'learning-rate': must be key=value"),
         ([], "give a grid, or several seeds"),
         (["fedprox-nu=1"], "did you mean fedprox-mu"),
-        (["ditto-pull=1"], "grid = 'ditto-pull': is a setting of ditto, and the method is fedprox"),
+        (["ditto-pull=1"], "ditto-pull = [1]: is a setting of ditto, and the method is fedprox"),
         (["method=fedavg,local", "fedprox-mu=0.1,1"], "of fedprox, and the method is fedavg or local"),
         (["seed=1,2,3"], "seed = 1: cannot be set here; use --seeds N"),
         (["round-timeout=60,90"], "grid = 'round-timeout': changes no result"),

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from safetensors.numpy import load_file
 from torch import nn
 
+import fedpfl
 from fedpfl.api.runs import Run
 from fedpfl.client.answer import handle
 from fedpfl.core.errors import FedpflError
@@ -293,6 +294,16 @@ def exported(folder: Path, num_nodes: int, settings: dict[str, Any]) -> RunFolde
     run = run_federation(engine(num_nodes, values), values)
     export_personal(run)
     return run
+
+
+def run_small(method: str, model: Any, tmp_path: Path, **given: Any) -> Run:
+    """Run a method on two clients of few samples, in this process."""
+    settings = {
+        "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
+        "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
+        "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0, "dataset": "digits",
+    }  # fmt: skip
+    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **given})
 
 
 def check_recorded(run: Run) -> None:

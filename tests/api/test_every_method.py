@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import ADAPTERS, NO_PLAIN_MODEL, check_recorded, each_method, needed, quick
+from support import ADAPTERS, NO_PLAIN_MODEL, check_recorded, each_method
+from support import run_small as run
 from torch import nn
 
 import fedpfl
@@ -78,15 +79,6 @@ REFUSED = {
     **dict.fromkeys(["fedfac", "fedsplit"], CHANNELS),
     **dict.fromkeys(ADAPTERS, "trainable = 'lora': would separate base.hidden.weight and base.again.weight"),
 }
-
-
-def run(method, model, tmp_path, **given):
-    settings = {
-        "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
-        "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
-        "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0,
-    }  # fmt: skip
-    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **given})
 
 
 def model_of(finished):

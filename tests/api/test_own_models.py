@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import FEW_SAMPLES, LocalGrid, arrays, each_method, engine, federation, needed, quick, run_federation
+from support import FEW_SAMPLES, LocalGrid, arrays, each_method, engine, federation, needed, run_federation
+from support import run_small as run
 from torch import nn
 from torch.nn import utils
 from torch.nn.utils import parametrizations, prune
@@ -50,15 +51,6 @@ def freezing(*parts):
             parameter.requires_grad_(not name.startswith(parts))
 
     return freeze
-
-
-def run(method, model, tmp_path, **given):
-    settings = {
-        "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
-        "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
-        "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0, "dataset": "digits",
-    }  # fmt: skip
-    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **given})
 
 
 def models_of(made):

@@ -267,7 +267,7 @@ def _show_run(folder: RunFolder) -> None:
     from ..core.settings import parse
     from ..data import DataSettings
     from ..data.settings import in_words
-    from ..results.views import elapsed
+    from ..results.history import elapsed
 
     values, lines = folder.config(), folder.history().lines
     score = partial(score_in_words, loss=values["loss"])

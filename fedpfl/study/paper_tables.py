@@ -10,9 +10,9 @@ from itertools import product
 from typing import NamedTuple
 
 from ..core.errors import FedpflError
+from ..results.history import of_clients
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
-from ..results.views import of_clients
 from ..setup.all_settings import tagged
 from . import run_numbers
 from .analysis import ANALYSES, Result

@@ -10,10 +10,9 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from ..core.metrics import ACCURACY, CLASSES, is_share, lower_is_better, score_name
 from ..core.stored import read_json
-from ..results.history import History
+from ..results.history import History, of_clients, traffic
 from ..results.run_folder import RunFolder
 from ..results.tables import Spread
-from ..results.views import of_clients, traffic
 
 WINDOW = 10
 # Kinds of metrics whose names have an argument, after a colon.

@@ -13,8 +13,7 @@ import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.server_view import Client
 from fedpfl.engine.replies import leave_out, problems
-from fedpfl.results.history import History
-from fedpfl.results.views import of_clients
+from fedpfl.results.history import History, of_clients
 from fedpfl.study.analysis import ANALYSES
 
 FEW = {"model": "mlp", "local_epochs": 1, "num_server_rounds": 2, "output_dir": "runs", "workers": 0, "quiet": True}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpfl.results.history import History
-from fedpfl.results.views import elapsed, of_clients, traffic
+from fedpfl.results.history import History, elapsed, of_clients, traffic
 from fedpfl.study.run_numbers import find
 
 LINES = [

@@ -10,9 +10,8 @@ import torch
 from grids import FILE, Fake, Silent, write
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.results.history import History
+from fedpfl.results.history import History, of_clients
 from fedpfl.results.run_folder import RunFolder
-from fedpfl.results.views import of_clients
 from fedpfl.study import run_numbers
 from fedpfl.study.analysis import ANALYSES
 from fedpfl.study.description import load

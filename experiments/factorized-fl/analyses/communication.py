@@ -9,9 +9,9 @@ from fedpfl.core.names import shape_of
 from fedpfl.core.server_view import new_clients
 from fedpfl.core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from fedpfl.models.adapters import merged
+from fedpfl.results.history import traffic as moved_in
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
-from fedpfl.results.views import traffic as moved_in
 from fedpfl.setup.assembly import assemble, plain_model
 from fedpfl.study.analysis.figure import Lines, Points
 from fedpfl.study.analysis.registry import NoOptions, Result, analysis

@@ -23,13 +23,12 @@ from ...core.settings import parse
 from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import EarlierRun
-from ...results.history import History
+from ...results.history import History, elapsed, traffic
 from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.same_clients import clients_key
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
-from ...results.views import elapsed, traffic
 from ...setup.all_settings import tagged
 from ..analysis.figure import Division, Figure, Heatmap, Lines
 from ..analysis.losing_clients import per_client

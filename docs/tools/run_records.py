@@ -40,10 +40,10 @@ from typing import Any
 
 from fedpfl.core.files import write_atomically
 from fedpfl.launch.shipped import experiments
+from fedpfl.results.history import worst_tenth
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 from fedpfl.study import run_numbers
-from fedpfl.study.analysis.fairness import worst_tenth
 from fedpfl.study.analysis.figure import Points, file_name
 from fedpfl.study.description import load
 from fedpfl.study.experiment import ExperimentGrid

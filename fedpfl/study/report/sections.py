@@ -31,7 +31,7 @@ from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ...setup.all_settings import tagged
 from ..analysis.figure import Division, Figure, Heatmap, Lines
-from ..analysis.losing_clients import per_client
+from ..analysis.of_clients import per_client
 from ..analysis.registry import ANALYSES, NoOptions, NotRecorded, Result
 from ..analysis.repetitions import (
     RunGroup,

@@ -6,7 +6,7 @@ TorchScript and ONNX hold the same model as a program that runs without its Pyth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +26,13 @@ from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..core.stored import Stored, read_arrays
 from ..data.federation import TOKENS, names_of_classes
+from ..data.scaling import FILL, Scaling
 from ..methods.base import export_of, tests_more_than_arrays
 from ..models.adapters import complete_arrays
 from ..rules import Rule
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model
 from ..setup.config import Config
 from ..version import __version__
-from .preparation import prepare
 from .run_folder import GLOBAL, RunFolder
 
 STATE_DICT, TORCHSCRIPT, ONNX = "state-dict", "torchscript", "onnx"
@@ -251,7 +251,9 @@ class _StoredModels:
         plain = models.build(config.run.model, self.shape, self._classes(client), self.vocabulary)
         plain.load_state_dict(arrays)
         original = models.original_module(plain).eval()
-        return prepare(original, self._numbers(client))
+        if numbers := {key: torch.as_tensor(row, dtype=torch.float32) for key, row in self._numbers(client).items()}:
+            original.register_forward_pre_hook(partial(_prepared, numbers))
+        return original
 
     def shared(self, client: int | None = None) -> dict[str, Tensor]:
         """Return the plain model's arrays of those that all clients share."""
@@ -270,6 +272,21 @@ class _StoredModels:
             method = self.config.method.name
             raise NoPlainModel(f"{method} has no model that all clients share; export a client's model")
         return complete_arrays(start, arrays)
+
+
+def _prepared(numbers: Mapping[str, Tensor], module: nn.Module, positional: tuple[Any, ...]) -> Any:
+    """Return the arguments of a module whose first one, a batch as the data have it, has no gaps and is scaled.
+
+    ``numbers`` are those of :meth:`fedpfl.data.federation.FederatedData.preparation`.
+    """
+    x, *others = positional
+    numbers = {key: values.to(x.device) for key, values in numbers.items()}
+    if FILL in numbers:
+        x = torch.where(torch.isnan(x), numbers[FILL].reshape(1, -1, *[1] * (x.dim() - 2)), x)
+    if Scaling._fields[0] in numbers:
+        scaling: Any = Scaling(*(numbers[key] for key in Scaling._fields))  # type: ignore[arg-type]
+        x = scaling.applied(x)
+    return (x, *others)
 
 
 def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:

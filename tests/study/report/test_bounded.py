@@ -6,7 +6,7 @@ import pytest
 from fedpfl.results.tables import Table
 from fedpfl.study.analysis.figure import Bars, Distributions, Division, Heatmap, Points
 from fedpfl.study.report import Section, write_page
-from fedpfl.study.report.bounded import MAX_CLIENTS, MAX_POINTS, MAX_ROWS, bounded
+from fedpfl.study.report.page import MAX_CLIENTS, MAX_POINTS, MAX_ROWS, bounded
 
 MANY = 100_000
 

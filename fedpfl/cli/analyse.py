@@ -10,9 +10,8 @@ import typer
 
 from ..core.errors import ConfigError
 from ..results.tables import FORMATS
-from .common import overrides, require_one_of, run_folder
+from .common import overrides, print_tables, require_one_of, run_folder
 from .grid_options import Form, OutputDir, Sweep, finished_of
-from .printing import print_tables
 from .program import app
 
 

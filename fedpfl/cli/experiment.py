@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from .common import RunConfig, load_app, overrides, require_one_of, stdout, used
+from .common import RunConfig, load_app, overrides, print_tables, require_one_of, stdout, used
 from .grid_options import Form, GridOptions, OutputDir, store, with_grid_options
-from .printing import print_tables
 from .program import Program, app
 
 if TYPE_CHECKING:

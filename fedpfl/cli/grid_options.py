@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ..core.errors import ConfigError
-from .common import ending_signals, load_app, require_one_of
-from .printing import print_tables
+from .common import ending_signals, load_app, print_tables, require_one_of
 
 if TYPE_CHECKING:
     from ..api.comparisons import Results

@@ -236,7 +236,7 @@ def _list_runs(root: Path) -> None:
     from ..results.file_cache import latest
     from ..results.run_folder import RunFolder
     from ..results.tables import Cell, Table
-    from .printing import print_drawn
+    from .common import print_drawn
 
     folders = sorted(path.parent for path in root.glob("*/config.toml"))
     if not folders:

@@ -1,8 +1,9 @@
-"""The identity of a run by content and not by path: its files, the user's code and its data."""
+"""The identity of a run by content and not by path: its files, the user's code, its data and its clients."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ FRESH = 10**9
 # Files that clients read, whose samples have a hash of their own.
 OF_DATA = tagged("file") - tagged("server")
 _HF = "hf:"
+OTHER_CLIENTS = "the runs divide the data differently or have other data, so their clients are not the same"
 
 _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 
@@ -102,3 +104,37 @@ def _of_file(path: Path) -> str:
     if time.time_ns() - stamp[0] > FRESH:
         _hashes[path] = stamp, digest.hexdigest()[:16]
     return digest.hexdigest()[:16]
+
+
+def clients_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return a text that runs have in common whose clients are the same, with the same samples in training and test.
+
+    Where owners in the data, a file or ``partition-seed`` make the clients, other seeds leave them the same, though
+    they may cut off other samples for the test.
+    """
+    if has_same_clients(settings):
+        return data_key(task, settings)
+    if task.get("division") is not None:
+        return _hash([_data(task, settings), task["division"], *map(settings.get, sorted(tagged("changes")))])
+    # Clients have data of their own.
+    return _hash([data_key(task, settings), settings.get("seed"), task.get("samples")])
+
+
+def data_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return a text that runs have in common whose data are the same, divided in the same way, seeds excepted."""
+    values = [[key, settings.get(key)] for key in s.keys(DataSettings) if key not in {"num-clients", *tagged("source")}]
+    return _hash([_data(task, settings), task.get("clients"), *values])
+
+
+def _data(task: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    return task.get("data") or [settings.get("dataset"), settings.get("data")]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+
+
+def has_same_clients(settings: Mapping[str, Any]) -> bool:
+    """Tell whether runs with other seeds have the same clients."""
+    data = s.parse(DataSettings, settings)
+    return bool(data.partition_seed or data.division_file or data.partitioner == "natural")

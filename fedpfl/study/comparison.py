@@ -20,7 +20,7 @@ from ..core.metrics import ACCURACY, is_share, kind_of, lower_is_better, score_n
 from ..core.metrics import names as names_of
 from ..core.stored import to_toml
 from ..launch.shipped import read_toml
-from ..results.same_clients import has_same_clients
+from ..results.identity import has_same_clients
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
 from ..setup.all_settings import absolute_places, owners, require_used, tagged

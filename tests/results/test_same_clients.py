@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpfl.results.same_clients import clients_key
+from fedpfl.results.identity import clients_key
 from fedpfl.setup.config import Config
 from fedpfl.study.analysis import ANALYSES
 

@@ -9,7 +9,7 @@ import statistics
 
 import pytest
 
-from fedpfl.cli.printing import print_tables
+from fedpfl.cli.common import print_tables
 from fedpfl.results.tables import FORMATS, Spread, Table
 
 TABLE = Table(

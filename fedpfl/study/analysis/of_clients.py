@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...results.history import worst_tenth
+from ...results.identity import OTHER_CLIENTS, clients_key
 from ...results.run_folder import RunFolder
-from ...results.same_clients import OTHER_CLIENTS, clients_key
 from ...results.tables import Cell, Spread, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis

@@ -14,8 +14,8 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ...core.metrics import ACCURACY, LOSS, is_share, lower_is_better
+from ...results.identity import clients_key, data_key, has_same_clients
 from ...results.run_folder import RunFolder
-from ...results.same_clients import clients_key, data_key, has_same_clients
 from ...results.tables import Cell, Table
 from .registry import NoOptions, Result, analysis
 from .repetitions import RunGroup, grouped, has_validation, require

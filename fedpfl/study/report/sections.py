@@ -24,9 +24,9 @@ from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import EarlierRun
 from ...results.history import History, elapsed, traffic
+from ...results.identity import clients_key
 from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
-from ...results.same_clients import clients_key
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ...setup.all_settings import tagged

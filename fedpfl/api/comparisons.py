@@ -118,7 +118,7 @@ class Comparison(Results):
     @cached_property
     def _overview(self) -> tuple[Table, list[Figure], list[str], list[str]]:
         """The overview of the runs, the figures of their accuracies, their labels, and notes."""
-        require_drawing("a comparison", "matplotlib")
+        require_drawing("a comparison")
         from ..study.report.sections import comparison as overview
 
         with self._with_objects() as folders:

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from ..study.report.draw import Pen, Style
 
 
-def require_drawing(what: str, *modules: str) -> None:
-    """Raise :class:`FedpflError` if something that drawings are made with is not installed."""
-    missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if missing:
-        raise FedpflError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+def require_drawing(what: str) -> None:
+    """Raise :class:`FedpflError` if matplotlib is not installed."""
+    if not can_draw():
+        raise FedpflError(f"{what} needs matplotlib: pip install matplotlib")
 
 
 def can_draw() -> bool:
@@ -50,7 +49,7 @@ class Plot:
     def __init__(
         self, figure: Figure, names: Sequence[str] = (), title: str = "", style: Style | Sequence[Style] = ()
     ) -> None:
-        require_drawing("a plot", "matplotlib")
+        require_drawing("a plot")
         from ..study.report.draw import Pen
 
         self.data, self._title = figure, title

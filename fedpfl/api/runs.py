@@ -248,7 +248,7 @@ def load(
 
 def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
     """Write a page about runs; see :meth:`Run.report`."""
-    require_drawing("a report", "matplotlib")
+    require_drawing("a report")
     from ..study.report import sections, write_page
 
     page = Path(path).expanduser()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError
 from .common import RunConfig, require_one_of, run_folder
 from .experiment import Seeds, plan
 from .grid_options import OutputDir, Sweep, finished_of
@@ -62,10 +62,9 @@ def report(
     Example: fedpfl report RUN-1 RUN-2 -o report.html
     """
     require_one_of("format", form, PLOT_FORMATS)
-    from ..api.figures import can_draw
+    from ..api.figures import require_drawing
 
-    if not can_draw():
-        raise FedpflError("a report needs matplotlib: pip install matplotlib")
+    require_drawing("a report")
     if not runs and not experiment and not sweep:
         allowed = "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"
         raise ConfigError("run", "", allowed)

@@ -18,10 +18,10 @@ from .program import app
 @app.command("analyse")
 def analyse(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Analysis to run. Without it, all analyses are listed.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Analysis to run. Without it, all are listed with their options."),
     ] = None,
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Names or folders of runs.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List the analyses and their options.")] = False,
     form: Form = "",
     options: Annotated[
         list[str] | None,
@@ -40,7 +40,7 @@ def analyse(
     from ..study.analysis import ANALYSES
     from ..study.analysis.figure import write_data
 
-    if name is None or listing:
+    if name is None:
         _list_analyses()
         return
     analysis = ANALYSES.find(name)

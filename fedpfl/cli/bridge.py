@@ -53,7 +53,6 @@ SuperLinkCa = Annotated[
     Path | None,
     typer.Option(help="CA certificate that signed the SuperLink's certificate; optional on loopback only."),
 ]
-LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")]
 
 
 @app.command()
@@ -77,10 +76,9 @@ def device(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     max_chunk: MaxChunk = DEFAULT_CHUNK,
-    log_level: LogLevel = "info",
 ) -> None:
     """Serve this device's SuperNodes. The MQTT account has the device's name unless --username is given."""
-    _log_to_stderr(log_level)
+    _log_to_stderr()
     _require_paho()
     from ..bench.mqtt import topics
     from ..bench.mqtt.device_side import DeviceBridge
@@ -127,10 +125,9 @@ def server(
         typer.Option(help="Publish the newest run in this folder, and write what boards needed into it (boards.csv)."),
     ] = None,
     max_chunk: MaxChunk = DEFAULT_CHUNK,
-    log_level: LogLevel = "info",
 ) -> None:
     """Forward the devices' requests to the SuperLink. The MQTT account is "server" unless --username is given."""
-    _log_to_stderr(log_level)
+    _log_to_stderr()
     _require_paho()
     from ..bench.mqtt import topics
     from ..bench.mqtt.board_record import BoardRecord
@@ -181,10 +178,9 @@ def direct(
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     superlink: SuperLink = "127.0.0.1:8000",
     superlink_ca: SuperLinkCa = None,
-    log_level: LogLevel = "info",
 ) -> None:
     """Forward SuperNodes' requests to the SuperLink without MQTT, and nothing else: a proxy."""
-    _log_to_stderr(log_level)
+    _log_to_stderr()
     from ..bench.mqtt.http_bytes import HttpRequest, Response
     from ..bench.mqtt.upstream import UpstreamError
 
@@ -318,9 +314,6 @@ def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext
     return context
 
 
-def _log_to_stderr(level: str) -> None:
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None or level.lower() not in ("debug", "info", "warning", "error"):
-        raise ConfigError("log-level", level, "must be debug, info, warning or error")
+def _log_to_stderr() -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("fedpfl").setLevel(number)
+    logging.getLogger("fedpfl").setLevel(logging.INFO)

@@ -128,25 +128,19 @@ def export(
             help="state-dict: weights. torchscript, onnx: programs (onnx needs the extra fedpfl[onnx]).",
         ),
     ] = "state-dict",
-    which: Annotated[
-        str,
-        typer.Option("--round", metavar="[last|best]", help="best: on the validation samples, as the run RUN/best."),
-    ] = "last",
 ) -> None:
     """Write each client's personalised model, as it was tested.
 
-    The clients' state must be on this machine.
+    The clients' state must be on this machine. RUN/best is the round that is best on the validation samples.
 
     Example: fedpfl export RUN --client 3 --format onnx
     """
-    from ..results.earlier_run import BEST, EarlierRun, best_of
+    from ..results.earlier_run import EarlierRun
     from ..results.export import FORMS, export_personal
     from ..results.run_folder import GLOBAL
 
     require_one_of("format", form, FORMS)
-    require_one_of("round", which, ("last", BEST))
     folder = run_folder(run)
-    folder = folder if which == "last" else best_of(folder)
     for change in EarlierRun(folder.path).changes():
         typer.echo(f"{folder.path.name}: {change}", err=True)
     written = export_personal(folder, client, form)

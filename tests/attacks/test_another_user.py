@@ -15,7 +15,7 @@ DATA = 'dataset="digits" model="mlp" num-clients=2 num-server-rounds=1 local-epo
 COMMANDS = (
     ("run", "-q", "--workers", "0", "-c", f'{DATA} method="fedper" run-name="one" validation-fraction=0.2'),
     ("export", "one"),
-    ("export", "one", "--round", "best"),
+    ("export", "one/best"),
     ("report", "one", "--output", "page.html"),
     ("partition", "-c", DATA, "--export", "parts"),
     ("keys", "keys", "--nodes", "1", "--account", "board"),

@@ -46,7 +46,7 @@ COMMANDS = {
     "experiment run": ["experiment", "run", "table.toml", "-q"],
     "personalise": ["personalise", "held", "--workers", "1"],
     "export": ["export", "one"],
-    "export best": ["export", "one", "--round", "best"],
+    "export best": ["export", "one/best"],
     "report": ["report", "one", "-o", "page.html"],
     "clean": ["clean", "one", "--remove"],
     "partition": ["partition", "-c", 'dataset="digits" num-clients=2', "--export", "parts", "--output", "chart.svg"],

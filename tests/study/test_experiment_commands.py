@@ -132,8 +132,8 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert (left / "table.csv").read_text() == each
     assert fedpfl(*command, "fedprox-mu=0.1,1,2", "--seeds", 2, "--name", "mine").exit_code == 0
     (left / "runs.json").unlink()
-    assert "not which runs they are of" in fedpfl(*command, "--name", "mine").stderr
-    assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
+    assert "not which runs they are of" in fedpfl(*command, "fedprox-mu=1", "--name", "mine").stderr
+    assert "must be the name of a folder" in fedpfl(*command, "fedprox-mu=1", "--name", "a/b").stderr
 
 
 def test_seeds_alone_are_a_sweep(fake: Fake, tmp_path: Path) -> None:

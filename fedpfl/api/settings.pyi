@@ -38,13 +38,11 @@ class CommonSettings(TypedDict, total=False):
     tokenizer: FunctionsOrNames
     label_column: str
     client_column: str
-    split_column: str
     time_column: str
     group_column: str
     ignore_columns: str
     category_columns: str
     class_names: str
-    window_column: str
     window_length: int
     window_step: int
     num_classes: int
@@ -66,7 +64,7 @@ class CommonSettings(TypedDict, total=False):
     last_batch: Literal["drop", "keep", "even"]
     loss: FunctionsOrNames
     batch_loss: Literal["mean", "sum"]
-    class_weights: str
+    class_weights: Literal["none", "balanced"]
     augmentation: FunctionsOrNames
     local_steps: int
     optimizer: FunctionsOrNames

@@ -39,7 +39,7 @@ def load(settings: DataSettings, seed: int = 0) -> Dataset:
     if info.download and shortcut(settings).is_file():
         from fedpfl.data.datasets.npz import read_npz
 
-        data: Dataset = read_npz(shortcut(settings), info.name)
+        data: Dataset = read_npz(shortcut(settings), name=info.name)
         return data
     drawn = {"seed": settings.partition_seed or seed} if getattr(loader, "draws", False) else {}
     data = loader(settings, **drawn)

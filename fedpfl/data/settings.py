@@ -95,12 +95,6 @@ class DataSettings:
         only={"dataset": _TABLES},
         form="a column",
     )
-    split_column: str = setting(
-        "split",
-        "Table column that marks each row as train, val or test. A table may lack the default column.",
-        only={"dataset": _TABLES},
-        form="a column",
-    )
     time_column: str = setting(
         "",
         "Table column with the time of each row, as numbers or in ISO 8601. It orders each client's rows and is no "
@@ -121,7 +115,7 @@ class DataSettings:
     category_columns: str = setting(
         "",
         "Table columns of words; each word becomes a feature, 0 or 1. With a list, mode=on|off, all other words are "
-        "one feature more. Of times, started@days|hour|weekday|month.",
+        "one feature more.",
         only={"dataset": _TABLES},
         form="a list of columns, such as mode,colour=red|blue",
     )
@@ -130,12 +124,6 @@ class DataSettings:
         "Class names of a table, in order. Empty: the labels found, sorted.",
         only={"dataset": _TABLES},
         form="a list of names",
-    )
-    window_column: str = setting(
-        "window",
-        "Column of a series with the window of each row. A table may lack the default column.",
-        only={"dataset": _SERIES},
-        form="a column",
     )
     window_length: int = setting(
         0,

@@ -267,7 +267,7 @@ class _Run:
             [
                 (
                     one.loss if own_loss else None, one.penalty, one.project,
-                    _padded_weights(samples.y, self.samples, settings.listed_weights) if weighted else None,
+                    _padded_weights(samples.y, self.samples) if weighted else None,
                     dict(member.attributes),
                 )
                 for one, samples, member in zip(self.phases, self.samples, members)
@@ -779,9 +779,9 @@ def _alike(phases: Sequence[Phase], arrays: Sequence[str], model: nn.Module) -> 
     return names
 
 
-def _padded_weights(y: Tensor, of_all: Sequence[Samples], listed: Sequence[float] | None) -> Tensor:
+def _padded_weights(y: Tensor, of_all: Sequence[Samples]) -> Tensor:
     """Return the weights of the classes that a client has, and ones up to the last class that any has."""
-    weights, classes = class_weights(y, listed), max(int(samples.y.max()) for samples in of_all) + 1
+    weights, classes = class_weights(y), max(int(samples.y.max()) for samples in of_all) + 1
     return torch.cat([weights, weights.new_ones(max(0, classes - len(weights)))])
 
 

@@ -92,7 +92,7 @@ def run_phase(
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
     weighted = settings.class_weights != "none"
-    weights = weighing_with(class_weights(y, settings.listed_weights)) if weighted else nullcontext()
+    weights = weighing_with(class_weights(y)) if weighted else nullcontext()
     with buffers_kept(named), phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -95,13 +95,8 @@ FAR = 1e6
 _weights: ContextVar[Tensor | None] = ContextVar("weights", default=None)
 
 
-def class_weights(y: Tensor, listed: Sequence[float] | None = None) -> Tensor:
-    """Return the weights of the classes: those that are listed, or n / (C · n_c) for each of the C among n labels.
-
-    Of a class that has no label the balanced weight is 1.
-    """
-    if listed is not None:
-        return torch.tensor(listed, device=y.device)
+def class_weights(y: Tensor) -> Tensor:
+    """Return the weights of the classes, n / (C · n_c) for each of the C among n labels; 1 of a class without one."""
     counts = torch.bincount(y)
     weights = len(y) / (counts.clamp(min=1) * max(1, int((counts > 0).sum())))
     return torch.where(counts > 0, weights, torch.ones_like(weights))

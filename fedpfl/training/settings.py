@@ -23,19 +23,8 @@ SCHEDULES: Mapping[str, Callable[[int, int, TrainingSettings], float]] = {
     "exponential": lambda number, rounds, settings: settings.learning_rate_decay**number,
     "cosine": lambda number, rounds, settings: (1 + math.cos(math.pi * min(number, rounds) / max(1, rounds))) / 2,
 }
-# The largest weight of a class.
-MAX_WEIGHT = 1e6
 # What fedpfl/training/augment.py makes.
 AUGMENTATIONS = ("none", "flip-crop", "randaugment", "flip-rotate", "crop-flip-rotate", "zoom-flip-colour")
-
-
-def listed_weights(text: str) -> list[float] | None:
-    """Return the weights that a setting ``class-weights`` lists; ``None`` if it lists none, or one below 0."""
-    try:
-        weights = [float(word) for word in text.split(",")]
-    except ValueError:
-        return None
-    return weights if all(0 <= weight <= MAX_WEIGHT for weight in weights) and any(weights) else None
 
 
 def _is_torch_optimizer(name: str) -> bool:
@@ -75,7 +64,6 @@ class TrainingSettings:
         "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
         "samples in C classes.",
         choices=("none", "balanced"),
-        open_to={"a weight for each class, such as 1,5": lambda text: listed_weights(text) is not None},
     )
     augmentation: str = setting(
         "none",
@@ -211,18 +199,8 @@ class TrainingSettings:
         """Return the factor of the mean loss of a batch of ``samples``."""
         return samples if self.batch_loss == "sum" else 1
 
-    @property
-    def listed_weights(self) -> list[float] | None:
-        """The weights of the classes that ``class-weights`` lists, if it does."""
-        return listed_weights(self.class_weights)
-
     def require_fitting(self, num_classes: int) -> None:
-        """Raise ``ConfigError`` if weights are for another number of classes, or a loss of the user's does not work."""
-        weights = self.listed_weights
-        if weights is not None and len(weights) != num_classes:
-            raise ConfigError(
-                "class-weights", self.class_weights, f"must have {num_classes} weights, one for each class"
-            )
+        """Raise ``ConfigError`` for a loss of the user's that does not work."""
         if self.has_own_loss:
             from fedpfl.training.losses import require_working
 

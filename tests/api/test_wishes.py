@@ -32,7 +32,7 @@ OWN = {key: value for key, value in FEW.items() if not key.endswith("_samples") 
         {"learning_rate_schedule": "exponential", "learning_rate_decay": 0.5},
         {"clip_norm": 0.1},
         {"class_weights": "balanced"},
-        {"class_weights": [1, 5, 1, 1, 1, 1, 1, 1, 1, 1]},
+        {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5, *[1] * 8]))},
         {"loss": lambda outputs, y: nn.functional.multi_margin_loss(outputs, y)},
         {"augmentation": "flip-crop"},
         {"augmentation": lambda x, rng: x + torch.from_numpy(rng.normal(size=x.shape)).float()},

@@ -136,7 +136,6 @@ def test_every_method_trains_together_as_alone(tmp_path, method):
         {"learning_rate_schedule": "exponential", "learning_rate_decay": 0.5},
         {"clip_norm": 0.3, "batch_loss": "sum", "learning_rate": 0.002},
         {"class_weights": "balanced", "dirichlet_alpha": 0.1, "min_samples": 5},
-        {"class_weights": "1,2,3,4,5,6,7,8,9,0.5", "dirichlet_alpha": 0.1, "min_samples": 5},
         {"augmentation": "flip-crop"},
         {"keep_momentum": True, "weight_decay": 0.001, "method": "fedrep", "fedrep_p_epochs": 1},
         {"model": "resnet8", "local_epochs": 1, "last_batch": "keep", "train_samples": 33, "learning_rate": 0.005,

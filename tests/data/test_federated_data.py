@@ -234,12 +234,6 @@ def test_har_by_person() -> None:
         FederatedData(settings, 31, 0)
 
 
-def test_femnist_by_writer() -> None:
-    settings = DataSettings(dataset="npz", data=str(real_data_dir() / "femnist.npz"), partitioner="natural")
-    data = FederatedData(settings, 12, 0)
-    assert sum(sum(data.sizes(i)) for i in range(12)) == 5997 and data.input_shape == (1, 28, 28)
-
-
 def test_a_thousand_clients_of_fashion_mnist() -> None:
     settings = DataSettings(dataset="fashion-mnist", data_dir=str(real_data_dir()))
     data = FederatedData(settings, 1000, 0)

@@ -19,7 +19,6 @@ from PIL import Image
 from safetensors.numpy import save
 
 from fedpfl.bench.inventory import InventoryError, read_inventory
-from fedpfl.cli.yaml_settings import read_yaml
 from fedpfl.core.errors import ConfigError, DamagedFile, DataError, FedpflError
 from fedpfl.core.stored import packed_arrays
 from fedpfl.core.stored import read_arrays as read_stored
@@ -106,7 +105,6 @@ READERS = {
     "train/0.npz": (PFLLIB, benchmark),
     "d.npz": (DIVISION, functools.partial(read_division, samples=8)),
     "x.toml": (b'a = 1\n[b]\nc = "d"\ne = [1, 2.5]\n', functools.partial(read_toml, option="run-config")),
-    "x.yaml": (b"num-clients: 3\nmethod: fedavg\n", functools.partial(read_yaml, option="run-config")),
     "x.safetensors": (save({"head.weight": X}), lambda path: read_weights(str(path))),
     "split.npy": (array(np.ones(8)), lambda path: read_split(str(path), 8)),
     "split.npz": (packed(x=X), lambda path: read_split(str(path), 8)),
@@ -159,12 +157,10 @@ def test_no_reader_waits_for_a_pipe(tmp_path, name):
         READERS[name][1](path)
 
 
-@pytest.mark.parametrize("name", ["x.toml", "x.yaml", "testbed.yml", "train/x.json"])
+@pytest.mark.parametrize("name", ["x.toml", "testbed.yml", "train/x.json"])
 def test_deep_nesting_is_one_line(tmp_path, name):
     path = place(tmp_path, name)
-    path.write_bytes(
-        (b"a = " if name == "x.toml" else b"a: " if name[-4:] in ("yaml", ".yml") else b"") + b"[" * 100_000
-    )
+    path.write_bytes((b"a = " if name == "x.toml" else b"a: " if name == "testbed.yml" else b"") + b"[" * 100_000)
     with pytest.raises((ConfigError, DataError, InventoryError)):
         READERS[name][1](path)
 

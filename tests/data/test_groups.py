@@ -8,7 +8,6 @@ import pytest
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients
 from fedpfl.data.datasets.client_files import own_data
-from fedpfl.setup.objects import as_setting
 
 PATIENTS, ROWS = 12, 4
 
@@ -46,15 +45,9 @@ def a_frame(folder):
 
 
 @pytest.mark.parametrize("form", [a_table, a_folder, a_series, a_frame])
-def test_a_cut_takes_whole_groups(tmp_path, form):
+def test_a_cut_takes_whole_groups(tmp_path, handed_over, form):
     given = form(tmp_path)
-    if not isinstance(given, dict):
-        with as_setting("dataset", given) as name:
-            return check({"dataset": name})
-    return check(given)
-
-
-def check(given):
+    given = given if isinstance(given, dict) else handed_over(given)
     settings = DataSettings(**given, group_column="patient", validation_fraction=0.25)
     data = FederatedData(settings, default_clients(settings), 1)
     assert data.num_clients == 2 and "patient" not in data.feature_names

@@ -509,7 +509,7 @@ def test_gaps_in_arrays_are_filled_where_that_is_asked_for(kind, tmp_path):
     source = {
         "arrays": (x, Y), "sets": td.TensorDataset(torch.tensor(x), torch.tensor(Y)),
         "Dataset": lambda: Dataset.of("data", x, Y),
-        "npz": lambda settings: read_npz(tmp_path / "own.npz", gaps=settings.impute == "mean"),
+        "npz": lambda settings: read_npz(tmp_path / "own.npz", settings),
     }[kind]  # fmt: skip
     with pytest.raises(DataError, match=r'not finite .NaN or infinity.; impute = "mean" fills NaN'):
         read(source)
@@ -534,7 +534,6 @@ def test_a_frame_of_time_steps_is_cut_into_windows():
         found = read(source, **values)
         np.testing.assert_array_equal(found.x_train, expected)
         assert np.bincount(found.client_train).tolist() == [12, 12]
-    assert read(walks.assign(window=1), window_column="").x_train.shape == (2 * N, 2)
 
 
 def test_hugging_face_data_that_are_not_simply_there_are_refused():

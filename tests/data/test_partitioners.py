@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import warnings
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
-from fedpfl.core.settings import parse
 from fedpfl.data import Dataset, DataSettings, FederatedData, partition
 from fedpfl.data.paper_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
 from fedpfl.data.partitioners import Pool, label_permutation
@@ -353,25 +351,6 @@ def test_dirichlet_is_distributed_as_in_flwr_datasets(labels: np.ndarray, alpha:
     assert tolerance[0] < 0.35, "the comparison must be able to fail"
 
 
-def test_iid_is_distributed_as_in_flwr_datasets(labels: np.ndarray) -> None:
-    flwr = pytest.importorskip("flwr_datasets.partitioner")
-    mine, reference = ours(labels, 7, 0, partitioner="iid"), theirs(flwr.IidPartitioner(7), labels, 7)
-    assert sorted(mine.sum(axis=1)) == sorted(reference.sum(axis=1))
-    assert abs(entropy(mine) - entropy(reference)) < 0.01
-
-
-@pytest.mark.parametrize("each", [2, 5])
-def test_pathological_is_distributed_as_in_flwr_datasets(labels: np.ndarray, each: int) -> None:
-    flwr = pytest.importorskip("flwr_datasets.partitioner")
-    for seed in range(3):
-        mine = ours(labels, 20, seed, partitioner="pathological", classes_per_client=each)
-        reference = theirs(flwr.PathologicalPartitioner(20, "label", each, "deterministic", seed=seed), labels, 20)
-        assert ((mine > 0).sum(axis=1) == (reference > 0).sum(axis=1)).all()
-        assert sorted((mine > 0).sum(axis=0)) == sorted((reference > 0).sum(axis=0))
-        assert abs(entropy(mine) - entropy(reference)) < 0.01
-        assert abs(spread(mine) - spread(reference)) < 0.02
-
-
 # -- labels ------------------------------------------------------------------------------------------------------------
 
 
@@ -454,20 +433,6 @@ def test_domains_refuse_what_they_cannot_divide(classes: int, clients: int, word
         partition(made(2000, classes), DataSettings(partitioner="domains"), clients, 0)
 
 
-@given(st.integers(0, 5000), st.integers(2, 120))
-@settings(max_examples=30, deadline=None)
-def test_label_permutation_is_pythons_shuffle(client: int, classes: int) -> None:
-    # Fisher and Yates by hand, from the last place down, on the same stream of random numbers
-    source, order = random.Random(1234 + client), list(range(classes))
-    for i in range(classes - 1, 0, -1):
-        bits = (i + 1).bit_length()
-        j = source.getrandbits(bits)
-        while j > i:
-            j = source.getrandbits(bits)
-        order[i], order[j] = order[j], order[i]
-    assert label_permutation(client, classes).tolist() == order
-
-
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -502,11 +467,3 @@ def test_number_of_clients_in_the_message_works() -> None:
 def test_test_set_too_small_for_the_clients() -> None:
     with pytest.raises(DataError, match="5 test samples cannot be divided among 8 clients"):
         partition(made(300, 5, test=5), DataSettings(split="given", partitioner="iid"), 8, 0)
-
-
-@pytest.mark.parametrize("key", ["dirichlet-alpha", "classes-per-client", "test-fraction", "min-samples"])
-def test_limits_of_settings(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key} = 0"):
-        parse(DataSettings, {key: 0})
-    with pytest.raises(ConfigError, match="dataset = 'mnits': must be one of"):
-        parse(DataSettings, {"dataset": "mnits"})

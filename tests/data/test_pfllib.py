@@ -76,12 +76,6 @@ def test_pathological_gives_each_class_to_the_first_clients_that_have_room():
     assert [len(share.test) for share in shares] == [-(-len(np.concatenate(share)) // 4) for share in shares]
 
 
-def test_every_sample_belongs_to_one_client_and_trains_or_tests():
-    for name in ("pfllib-dirichlet", "pfllib-pathological"):
-        shares = partition(made(), DataSettings(partitioner=name), 4, 7)
-        assert sorted(np.concatenate([part for share in shares for part in share])) == list(range(160))
-
-
 def test_a_draw_in_which_nobody_takes_a_class_is_not_used():
     settings = DataSettings(partitioner="pfllib-dirichlet", dirichlet_alpha=0.001, min_samples=2)
     for classes in ([0, 1, 2], [0, 2, 3], [1, 2, 3], [0, 1, 3]):  # the data may lack some

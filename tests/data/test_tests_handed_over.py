@@ -8,7 +8,6 @@ import pytest
 import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData, default_clients
-from fedpfl.setup.objects import as_setting
 
 TRAIN, TEST = 14, 6
 WHO = ("ann", "ben")
@@ -73,15 +72,9 @@ FORMS = [a_folder_of_arrays, a_file_of_arrays, a_folder_of_tables, a_table, pair
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_client_keeps_its_own_test_set(tmp_path, form):
+def test_each_client_keeps_its_own_test_set(tmp_path, handed_over, form):
     given = form(tmp_path)
-    if not isinstance(given, dict):
-        with as_setting("dataset", given) as name:
-            return check({"dataset": name})
-    return check(given)
-
-
-def check(given):
+    given = given if isinstance(given, dict) else handed_over(given)
     settings = DataSettings(**given)
     data = FederatedData(settings, default_clients(settings) or 0, 1)
     assert data.num_clients == 2

@@ -158,26 +158,15 @@ def test_what_is_missing_is_said(tmp_path):
         of_settings({"dataset": "table", "data": str(tmp_path / "b.csv")})
 
 
-def test_natural_owners_keep_their_validation_samples():
+def test_natural_owners_keep_their_validation_samples(handed_over):
     (x, y), (x_val, y_val), (x_test, y_test) = arrays().values()
     both = [np.concatenate([x, x_val]), np.concatenate([y, y_val])]
     mask = np.arange(80) >= 60
     owner = np.arange(80) % 2
     made = fedpfl.Dataset.of("mine", *both, x_test, y_test, owner, np.arange(30) % 2, validation=mask)
-    data = FederatedData(DataSettings(dataset=_keep(made), min_samples=2), 2, 1)
+    data = FederatedData(DataSettings(**handed_over(made), min_samples=2), 2, 1)
     for i in (0, 1):
         assert data.validation(i).x[:, 0].tolist() == [60 + i + 2 * k for k in range(10)]
-
-
-_held = []
-
-
-def _keep(made):
-    from contextlib import ExitStack
-
-    stack = ExitStack()
-    _held.append(stack)
-    return stack.enter_context(as_setting("dataset", made))
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
@@ -234,34 +223,15 @@ TIMES = {
 
 @pytest.mark.parametrize("kind", TIMES)
 @pytest.mark.parametrize("form", ["csv", "frame", "parquet", "huggingface"])
-def test_each_client_is_tested_with_its_last_rows(tmp_path, kind, form):
+def test_each_client_is_tested_with_its_last_rows(table_as, kind, form):
     pandas = pytest.importorskip("pandas")
-    rng = np.random.default_rng(3)
-    order = rng.permutation(40)
+    order = np.random.default_rng(3).permutation(40)
     frame = pandas.DataFrame({
         "when": [TIMES[kind](int(k)) for k in order], "a": order.astype(float), "label": order % 2,
         "client": np.where(order % 4 < 2, "ann", "ben"),
     })  # fmt: skip
-    given_ = {
-        "split": "time",
-        "time_column": "when",
-        "test_fraction": 0.3,
-        "validation_fraction": 0.25,
-        "partitioner": "natural",
-    }
-    if form == "csv":
-        frame.to_csv(tmp_path / "a.csv", index=False)
-        given_ |= {"dataset": "table", "data": str(tmp_path / "a.csv")}
-    elif form == "parquet":
-        pytest.importorskip("pyarrow")
-        frame.to_parquet(tmp_path / "a.parquet", index=False)
-        given_ |= {"dataset": "table", "data": str(tmp_path / "a.parquet")}
-    elif form == "huggingface":
-        hf = pytest.importorskip("datasets")
-        given_ |= {"dataset": _keep(hf.Dataset.from_pandas(frame))}
-    else:
-        given_ |= {"dataset": _keep(frame)}
-    data = of_settings(given_)
+    cuts = {"split": "time", "time_column": "when", "test_fraction": 0.3, "validation_fraction": 0.25}
+    data = of_settings({**cuts, "partitioner": "natural", **table_as(form, frame)})
     for i, mine in enumerate(([k for k in range(40) if k % 4 < 2], [k for k in range(40) if k % 4 >= 2])):
         found = [part(i).x[:, 0].tolist() for part in (data.train, data.validation, data.test)]
         assert [*found[0], *found[1], *found[2]] == mine and len(found[2]) == 6
@@ -321,20 +291,20 @@ def test_a_step_counts_nothing_where_a_column_names_the_windows(tmp_path, split,
     assert alone.sizes(0) == (30, 10)
 
 
-def test_a_user_s_own_windows_say_how_many_overlap():
+def test_a_user_s_own_windows_say_how_many_overlap(handed_over):
     rows = np.arange(200, dtype=np.float32) / 4
     windows, labels = np.lib.stride_tricks.sliding_window_view(rows, 8)[::2, None], np.arange(97) % 2
     made = fedpfl.Dataset.of("mine", windows.copy(), labels, overlap=overlap_of(8, 2), client_train=np.arange(97) // 49)
-    data = of_settings({"dataset": _keep(made), "split": "time", "validation_fraction": 0.2})
+    data = of_settings({**handed_over(made), "split": "time", "validation_fraction": 0.2})
     for i in range(2):
         parts = [part(i).x for part in (data.train, data.validation, data.test)]
         assert sum(map(len, parts)) == 49 - i - 2 * 3, "three windows are left out at each of two cuts"
         assert all(len(first) and first.max() < then.min() for first, then in zip(parts, parts[1:]))
-    (said,) = of_settings({"dataset": _keep(made)}).remarks
+    (said,) = of_settings(handed_over(made)).remarks
     assert said.startswith("mine: windows overlap, so test windows share rows with training windows")
     few = replace(made, overlap=40)
     with pytest.raises(DataError, match="all others overlap with these: use fewer clients or longer series"):
-        of_settings({"dataset": _keep(few), "split": "time", "min_samples": 1, "partitioner": "iid"}, num_clients=2)
+        of_settings({**handed_over(few), "split": "time", "min_samples": 1, "partitioner": "iid"}, num_clients=2)
 
 
 @pytest.mark.parametrize("overlap", [-1, True, 1.0, "1"])

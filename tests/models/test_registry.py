@@ -11,27 +11,6 @@ SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11
 NO_IMAGES = {"mlp", "mlp-200", "char-lstm", "transformer", "cnn-1d", "gru"}
 
 
-def test_names_are_the_documented_ones() -> None:
-    assert models.names() == [
-        "char-lstm",
-        "cnn-1d",
-        "convnet",
-        "fedavg-cnn",
-        "gru",
-        "mlp",
-        "mlp-200",
-        "resnet10",
-        "resnet18",
-        "resnet8",
-        "resnet9",
-        "resnet9-narrow",
-        "small-cnn",
-        "small-vit",
-        "transformer",
-        "vgg16",
-    ]
-
-
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as error:
         models.build("resnet7", (3, 32, 32), 10)

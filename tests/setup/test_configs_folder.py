@@ -134,52 +134,33 @@ def test_every_file_is_checked_and_every_checked_file_exists() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-class TestEveryFile:
-    def test_has_only_known_keys_with_allowed_values(self, path: Path) -> None:
-        values = read(path)
-        check_keys(values)
-        used = Config.parse(values).flat()
-        assert {key: used[key] for key in values} == values
-
-    def test_is_flat_as_flower_wants_it(self, path: Path) -> None:
-        assert not [key for key, value in read(path).items() if isinstance(value, (dict, list))]
-
-    def test_leaves_places_names_and_machines_to_the_user(self, path: Path) -> None:
-        own = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "device", "threads"}
-        assert not own & set(read(path))
-        # A file that a script of experiments/ makes is named as experiments name it.
-        assert read(path).get("data", "~/.fedpfl/data/").startswith("~/.fedpfl/data/")
-
-    def test_states_what_the_paper_states(self, path: Path) -> None:
-        values = read(path)
-        assert {key: values.get(key) for key in STATED[path.stem]} == STATED[path.stem]
-
-    def test_its_settings_suit_other_methods(self, path: Path) -> None:
-        for method in ("fedavg", "local", "feddecomp"):
-            Config.parse({"feddecomp-variant": "simultaneous", **read(path), "method": method})
-
-    def test_names_its_command(self, path: Path) -> None:
-        assert f"#   fedpfl run --run-config configs/{path.name}\n" in path.read_text(encoding="utf-8")
-
-    def test_the_data_feed_all_clients(self, path: Path) -> None:
-        config = Config.parse(read(path))
-        shares = shares_of(config)
-        assert len(shares) == config.data.num_clients
-        assert min(min(len(share.train), len(share.test)) for share in shares) >= 1
-
-    def test_the_model_takes_the_data(self, path: Path) -> None:
-        config = Config.parse(read(path))
-        _, classes, words = described(config)
-        vocabulary = VOCABULARIES.get(config.data.dataset, 0)
-        if vocabulary:
-            shape: tuple[int, ...] = (int(words.split()[0]),)
-        else:
-            height, width, channels = map(int, words.split("×"))
-            shape = (channels, height, width)
-        with torch.device("meta"):  # no memory, no numbers: only shapes
-            model = models.build(config.run.model, shape, int(classes), vocabulary)
-            inputs = torch.empty(2, *shape, dtype=torch.int64 if vocabulary else None)
-            assert model(inputs).shape == (2, int(classes))
+def test_a_file_states_what_the_paper_states_and_the_data_and_the_model_fit(path: Path) -> None:
+    values, content = read(path), path.read_text(encoding="utf-8")
+    check_keys(values)
+    config = Config.parse(values)
+    used = config.flat()
+    assert {key: used[key] for key in values} == values
+    assert {key: values.get(key) for key in STATED[path.stem]} == STATED[path.stem]
+    assert f"#   fedpfl run --run-config configs/{path.name}\n" in content
+    # Places, names and machines are the user's; a file that a script of experiments/ makes is named as there.
+    assert not {"output-dir", "state-dir", "data-dir", "run-name", "resume", "device", "threads"} & {*values}
+    assert values.get("data", "~/.fedpfl/data/").startswith("~/.fedpfl/data/")
+    for method in ("fedavg", "local", "feddecomp"):
+        Config.parse({"feddecomp-variant": "simultaneous", **values, "method": method})
+    shares = shares_of(config)
+    assert len(shares) == config.data.num_clients
+    assert min(min(len(share.train), len(share.test)) for share in shares) >= 1
+    _, classes, words = described(config)
+    vocabulary = VOCABULARIES.get(config.data.dataset, 0)
+    if vocabulary:
+        shape: tuple[int, ...] = (int(words.split()[0]),)
+    else:
+        height, width, channels = map(int, words.split("×"))
+        shape = (channels, height, width)
+    with torch.device("meta"):  # no memory, no numbers: only shapes
+        model = models.build(config.run.model, shape, int(classes), vocabulary)
+        inputs = torch.empty(2, *shape, dtype=torch.int64 if vocabulary else None)
+        assert model(inputs).shape == (2, int(classes))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])  # the columns of table 1

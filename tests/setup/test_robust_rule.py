@@ -204,21 +204,6 @@ def test_noise_at_the_server_is_made_for_a_sum():
         Config.parse({**private, "robust-aggregation": "clip"})
 
 
-@pytest.mark.parametrize(
-    ("given_settings", "said"),
-    [
-        ({"robust_aggregation": "median"}, r"median keeps all vectors of a round: 4 clients × 13706 values × 4 bytes"),
-        ({"robust_false_share": 0.3}, "not used with robust-aggregation = none: robust-false-share"),
-        ({"robust_aggregation": "clip", "method": "local"}, "robust-aggregation does nothing: no model's arrays"),
-    ],
-)
-def test_memory_and_settings_that_do_nothing_are_said(tmp_path, given_settings, said):
-    few = {"method": "fedavg", "num_server_rounds": 1, "local_epochs": 1, **FEW_SAMPLES, **given_settings}
-    remarks = simulate(tmp_path, 4, **few).task()["remarks"]
-    assert len(remarks) == bool(said)
-    assert said is None or said in remarks[0]
-
-
 def test_krum_needs_enough_clients_before_anything_starts(tmp_path):
     with pytest.raises(
         ConfigError, match=r"^robust-false-share = 0.2: krum needs at least 5 clients in a round if 1 may be mal"

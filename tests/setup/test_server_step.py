@@ -18,7 +18,6 @@ from fedpfl.setup.options.server_step import ServerStepSettings
 from fedpfl.setup.server_step import BETA2, TAU, ServerStep
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}
-WHOLE_WAY = {"server_optimizer": "momentum", "server_momentum": 0.0, "server_learning_rate": 1.0}
 OWN_STEP = {"feddyn", "fedsplit", "fedfac"}
 MEANS = {"mean", "mean-by-part", "mean-of-rebalanced", "mean-after-consensus", "fisher-mean", "mean-of-gaussians"}
 
@@ -72,15 +71,6 @@ def test_the_whole_way_is_the_mean_to_the_bit_also_between_values_of_very_differ
     assert np.array_equal(plain.shared, stepped.shared)
 
 
-@pytest.mark.parametrize("wire", ["float32", "float16"])
-def test_momentum_0_with_step_1_is_fedavg_to_the_bit(tmp_path, wire):
-    ours = end(tmp_path / "a", method="fedavg", wire_dtype=wire, **WHOLE_WAY)
-    theirs = end(tmp_path / "b", method="fedavg", wire_dtype=wire)
-    assert ours.keys() == theirs.keys()
-    for name in theirs:
-        assert np.array_equal(ours[name], theirs[name]), name
-
-
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_of_batchnorm_s_statistics_the_mean_is_kept(tmp_path, kind):
     once = {"method": "fedavg", "num_server_rounds": 1}
@@ -114,22 +104,6 @@ def test_leave_to_have_it_is_not_inherited():
 
     assert (Mean.no_server_step, Same.no_server_step) == ("", "")
     assert More.no_server_step == Rule.no_server_step != ""
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"server_learning_rate": 0.1, "server_momentum": 0.5}, "= none: server-learning-rate, server-momentum"),
-        ({"server_optimizer": "momentum", "server_momentum": 0.5}, None),
-        ({"server_optimizer": "yogi", "server_learning_rate": 0.1}, None),
-        ({"server_optimizer": "adam", "method": "local"}, "server-optimizer does nothing: no model's arrays"),
-    ],
-)
-def test_settings_that_do_nothing_are_said(tmp_path, settings, said):
-    quick = {"method": "fedavg", "num_server_rounds": 1, "local_epochs": 1, **FEW_SAMPLES, **settings}
-    remarks = simulate(tmp_path, 2, **quick).task()["remarks"]
-    assert len(remarks) == bool(said)
-    assert said is None or said in remarks[0]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedreg"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, arrays, each_method, federation, quick, run_federation, simulate
+from support import FEW_SAMPLES, arrays, each_method, quick, simulate
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,7 +18,6 @@ from fedpfl.core import own_code
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
-from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods.fedreg.rebalance import augmented
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
@@ -26,7 +25,7 @@ from fedpfl.training.loop import run_phase, sharing_steps
 from fedpfl.training.losses import class_weights, weighing_with, weighted_cross_entropy
 from fedpfl.training.optim import AdamW
 from fedpfl.training.phase import Phase
-from fedpfl.training.settings import TrainingSettings, listed_weights
+from fedpfl.training.settings import TrainingSettings
 
 
 def data(n=24):
@@ -154,22 +153,6 @@ def test_rare_classes_weigh_more():
     assert weights[y][y == 0].sum() == pytest.approx(float(weights[y][y == 2].sum()))
 
 
-@pytest.mark.parametrize("text", ["", "1,x", "1,-1", "0,0", "nan,1", "1,,2", "1e9,1", "inf,1"])
-def test_only_weights_are_a_list_of_weights(text):
-    assert listed_weights(text) is None
-    with pytest.raises(ConfigError, match="class-weights"):
-        Config.parse({"class-weights": text})
-
-
-def test_given_weights_are_those_of_all_clients_one_for_each_class(tmp_path):
-    assert class_weights(torch.tensor([0, 0, 1]), [1.0, 5.0]).tolist() == [1, 5]
-    assert Config.parse({"class-weights": [1, 5]}).training.class_weights == "1,5"
-    with pytest.raises(ConfigError, match="class-weights = '1,5': must have 10 weights, one for each class"):
-        simulate(tmp_path, 2, class_weights=[1, 5])
-    with pytest.raises(ConfigError, match="must be none for loss = mse"):
-        Config.parse({"class-weights": "1,5", "loss": "mse", "method": "fedavg"})
-
-
 def crop_and_rotate(v2):
     return v2.Compose([v2.RandomCrop((8, 6), padding=4), v2.RandomHorizontalFlip(), v2.RandomRotation(15)])
 
@@ -236,39 +219,10 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
     own_code.set_folder(None)
 
 
-TINY = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "local_epochs": 1,
-        "num_server_rounds": 1, "class_weights": "balanced", "augmentation": "randaugment",
-        "learning_rate_schedule": "cosine", "batch_size": 10,
-        "metrics": "f1-macro,auroc"}  # fmt: skip
-
-
-@pytest.mark.parametrize("method", each_method())
-def test_every_method_trains_with_weights_randaugment_and_a_schedule(tmp_path, method):
-    epochs = 2 if method == "feddecomp" else 1  # one for each part of the model
-    line = simulate(tmp_path, 2, **{**TINY, **quick(method), "method": method, "local_epochs": epochs}).metrics()[0]
-    assert not line.get("failed") and np.isfinite(line["train_loss"])
-    assert 0 <= line["personalised"]["f1-macro"] <= 1
-
-
 OPTIONS = {
     "learning_rate_schedule": "exponential", "learning_rate_decay": 0.5, "clip_norm": 1.0, "local_steps": 3,
     "optimizer": "adamw", "learning_rate": 0.003, "augmentation": "flip-crop",
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("method", ["fedavg", "feddecomp", "scaffold", "per-fedavg", "fedem", "pfedme"])
-def test_methods_train_with_all_of_them_with_any_workers(tmp_path, method):
-    given = {**FEW_SAMPLES, **OPTIONS, "method": method, "num_server_rounds": 2}
-    if method == "per-fedavg":  # which steps with sgd alone
-        given.update(optimizer="sgd", per_fedavg_beta=0.02)
-    values = federation(tmp_path / "a", 2, num_clients=2, **given)
-    with SimulationTransport(Config.parse(values), workers=2) as transport:
-        first = run_federation(transport, values)
-    values = federation(tmp_path / "b", 2, num_clients=2, **given)
-    with SimulationTransport(Config.parse(values), workers=0) as transport:
-        second = run_federation(transport, values)
-    one, other = arrays(first, tmp_path / "a"), arrays(second, tmp_path / "b")
-    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 FEW_STEPS = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "batch_size": 10}
@@ -312,15 +266,6 @@ def test_images_are_mirrored_and_shifted():
         wanted = padded[image, :, top[image] : top[image] + 8, left[image] : left[image] + 9]
         assert torch.equal(found[image], wanted.flip(2) if mirrored[image] else wanted)
     assert found.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_a_resumed_run_has_the_learning_rate_of_its_round(tmp_path):
-    given = {**FEW_SAMPLES, "method": "fedavg", "learning_rate_schedule": "exponential"}
-    whole = simulate(tmp_path / "a", 2, num_server_rounds=2, learning_rate_decay=0.1, **given)
-    simulate(tmp_path / "b", 2, num_server_rounds=1, learning_rate_decay=0.1, **given)
-    rest = simulate(tmp_path / "b", 2, num_server_rounds=2, learning_rate_decay=0.1, resume=True, **given)
-    one, other = arrays(whole, tmp_path / "a"), arrays(rest, tmp_path / "b")
-    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_what_does_not_fit_is_one_line():

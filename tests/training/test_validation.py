@@ -10,7 +10,6 @@ from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets.client_files import own_data
-from fedpfl.results import file_cache
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config
@@ -104,17 +103,3 @@ def test_a_run_ends_early_and_can_go_on(tmp_path):
 def test_early_stop_needs_something_to_go_by(settings):
     with pytest.raises(ConfigError, match=r"early-stop = 3: needs validation-fraction and evaluate-every above 0"):
         Config.parse({"early-stop": 3, **settings})
-
-
-def test_a_run_that_may_end_early_reads_its_earlier_rounds_once(tmp_path, monkeypatch):
-    read, rounds_of = [], RunFolder.metrics
-    monkeypatch.setattr(RunFolder, "metrics", lambda self: (read.append(self), rounds_of(self))[1])
-    monkeypatch.setattr(file_cache, "FRESH", 10**18)  # on a slow machine the file would be old enough to be kept
-    counts = []
-    for rounds in (3, 9):
-        read.clear()
-        # A step that changes nothing: only the first round is the best so far, and is kept.
-        still = {**QUICK, "num_server_rounds": rounds, "learning_rate": 1e-30, "early_stop": 50}
-        simulate(tmp_path / str(rounds), 2, **still)
-        counts.append(len(read))
-    assert counts[0] == counts[1] > 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError, words_of
-from ...data.datasets.categories import OTHER, SIGN, TIMES
+from ...data.datasets.categories import OTHER, SIGN
 from ...data.datasets.columns import SUFFIXES, Roles, finished, lines_of, source_of, typed
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
@@ -151,22 +151,15 @@ def _read_table(path: Path, about: Mapping[str, Any], ignored: Sequence[str]) ->
 
 
 def _category_columns(features: Sequence[str]) -> dict[str, str]:
-    """Return the columns of words and times that features are made of, as ``category-columns`` has each.
+    """Return the columns of words that features are made of, as ``category-columns`` has each.
 
-    As in mode=auto, mode=other of the column mode, and started@days:YYYYMM of started.
+    As in mode=auto, mode=other of the column mode.
     """
-    parts: dict[tuple[str, str], list[str]] = {}
+    words: dict[str, list[str]] = {}
     for feature in features:
-        if match := re.fullmatch(f"(.*?)([{SIGN}{TIMES}])(.*)", feature):
-            parts.setdefault((match[1], match[2]), []).append(match[3])
-    made = {}
-    for (column, sign), categories in parts.items():
-        if sign == SIGN and categories[-1:] == [OTHER]:
-            made[column] = f"{column}{sign}{'|'.join(categories[:-1])}"
-        elif sign == TIMES:
-            names, _, form = zip(*(word.partition(":") for word in categories))
-            made[column] = f"{column}{sign}{'|'.join(filter(None, (*names, form[0])))}"
-    return made
+        if match := re.fullmatch(f"(.*?){SIGN}(.*)", feature):
+            words.setdefault(match[1], []).append(match[2])
+    return {column: f"{column}{SIGN}{'|'.join(each[:-1])}" for column, each in words.items() if each[-1] == OTHER}
 
 
 def main(arguments: Sequence[str]) -> None:

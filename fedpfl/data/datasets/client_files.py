@@ -23,10 +23,12 @@ from .benchmarks import reader_of
 from .categories import with_words
 from .columns import (  # fmt: skip
     SUFFIXES,
+    WINDOW,
     column_names,
     holds_tables,
     listed,
     require_ignored,
+    sources_of,
     table_files,
     words_in,
 )
@@ -64,15 +66,13 @@ def read_own(
         here = set(column_names(path))
         ignored = ",".join(name for name in listed(settings.ignore_columns) if name in here)
         settings = replace(settings, ignore_columns=ignored)
-        settings = with_words(settings, lambda column: words_in(table_files(path), column), path, alone)
+        files = table_files(path)
+        settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), path, alone)
         read = read_series if _holds_series(path, settings) else read_table
         return read(path, settings, num_classes, alone)
     if path.suffix == ".json":
         return read_plays(path, settings.window_step)
-    return read_npz(
-        path, num_classes=num_classes, alone=alone, targets=settings.targets, gaps=settings.fills_gaps,
-        tokenizer=settings.tokenizer,
-    )  # fmt: skip
+    return read_npz(path, settings, num_classes, alone)
 
 
 def _holds_series(path: Path, settings: DataSettings) -> bool:
@@ -80,7 +80,7 @@ def _holds_series(path: Path, settings: DataSettings) -> bool:
         return True
     if settings.dataset == "table":
         return False
-    return settings.window_column in column_names(path)
+    return WINDOW in column_names(path)
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
@@ -107,8 +107,8 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         raise DataError(f"{entries[twin]}: is of client {whose[twin]!r}, as {entries[whose.index(whose[twin])].name}")
     if settings.ignore_columns and all(map(holds_tables, entries)):
         require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
-    tables = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
-    settings = with_words(settings, lambda column: words_in(tables, column), root)
+    files = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
+    settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), root)
     most = MAX_HELD // len(entries)
     data_sets = [read_own(entry, settings, num_classes, alone=False, held=most) for entry in entries]
     if any(data.is_image and data.x_train.shape[3] == RGB for data in data_sets):

@@ -25,22 +25,7 @@ from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
-from .categories import (  # fmt: skip
-    DIGITS,
-    ISO,
-    SECONDS,
-    SIGN,
-    TIMES,
-    YEAR,
-    Category,
-    as_features,
-    as_number,
-    categories,
-    form_of,
-    is_number,
-    moment,
-    with_words,
-)
+from .categories import SIGN, as_features, as_number, categories, is_number, seconds_of, with_words
 from .places import (
     MAX_CHARACTERS,
     PARTS,
@@ -57,6 +42,8 @@ from .places import (
 from .tokens import cut_short, encoded, feature_names, find
 
 SUFFIXES = (".csv", ".parquet")
+# Columns whose names say what they are, wherever a table has them.
+SPLIT, WINDOW = "split", "window"
 # As float32 4 GiB; a data set is held in memory as a whole.
 MAX_VALUES = 2**30
 # What CSV files have for numbers that say whether something is so.
@@ -74,10 +61,8 @@ _PERSON = re.compile(
     r"([_ -]?(id|no|nr|name|number|code|key))?",
     re.IGNORECASE,
 )
-# What makes features of a column of times.
-_AS_TIME = 'category-columns = "{}@days|hour" makes numbers of times'
-# Digits of a time of today in milliseconds since 1970.
-MILLISECONDS = 13
+# What a column of times is good for.
+_AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in columns of their own"
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
@@ -134,7 +119,7 @@ def _tables_in(folder: Path) -> list[str]:
 def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> FileSamples:
     """Read a CSV file whose first line names the columns, or a parquet file.
 
-    With ``windows``, the column ``window-column`` may tell to which window a row belongs. ``DataError`` names the file,
+    With ``windows``, the column ``window`` may tell to which window a row belongs. ``DataError`` names the file,
     row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
     """
     source = source_of(path, settings)
@@ -152,30 +137,18 @@ def column_names(path: Path) -> list[str]:
     return names
 
 
-def words_in(files: Iterable[Path], column: str) -> Iterator[str]:
+def sources_of(files: Iterable[Path], settings: DataSettings) -> Iterator[Source]:
+    """Open the tables in files, one after the other."""
+    return (source_of(file, settings) for file in files)
+
+
+def words_in(tables: Iterable[Source], column: str) -> Iterator[str]:
     """Yield the words in a column of tables, some of them more than once; nothing of those without the column."""
-    for file in files:
-        if not _is_csv(file):
-            table = _parquet(file)
-            if column in table.schema_arrow.names:
-                try:
-                    cells = table.read(columns=[column]).column(0).unique().to_pylist()
-                except _PARQUET as error:
-                    raise DataError(f"{file}: not a readable parquet file: {words_of(error)}") from error
-                yield from (cell_text(cell) for cell in cells if cell is not None)
-            continue
-        lines = lines_of(file)
-        names = next(lines, (1, []))[1]
-        if column in names:
-            place = names.index(column)
-            yield from (cells[place] for _, cells in lines if place < len(cells))
-
-
-def words_of_frames(frames: Iterable[Any], column: str) -> Iterator[str]:
-    """Yield the words in a column of DataFrames, as :func:`words_in` does."""
-    for frame in frames:
-        if column in frame:
-            yield from map(cell_text, frame[column].dropna().unique())
+    for table in tables:
+        if column in table.names:
+            place = table.names.index(column)
+            for rows in table.rows([place]):
+                yield from (cell_text(cell) for cell in rows.cells(place) if cell is not None)
 
 
 def _is_csv(path: Path) -> bool:
@@ -212,14 +185,14 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     hint = "; does the first line name the columns?" if headless else ""
     place = place_of(names, path, hint)
     several = listed(settings.label_column) if settings.targets and settings.label_column not in place else []
-    wanted = {"label": settings.label_column, "client": settings.client_column, "split": settings.split_column}
+    wanted = {"label": settings.label_column, "client": settings.client_column, "split": SPLIT}
     if len(several) > 1 and not windows:
         wanted.update(zip(label_roles(len(several)), several))
     for role, column in (("time", settings.time_column), ("group", settings.group_column)):
         if column:
             wanted[role] = column
     if windows:
-        wanted["window"] = settings.window_column
+        wanted["window"] = WINDOW
     required = [name for role, name in wanted.items() if role in ("label", "time", "group") or name != role]
     for name in required:
         if name and name not in place:
@@ -429,8 +402,8 @@ def _complain_of_numbers(
         what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point, and thousands without a comma"
     elif texts:
         use = "category-columns makes features of words, and tokenizer numbers of a text"
-        if moment(cells[bad].strip(), ISO):
-            use = f"{_AS_TIME.format(names[bad])}, and time-column orders rows by one"
+        if np.isfinite(seconds_of(cells[bad].strip())):
+            use = _AS_TIME
         left_out = leave_out(settings, [names[place] for place in texts])
         what = f"{cells[bad][:40]!r} is not a number; {left_out} text, {use}"
     raise DataError(f"{path}, line {line}, column {names[bad]!r}: {what}")
@@ -519,7 +492,7 @@ def require_numbers(where: object, names: Iterable[str], kinds: Mapping[str, Any
     if others := [name for name in names if name in kinds]:
         kind, is_time = f"holds {kinds[others[0]]}, not numbers", re.search("date|time", str(kinds[others[0]]))
         use = "category-columns makes features of words"
-        use = f"time-column orders rows by one, and {_AS_TIME.format(others[0])}" if is_time else use
+        use = _AS_TIME if is_time else use
         raise DataError(f"{where}, column {others[0]!r}: {kind}; {leave_out(settings, others)} such columns, {use}")
 
 
@@ -535,10 +508,7 @@ def cell_text(cell: Any) -> str:
 
 def with_index(frame: Any, settings: DataSettings) -> Any:
     """Return a DataFrame with those parts of its index as columns whose names say that they mean something."""
-    roles = {
-        settings.label_column, settings.client_column, settings.split_column, settings.time_column,
-        settings.window_column,
-    }  # fmt: skip
+    roles = {settings.label_column, settings.client_column, settings.time_column, SPLIT, WINDOW}
     names = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name not in (None, "")]
     meant = [name for name in names if (str(name) in roles or _PERSON.fullmatch(str(name))) and name not in frame]
     return frame.reset_index(meant) if meant else frame
@@ -549,10 +519,16 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
 
     ``windows`` is as in :func:`read_columns`.
     """
-    where, names = Path(name), [str(column) for column in frame.columns]
+    where, source = Path(name), frame_source(frame)
     if not len(frame):
         raise DataError(f"{name}: no rows")
-    roles = roles_of(where, names, settings, windows)
+    roles = roles_of(where, source.names, settings, windows)
+    return finished(typed(where, source, roles, settings), settings)
+
+
+def frame_source(frame: Any) -> Source:
+    """Return the columns and rows of a DataFrame."""
+    names = [str(column) for column in frame.columns]
     kinds = {name: frame.dtypes.iloc[index] for index, name in enumerate(names)}
     others = {name: kind for name, kind in kinds.items() if kind.kind not in "iufb"}
 
@@ -568,7 +544,7 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     def rows(_: Sequence[int]) -> list[TableRows]:
         return [TableRows(range(1, len(frame) + 1), numbers, cells)]
 
-    return finished(typed(where, Source(names, "row", rows, others), roles, settings), settings)
+    return Source(names, "row", rows, others)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -580,8 +556,8 @@ def _in_time(samples: FileSamples) -> FileSamples:
         return samples
     columns = dict(samples.columns)
     time = columns.pop("time")
-    seconds = np.array([_seconds(name) for name in time.names])
-    _require_times(samples, time, np.isfinite(seconds))
+    seconds = np.array([seconds_of(name) for name in time.names])
+    _require_times(samples, time, seconds)
     owners = columns["client"].codes if "client" in columns else np.zeros(len(samples.x))
     order = np.lexsort((seconds[time.codes], owners))  # stable
     gaps = _gaps(seconds[time.codes][order], owners[order])
@@ -601,44 +577,19 @@ def _gaps(seconds: np.ndarray, owners: np.ndarray) -> np.ndarray:
     return np.concatenate(gaps)
 
 
-def _require_times(
-    samples: FileSamples, cells: TextColumn, are_times: Sequence[bool] | np.ndarray, column: str = ""
-) -> None:
+def _require_times(samples: FileSamples, cells: TextColumn, seconds: np.ndarray) -> None:
     """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
-    if wrong := [place for place, is_time in enumerate(are_times) if not is_time]:
-        where, word = f"{samples.path}, {samples.row} {cells.first[wrong[0]]}", cells.names[wrong[0]]
-        hint, digits = "", DIGITS.fullmatch(word)
-        if digits and len(digits[1]) == len(YEAR):
-            hint = f"; a year has no month and hour, and if these are seconds write {column}@days|{SECONDS}"
-        elif digits and len(digits[1]) == MILLISECONDS:
-            hint = "; milliseconds: divide by 1000"
-        raise DataError(f"{where}: {word[:40]!r} is no time: must be a number or ISO 8601 (2026-01-31 08:00){hint}")
-    _require_one_form(samples, cells, lambda word: "a number" if is_number(word) else "ISO 8601")
-
-
-def _require_one_form(samples: FileSamples, cells: TextColumn, form_of_word: Callable[[str], str]) -> None:
-    first = ""
-    for name, row in zip(cells.names, cells.first):
-        first = first or name
-        if name and (form := form_of_word(name)) != (before := form_of_word(first)):
+    first = cells.names[0]
+    for word, row, second in zip(cells.names, cells.first, seconds):
+        where = f"{samples.path}, {samples.row} {row}: {word[:40]!r} is"
+        if not np.isfinite(second):
+            raise DataError(f"{where} no time: must be a number or ISO 8601 (2026-01-31 08:00)")
+        if is_number(word) != is_number(first):
+            form, other = ("a number", "ISO 8601") if is_number(word) else ("ISO 8601", "a number")
             raise DataError(
-                f"{samples.path}, {samples.row} {row}: {name[:40]!r} is {form}, and {first[:40]!r} is {before}: times "
-                "of a column must all be numbers (seconds since 1970), or all ISO 8601 (2026-01-31 08:00)"
+                f"{where} {form}, and {first[:40]!r} is {other}: times of a column must all be numbers (seconds since "
+                "1970), or all ISO 8601 (2026-01-31 08:00)"
             )
-
-
-def _with_form(samples: FileSamples, cells: TextColumn, column: Category) -> Category:
-    """Return a column of times with the form in which all of them are written; ``DataError`` if some are not."""
-    form = column.form or form_of(cells.names)
-    wrong = [place for place, word in enumerate(cells.names) if word and not moment(word, form)]
-    if not wrong:
-        return column._replace(form=form)
-    forms = () if form == YEAR else (form, SECONDS, ISO)
-    are_times = [not word or any(moment(word, one) for one in forms) for word in cells.names]
-    _require_times(samples, cells, are_times, column.column)
-    _require_one_form(samples, cells, lambda word: form if moment(word, form) else "a number")
-    where, word = f"{samples.path}, {samples.row} {cells.first[wrong[0]]}", cells.names[wrong[0]]
-    raise DataError(f"{where}: {word[:40]!r} is no time in the form {form} that category-columns names")
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
@@ -650,7 +601,6 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
         raise DataError(f"{samples.path}: category-columns is for tables of numbers; its samples are others")
     by_role = dict(samples.columns)
     columns = [(by_role.pop(SIGN + one.column), one) for one in category_columns]
-    columns = [(cells, _with_form(samples, cells, one) if one.sign == TIMES else one) for cells, one in columns]
     names = [name for _, one in columns for name in one.features]
     wide = len(samples.features) + len(names)
     if len(samples.x) * wide > MAX_VALUES:
@@ -659,19 +609,11 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     return _in_time(samples._replace(x=x, columns=by_role, features=(*samples.features, *names)))
 
 
-def _seconds(word: str) -> float:
-    """Return a time as a number: what it is, such as seconds since 1970, or these of ISO 8601; NaN of what is none."""
-    try:
-        return as_number(word)
-    except ValueError:
-        return time.timestamp() if (time := moment(word, ISO)) else float("nan")
-
-
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
     """Read the table, or those of a folder with ``train`` and ``test``, with the features in the order of the first."""
     require_ignored(settings, column_names(path), path)
     files = table_files(path)
-    settings = with_words(settings, lambda column: words_in(files, column), path)
+    settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), path)
     first, *others = (read_columns(file, settings, windows=windows) for file in files)
     tables = [first]
     for table in others:
@@ -714,7 +656,7 @@ def to_dataset(
     owners, client_names = _owners(parts)
     xs, rows = [part.x for part in parts], [np.arange(len(part.x)) for part in parts]
     if len(parts) == 1 and "split" in parts[0].columns:
-        rows = _rows_of_parts(parts[0], settings)
+        rows = _rows_of_parts(parts[0])
         xs, numbers = [xs[0][mine] for mine in rows], [numbers[0][mine] for mine in rows]
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
     groups = _groups(parts, rows)
@@ -783,16 +725,16 @@ def _counting(part: FileSamples, most: int = 1000, least: int = 20) -> list[str]
     return [name for name, counts in zip(part.features, share > 0.9) if counts]
 
 
-def _rows_of_parts(part: FileSamples, settings: DataSettings) -> list[np.ndarray]:
+def _rows_of_parts(part: FileSamples) -> list[np.ndarray]:
     """Return the rows for training, and perhaps for tests and for validation, as the column ``split`` says."""
     column = part.columns["split"]
     kinds = [part_of(name) for name in column.names]
     for name, row, kind in zip(column.names, column.first, kinds):
         if kind is None:
-            where = f"{part.path}, {part.row} {row}, column {settings.split_column!r}"
+            where = f"{part.path}, {part.row} {row}, column {SPLIT!r}"
             raise DataError(f"{where}: {name[:40]!r} is none of {', '.join(PARTS)}")
     by_part = [np.flatnonzero(np.array([kind == wanted for kind in kinds])[column.codes]) for wanted in PARTS]
-    where = f"{part.path}, column {settings.split_column!r}"
+    where = f"{part.path}, column {SPLIT!r}"
     if not len(by_part[0]):
         raise DataError(f"{where}: no row is for training")
     if len(by_part[2]) and not len(by_part[1]):

@@ -25,7 +25,6 @@ from .columns import (
     Source,
     TableRows,
     arrow_rows,
-    cell_text,
     finished,
     leave_out,
     require_ignored,
@@ -34,6 +33,7 @@ from .columns import (
     to_dataset,
     typed,
     usable,
+    words_in,
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
@@ -120,7 +120,8 @@ def tables_to_dataset(
     tables.update({part: tables[part].select_columns(tables[first].column_names) for part in others})
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
-    settings = with_words(settings, lambda column: _all_words(tables, column), path, alone)
+    sources = [_source(path, table, module) for table in tables.values()]
+    settings = with_words(settings, lambda column: words_in(sources, column), path, alone)
     parts = [_samples(path / part, table, settings, module) for part, table in tables.items()]
     for part in parts[1:]:
         if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
@@ -192,12 +193,6 @@ def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tup
     chosen = table.select_columns(list(names)).with_format(form)
     for start in range(0, len(table), BATCH):
         yield start, chosen[start : start + BATCH]
-
-
-def _all_words(tables: dict[str, Any], column: str) -> Iterator[str]:
-    for table in tables.values():
-        if column in table.column_names:
-            yield from (cell_text(cell) for cell in table.unique(column) if cell is not None)
 
 
 def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.ndarray:

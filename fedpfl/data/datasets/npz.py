@@ -31,9 +31,12 @@ GAPS = 2
 
 
 def read_npz(
-    path: Path, name: str = "", num_classes: int | None = None, alone: bool = False, targets: bool = False,
-    gaps: bool = False, tokenizer: str = "",
-) -> Dataset:  # fmt: skip
+    path: Path,
+    settings: DataSettings | None = None,
+    num_classes: int | None = None,
+    alone: bool = False,
+    name: str = "",
+) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with which there may be
@@ -44,9 +47,9 @@ def read_npz(
     "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W. An array that may say more of each sample is refused,
     and others are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name
     the classes: a device may lack the highest ones. ``alone``: others number the same classes without seeing this file,
-    so names as labels need ``classes``. With ``targets`` whole numbers in ``y`` are targets, too, and with
-    ``gaps`` features may be NaN. Where ``x`` are texts, a ``tokenizer`` makes numbers of them.
+    so names as labels need ``classes``. Of the ``settings`` the loss, ``impute`` and ``tokenizer`` count.
     """
+    settings = settings or DataSettings()
     arrays, said = read_arrays(path), dict[str, None]()
     if "x" in arrays and "x_train" in arrays:
         raise DataError(f"{path}: has both x and x_train; keep x, y or x_train, y_train, x_test, y_test")
@@ -58,13 +61,14 @@ def read_npz(
             raise DataError(
                 f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, {_names_of_arrays(path)}"
             )
-    tokenizer = tokenizer if "vocabulary" not in arrays else ""
+    tokenizer = settings.tokenizer if "vocabulary" not in arrays else ""
     if tokenizer:
         of_x = [f"x{part}" for part in parts]
         arrays.update({key: of_array(arrays[key], tokenizer, f"{path}: {key}", said) for key in of_x})
         arrays["vocabulary"] = np.array(find(tokenizer).vocabulary)
     vocabulary = _vocabulary(arrays, path)
-    xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=gaps) for part in parts]
+    xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=settings.fills_gaps) for part in parts]
+    targets = settings.targets
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
@@ -350,11 +354,7 @@ def _text(name: object) -> str:
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
-    data = read_npz(
-        path, num_classes=settings.num_classes or None, targets=settings.targets, gaps=settings.fills_gaps,
-        tokenizer=settings.tokenizer,
-    )  # fmt: skip
-    return require_no_gaps(data, path, settings)
+    return require_no_gaps(read_npz(path, settings, settings.num_classes or None), path, settings)
 
 
 def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Dataset:

@@ -7,7 +7,7 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 import numpy as np
 
@@ -99,110 +99,55 @@ def _idx_set(settings: DataSettings, kind: str, classes: tuple[str, ...], **extr
     )
 
 
-@dataset(
-    "mnist",
-    description="handwritten digits",
-    size="60,000 + 10,000",
-    classes="10",
-    shape="28×28×1",
-    source="torchvision (LeCun, Cortes, Burges)",
-    download=True,
-)
-def _mnist(settings: DataSettings) -> Dataset:
-    return _idx_set(settings, "MNIST", numbered(10))
-
-
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-
-
-@dataset(
-    "fashion-mnist",
-    description="articles of clothing",
-    size="60,000 + 10,000",
-    classes="10",
-    shape="28×28×1",
-    source="torchvision (Xiao, Rasul, Vollgraf 2017)",
-    download=True,
-)
-def _fashion_mnist(settings: DataSettings) -> Dataset:
-    return _idx_set(settings, "FashionMNIST", FASHION)
-
-
 # Lower-case letters that look like their capital share its class in the balanced split.
 EMNIST_BALANCED = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
-
-
-@dataset(
-    "emnist",
-    description="handwritten digits and letters, the balanced split",
-    size="112,800 + 18,800",
-    classes="47",
-    shape="28×28×1",
-    source="torchvision (Cohen et al. 2017); a download of 560 MB",
-    download=True,
-)
-def _emnist(settings: DataSettings) -> Dataset:
-    return _idx_set(settings, "EMNIST", EMNIST_BALANCED, split="balanced")
 
 
 def _cifar(settings: DataSettings, kind: str) -> Dataset:
     (folder,) = downloaded(settings)
     train, test = _torchvision(settings, f"the folder {folder.name}", [{"train": True}, {"train": False}], kind)
+    labels, labels_test = (np.array(part.targets, np.int64) for part in (train, test))
     return Dataset.of(
-        settings.dataset,
-        train.data,
-        np.array(train.targets, np.int64),
-        test.data,
-        np.array(test.targets, np.int64),
-        class_names=tuple(train.classes),
-    )
+        settings.dataset, train.data, labels, test.data, labels_test, class_names=tuple(train.classes)
+    )  # fmt: skip
 
 
-@dataset(
-    "cifar10",
-    description="photographs of 10 classes",
-    size="50,000 + 10,000",
-    classes="10",
-    shape="32×32×3",
-    source="torchvision (Krizhevsky 2009)",
-    download=True,
-)
-def _cifar10(settings: DataSettings) -> Dataset:
-    return _cifar(settings, "CIFAR10")
-
-
-@dataset(
-    "cifar100",
-    description="photographs of 100 classes",
-    size="50,000 + 10,000",
-    classes="100",
-    shape="32×32×3",
-    source="torchvision (Krizhevsky 2009)",
-    download=True,
-)
-def _cifar100(settings: DataSettings) -> Dataset:
-    return _cifar(settings, "CIFAR100")
-
-
-@dataset(
-    "svhn",
-    description="house numbers",
-    size="73,257 + 26,032",
-    classes="10",
-    shape="32×32×3",
-    source="torchvision (Netzer et al. 2011)",
-    download=True,
-)
 def _svhn(settings: DataSettings) -> Dataset:
     need("scipy.io", "scipy", 'dataset = "svhn"')  # torchvision reads the files with it
     parts = [{"split": "train"}, {"split": "test"}]
     train, test = _torchvision(settings, " and ".join(_TORCHVISION["svhn"]), parts, "SVHN")
-    pixels = [np.ascontiguousarray(part.data.transpose(0, 2, 3, 1)) for part in (train, test)]
-    return Dataset.of(
-        "svhn",
-        pixels[0],
-        train.labels.astype(np.int64),
-        pixels[1],
-        test.labels.astype(np.int64),
-        class_names=numbered(10),
-    )
+    x, x_test = (np.ascontiguousarray(part.data.transpose(0, 2, 3, 1)) for part in (train, test))
+    labels, labels_test = (part.labels.astype(np.int64) for part in (train, test))
+    return Dataset.of("svhn", x, labels, x_test, labels_test, class_names=numbered(10))
+
+
+# By name: the loader, what it is, samples (training + test), classes, shape, and whose it is.
+_SETS: dict[str, tuple[Callable[[DataSettings], Dataset], str, str, str, str, str]] = {
+    "mnist": (
+        lambda settings: _idx_set(settings, "MNIST", numbered(10)), "handwritten digits", "60,000 + 10,000", "10",
+        "28×28×1", "(LeCun, Cortes, Burges)",
+    ),
+    "fashion-mnist": (
+        lambda settings: _idx_set(settings, "FashionMNIST", FASHION), "articles of clothing", "60,000 + 10,000", "10",
+        "28×28×1", "(Xiao, Rasul, Vollgraf 2017)",
+    ),
+    "emnist": (
+        lambda settings: _idx_set(settings, "EMNIST", EMNIST_BALANCED, split="balanced"),
+        "handwritten digits and letters, the balanced split", "112,800 + 18,800", "47", "28×28×1",
+        "(Cohen et al. 2017); a download of 560 MB",
+    ),
+    "cifar10": (
+        lambda settings: _cifar(settings, "CIFAR10"), "photographs of 10 classes", "50,000 + 10,000", "10",
+        "32×32×3", "(Krizhevsky 2009)",
+    ),
+    "cifar100": (
+        lambda settings: _cifar(settings, "CIFAR100"), "photographs of 100 classes", "50,000 + 10,000", "100",
+        "32×32×3", "(Krizhevsky 2009)",
+    ),
+    "svhn": (_svhn, "house numbers", "73,257 + 26,032", "10", "32×32×3", "(Netzer et al. 2011)"),
+}  # fmt: skip
+for _name, (_load, _what, _size, _classes, _shape, _by) in _SETS.items():
+    dataset(
+        _name, description=_what, size=_size, classes=_classes, shape=_shape, source=f"torchvision {_by}", download=True
+    )(_load)  # fmt: skip

@@ -20,14 +20,16 @@ from ..settings import DataSettings
 from . import tokens
 from .categories import with_words
 from .columns import (  # fmt: skip
+    WINDOW,
     FileSamples,
+    frame_source,
     listed,
     read_frame,
     require_ignored,
     require_no_person,
     to_dataset,
     with_index,
-    words_of_frames,
+    words_in,
 )
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
@@ -334,7 +336,7 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
     usual, wanted = common_order(orders)
     if owned:
         settings = replace(settings, client_column=column)
-    settings = with_words(settings, lambda label: words_of_frames(all_frames, label), name)
+    settings = with_words(settings, lambda label: words_in(map(frame_source, all_frames), label), name)
     parts = []
     for word in PARTS:
         frames = []
@@ -358,7 +360,7 @@ def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned:
 
 def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSamples:
     """Return the samples of a DataFrame, whose rows are steps of time where a setting or column says so."""
-    series = bool(settings.window_length) or settings.window_column in frame.columns
+    series = bool(settings.window_length) or WINDOW in frame.columns
     table = read_frame(frame, where, settings, windows=series)
     return windows_of(table, settings) if series else table
 

@@ -11,7 +11,7 @@ from ..dataset import Dataset
 from ..partitioners import overlap_of
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MAX_VALUES, FileSamples, TextColumn, read_files, table_parts, to_dataset
+from .columns import MAX_VALUES, WINDOW, FileSamples, TextColumn, read_files, table_parts, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -19,7 +19,7 @@ from .places import own_path
 def read_series(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
     """Read windows of a series, n × channels × time; arguments and errors are those of ``read_table``.
 
-    Where the table has a column ``window-column``, rows with the same window (of the same client) are a sample, in
+    Where the table has a column ``window``, rows with the same window (of the same client) are a sample, in
     their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
     every ``window-step`` rows, from each stretch of rows with the same label, client and split and without a gap in its
     times; what is left at the end of a stretch belongs to no sample. With a loss of numbers targets may change, and a
@@ -58,7 +58,7 @@ def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
 
 
 def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
-    """Return the rows of each window, shape (windows, length), as the column ``window-column`` names them."""
+    """Return the rows of each window, shape (windows, length), as the column ``window`` names them."""
     window, others = table.columns["window"], [w for r, w in table.columns.items() if r in ("client", "split")]
     key = window.codes
     for column in others:
@@ -72,7 +72,7 @@ def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray
         bad = int(np.flatnonzero(sizes != wanted)[0])
         name = window.names[window.codes[starts[bad]]]
         expected = "window-length says" if settings.window_length else "most others have"
-        where = f"{path}, column {settings.window_column!r}"
+        where = f"{path}, column {WINDOW!r}"
         raise DataError(f"{where}: window {name[:40]!r} has {sizes[bad]} rows, {expected} {wanted}")
     windows: np.ndarray = order.reshape(-1, wanted)
     # Windows in the order of their first rows.
@@ -89,7 +89,7 @@ def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     """Return the rows of each window, shape (windows, length), cut from stretches of equal words."""
     length, step = settings.window_length, settings.window_step or settings.window_length
     if not length:
-        message = f"must be above 0, or {path.name} must mark the windows in a column {settings.window_column!r}"
+        message = f"must be above 0, or {path.name} must mark the windows in a column {WINDOW!r}"
         raise ConfigError("window-length", 0, message)
     changes = np.zeros(len(table.x) - 1, bool)
     for role, column in table.columns.items():

@@ -19,11 +19,6 @@ def images(n: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(n).integers(0, 256, (n, *shape), dtype=np.uint8)
 
 
-def save(path: Path, **arrays: object) -> Path:
-    np.savez(path, **arrays)
-    return path
-
-
 def picture(path: Path, pixels: np.ndarray) -> None:
     image = pytest.importorskip("PIL.Image")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,11 +132,6 @@ def test_folders_of_another_layout_are_refused(tmp_path: Path, folders: list, wo
     assert "\n" not in str(caught.value)
 
 
-def test_parts_have_the_names_that_keys_of_a_dict_may_have(tmp_path: Path) -> None:
-    data = read_image_folder(pictures(tmp_path, "training_set/cat", "training_set/dog", "test_set/cat", "dev/dog"))
-    assert data.y_train.tolist().count(0) and len(data.y_test) and data.validation.any() and not data.remarks
-
-
 def test_a_class_may_be_called_train_and_lie_deeper(tmp_path: Path) -> None:
     assert read_image_folder(pictures(tmp_path / "a", "bus", "train")).class_names == ("bus", "train")
     deeper = read_image_folder(pictures(tmp_path / "b", "bus/images", "car/images"))
@@ -184,24 +174,6 @@ def test_images_of_too_many_pixels_are_refused_before_they_are_decoded(tmp_path:
     (pictures(tmp_path, "cat", "dog") / "cat" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
     with pytest.raises(DataError, match=rf"0\.png: has more than {image.MAX_IMAGE_PIXELS:,} pixels"):
         read_image_folder(tmp_path, size)
-
-
-def test_damaged_images_are_one_line(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    rng = np.random.default_rng(0)
-    file = pictures(tmp_path, "cat", "dog") / "cat" / "0.png"
-    for form in ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"):
-        image.fromarray(rng.integers(0, 255, (4, 4), np.uint8)).save(file, form)
-        whole = file.read_bytes()
-        for _ in range(40):
-            content = bytearray(whole[: rng.integers(10, len(whole) + 1)])
-            for place in rng.integers(8, len(content), 4):
-                content[place] = rng.integers(256)
-            file.write_bytes(content)
-            try:
-                read_image_folder(tmp_path, 4)
-            except DataError as error:
-                assert "\n" not in str(error)
 
 
 def test_tiny_imagenet(tmp_path: Path) -> None:

@@ -57,17 +57,6 @@ def test_a_dict_of_arrays_names_the_clients(made):
         same(data, client, arrays(client + 1)[0])
 
 
-def test_a_loader_is_its_data_set_in_its_order(made):
-    loader = torch.utils.data.DataLoader(Pairs(*arrays(1)), batch_size=3, shuffle=True)
-    tensors = tuple(map(torch.from_numpy, arrays(3)))
-    data = made([loader, Pairs(*arrays(2)), tensors], 3)
-    for client in range(3):
-        same(data, client, arrays(client + 1)[0])
-    assert data.client_names == ()
-    split = made([(Pairs(*arrays(1)), Pairs(*arrays(2, 6)))] * 2, 2)
-    assert np.array_equal(split.train(0).x.numpy(), arrays(1)[0]) and len(split.test(1).y) == 6
-
-
 def test_arrays_are_one_data_set(made):
     pandas = pytest.importorskip("pandas")
     x, y = arrays(1, 60)
@@ -83,13 +72,6 @@ def test_arrays_are_one_data_set(made):
     assert made((x, x[:, 0]), 2, partitioner="iid").has_targets
     four = made((*arrays(1, 60), *arrays(2, 20)), 2, partitioner="iid", split="given")
     assert [sum(sizes) for sizes in zip(*map(four.sizes, range(2)), strict=True)] == [60, 20]
-
-
-def test_a_torch_data_set_is_divided(made):
-    data = made(Pairs(*arrays(1, 60)), 2, partitioner="iid")
-    assert data.input_shape == (3,) and sum(sum(data.sizes(client)) for client in range(2)) == 60
-    pictures = made([Pairs(*arrays(seed, shape=(1, 4, 4))) for seed in range(2)], 2)
-    assert pictures.input_shape == (1, 4, 4)
 
 
 @pytest.mark.parametrize(

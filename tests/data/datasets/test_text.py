@@ -27,7 +27,6 @@ from fedpfl.data.datasets.text import (
     read_news,
     read_plays,
 )
-from fedpfl.data.federation import default_clients
 
 
 def decoded(codes: np.ndarray) -> str:
@@ -95,22 +94,6 @@ def test_texts_of_tests_share_no_character_with_earlier_ones(tmp_path: Path, ste
         assert train[-1] * step + CHUNK + 1 <= test[0] * step < (train[-1] + 1) * step + CHUNK + 1
     (said,) = FederatedData(DataSettings(**given), 2, 1).remarks
     assert said.startswith("shakespeare: texts overlap, so test texts share characters with training texts; split")
-
-
-@pytest.mark.parametrize("step", [1, 10, 40])
-@pytest.mark.parametrize("validation", [0.0, 0.2])
-def test_roles_that_say_too_little_for_a_cut_by_time_are_left_out(tmp_path: Path, step: int, validation: float) -> None:
-    plays = tmp_path / "shakespeare.json"
-    plays.write_text(json.dumps({f"{i:02d}": "x" * (100 + 60 * i) for i in range(40)}))
-    given = {"data_dir": str(tmp_path), "split": "time", "window_step": step, "validation_fraction": validation}
-    settings = DataSettings(dataset="shakespeare", **given)
-    count = default_clients(settings)
-    assert 10 < count < 40
-    data = FederatedData(settings, count, 1)
-    (said,) = (line for line in data.remarks if "left out" in line)
-    assert f"{40 - count} of 40 owners have fewer than min-samples = 10 samples in parts that do not overlap" in said
-    assert all(len(data.train(i).x) and len(data.test(i).x) for i in range(count))
-    assert sum(map(len, data.share(0))) + -(-81 // step) - 1 == (20 + 60 * (40 - count) + step - 1) // step
 
 
 def test_plays_of_clients_are_cut_alike_in_one_folder_and_alone(tmp_path: Path) -> None:
@@ -329,15 +312,3 @@ def test_real_plays() -> None:
         1,
     )
     assert all(sum(federated.sizes(i)) >= 100 for i in range(20))
-
-
-def test_real_news_are_told_apart_by_their_words() -> None:
-    data = load(DataSettings(dataset="ag-news", data_dir=str(real_data_dir())))
-    assert np.bincount(data.y_train).tolist() == [1900] * 4
-    # Naive Bayes on the numbers of the words: hashing loses little.
-    train = np.arange(len(data.y_train)) % 5 > 0
-    counts = np.ones((4, VOCABULARY))
-    np.add.at(counts, (data.y_train[train][:, None], data.x_train[train]), 1)
-    counts[:, 0] = 1  # padding
-    scores = np.log(counts / counts.sum(1, keepdims=True))[:, data.x_train[~train]].sum(2)
-    assert np.mean(scores.argmax(0) == data.y_train[~train]) > 0.85

@@ -79,34 +79,22 @@ def of_csv(path: Path, tokenizer: str):
     return load(DataSettings(dataset="table", data=str(table(path, text=TEXTS, label=LABELS)), tokenizer=tokenizer))
 
 
-def of_parquet(path: Path, tokenizer: str):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    file = path.with_suffix(".parquet")
-    pandas.DataFrame({"label": LABELS, "review": TEXTS}).to_parquet(file)
-    return load(DataSettings(dataset="table", data=str(file), tokenizer=tokenizer))
-
-
-def of_saved(path: Path, tokenizer: str):
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_dict({"text": TEXTS, "label": LABELS}).save_to_disk(path.parent / "saved")
-    return load(DataSettings(dataset="huggingface", data=str(path.parent / "saved"), tokenizer=tokenizer))
-
-
 def of_device(path: Path, tokenizer: str):
     file = table(path, text=TEXTS, label=LABELS)
     return read_own(file, DataSettings(tokenizer=tokenizer, class_names="no,yes"))
 
 
-def of_npz(path: Path, tokenizer: str):
-    file = path.with_suffix(".npz")
-    np.savez(file, x=np.array(TEXTS), y=np.array(LABELS))
-    return load(DataSettings(dataset="npz", data=str(file), tokenizer=tokenizer))
-
-
-@pytest.mark.parametrize("read", [of_csv, of_parquet, of_saved, of_device, of_npz])
-def test_a_column_of_texts_becomes_numbers(read, own, tmp_path):
-    data = read(tmp_path / "texts.csv", f"{own}:words")
+@pytest.mark.parametrize("form", ["csv", "parquet", "saved", "device", "npz"])
+def test_a_column_of_texts_becomes_numbers(table_as, own, tmp_path, form):
+    pandas = pytest.importorskip("pandas")
+    if form == "device":
+        data = of_device(tmp_path / "texts.csv", f"{own}:words")
+    else:
+        if form == "npz":
+            np.savez(tmp_path / "a.npz", x=np.array(TEXTS), y=np.array(LABELS))
+        frame = pandas.DataFrame({"label": LABELS, "review": TEXTS})
+        given = {"dataset": "npz", "data": str(tmp_path / "a.npz")} if form == "npz" else table_as(form, frame)
+        data = load(DataSettings(**given, tokenizer=f"{own}:words"))
     assert data.x_train.tolist() == WANTED and data.x_train.dtype == np.uint8
     assert data.y_train.tolist() == [0, 1] * 18 and data.class_names == ("no", "yes")
     assert data.vocabulary == 4 and data.input_shape == (4,)

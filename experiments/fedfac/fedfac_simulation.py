@@ -196,7 +196,7 @@ def recover(
     rule = FactorSplit(
         Federation(clients, layout), np.zeros(layout.size, np.float32),
         channels=Channels(layout, (("weight",),)), dynamic=dynamic, kappas=[KAPPA], taus=[1 - planted.split.mean()],
-        factor=factor, update="weights", turned="weights",
+        factor=factor, turned="weights",
     )  # fmt: skip
     splits = []
     for number in range(1, rounds + 1 if dynamic else 2):

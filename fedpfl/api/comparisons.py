@@ -227,10 +227,6 @@ class Sweep(Results):
         """A row for each run, the best first."""
         return dataframes.from_table(self.tables[0])
 
-    def compare(self) -> Comparison:
-        """Put the runs that have finished side by side."""
-        return Comparison(self.runs)
-
     def __repr__(self) -> str:
         return self.tables[-1].markdown()
 

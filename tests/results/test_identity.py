@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from grids import Silent
 
 import fedpfl
 from fedpfl.core import own_code
@@ -197,20 +198,6 @@ def test_a_planned_run_is_another_one_with_other_content_and_the_same_in_another
     assert second.name != first.name and second.key == first.key
 
 
-class Watcher:
-    def begin(self, runs, done, rounds):
-        self.reasons = []
-
-    def started(self, run):
-        pass
-
-    def round(self, run, line):
-        pass
-
-    def ended(self, run, reason):
-        self.reasons.append(reason)
-
-
 def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_old(folder, tmp_path):
     (folder / "mm.py").write_text(
         "import fedpfl\nfrom review import V\n\n\nclass M(fedpfl.Method):\n    name = 'mine'\n"
@@ -218,7 +205,7 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
     (folder / "review.py").write_text("V = 1\n")
     own_code.set_folder(folder)
     values = {"method": "mm:M", "dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1}
-    runs, store, watcher = [plan(values, seed) for seed in (1, 2)], Store(tmp_path / "store"), Watcher()
+    runs, store, watcher = [plan(values, seed) for seed in (1, 2)], Store(tmp_path / "store"), Silent()
 
     def start(run, store, share):
         job = Process(run, store, share)
@@ -230,5 +217,5 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
 
     states = Execution(runs, store, start).run(watcher)
     assert [states[run.name] for run in runs] == [State.FINISHED, State.FAILED]
-    assert watcher.reasons[1] == "the module review has changed since the run was planned; start it again"
+    assert watcher.heard[-1][2] == "the module review has changed since the run was planned; start it again"
     assert store.folder(runs[0]).task()["written_by"]["modules"] == runs[0].identity["modules"]

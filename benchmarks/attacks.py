@@ -4,7 +4,8 @@ Ten clients share scikit-learn's digits, whose classes are divided by Dirichlet'
 them are false. A false client is made as any user could make it, by a method or by data of one's own. The accuracy is
 the mean over the honest clients' personalised models on their own test samples, after the last round.
 
-Each run leaves a line in the file of records, and is not repeated where there is one.
+Each run leaves a line in the file of records, of which ``docs/tools/run_records.py`` makes tables, and is not repeated
+where there is one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import footer, main, table
+from common import footer, main
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -172,48 +173,18 @@ def run(cell: Cell) -> dict[str, Any]:
     return {**cell._asdict(), "accuracy": round(statistics.mean(honest), 4)}
 
 
-def results(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table for each method."""
-    accuracies: dict[tuple[str, str, int, str], list[float | None]] = {}
-    for record in records:
-        key = record["method"], record["attack"], record["liars"], record["defence"]
-        accuracies.setdefault(key, []).append(record["accuracy"])
-    parts = []
-    for method in METHODS:
-        rows = []
-        for attack, counts in ATTACKS.items():
-            for liars in counts:
-                cells = (accuracies.get((method, attack, liars, defence)) for defence in DEFENCES)
-                rows.append([attack, str(liars) if liars else "–", *map(shown, cells)])
-        parts.append(f"**{method}**\n\n" + table(["attack", "false", *DEFENCES], rows))
-    return "\n\n".join(parts)
-
-
-def shown(accuracies: Sequence[float | None] | None) -> str:
-    """Return a cell: mean and deviation over the seeds, in percent, or that runs ended."""
-    if not accuracies:
-        return ""
-    finished = [100 * accuracy for accuracy in accuracies if accuracy is not None]
-    if len(finished) < len(accuracies):
-        return "ends"
-    spread = f" ± {statistics.stdev(finished):.0f}" if len(finished) > 1 else ""
-    return f"{statistics.mean(finished):.0f}{spread}"
-
-
 def measure(options: argparse.Namespace) -> None:
-    """Make the runs that are missing; print the tables."""
+    """Make the runs that are missing."""
     torch.set_num_threads(1)
-    records = (
-        [json.loads(line) for line in options.records.read_text().splitlines()] if options.records.exists() else []
-    )
-    done = {Cell(*(record[name] for name in Cell._fields)) for record in records}
+    lines = options.records.read_text().splitlines() if options.records.exists() else []
+    done = {Cell(*(json.loads(line)[name] for name in Cell._fields)) for line in lines}
     with options.records.open("a", encoding="utf-8") as file:
         for cell in cells(options.seeds):
-            if cell not in done and not options.table:
-                records.append(run(cell))
-                file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
+            if cell not in done:
+                line = json.dumps(run(cell), ensure_ascii=False)
+                print(line, flush=True)
+                file.write(line + "\n")
                 file.flush()
-    print(results(records))
     print(footer(options.seeds))
 
 
@@ -221,5 +192,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What false clients cost the honest ones.")
     parser.add_argument("--records", type=Path, default=Path("attacks.jsonl"), help="file of records (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds (%(default)s)")
-    parser.add_argument("--table", action="store_true", help="print the tables of the stored records, run nothing")
     main(measure, parser)

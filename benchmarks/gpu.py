@@ -7,8 +7,9 @@ stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl
 imported. On a GPU all compute products in TF32 unless it is said.
 
 ``--needs`` lists what the machine must have. Packages that it lacks can be carried as wheels and installed with
-``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. The record is
-written after each part. It names the parts that were left out because ``--budget`` was spent.
+``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. Each part
+is printed, and the record, of which ``docs/tools/run_records.py`` makes tables, is written after each. It names the
+parts that were left out because ``--budget`` was spent.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import GIB, BenchmarkError, count, main, note, reason, table
+from common import GIB, BenchmarkError, count, main, note, reason
 from torch import Tensor, nn
 
 from fedpfl.engine.listener import Listener
@@ -136,6 +137,7 @@ class Record:
                 self.values["errors"][name] = f"{type(error).__name__}: {error}"[:1000]
                 note(f"{name} failed: {error}")
             self.values["took"][name] = round(time.monotonic() - begun, 1)
+        print(f"{name}: {json.dumps(self.values['parts'].get(name) or self.values['errors'][name])}", flush=True)
         self.values["seconds"] = round(time.monotonic() - self._begun, 1)
         if self._path:
             self._path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
@@ -541,56 +543,6 @@ def _distance(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
     return (apart / whole) ** 0.5 if whole else 0.0
 
 
-# -- what is printed -------------------------------------------------------------------------------------------------
-
-
-def show(measured: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print tables."""
-    values = measured["values"]
-    parts: dict[str, dict[str, Any]] = values["parts"]
-
-    def rows(first: str) -> list[tuple[str, dict[str, Any]]]:
-        return [
-            (name.partition(" | ")[2].replace(" | ", ", "), part)
-            for name, part in parts.items()
-            if name.startswith(f"{first} | ")
-        ]
-
-    def gib(part: dict[str, Any]) -> str:
-        return "" if part["peak GiB"] is None else f"{part['peak GiB']:.2f}"
-
-    bodies: dict[tuple[str, ...], list[list[str]]] = {}
-    head = ("work", "s a round", "clients/s", "samples/s", "GiB at most", "times fedpfl's")
-    for work in works(options.small):
-        mine = parts.get(f"{work.name} | fedpfl, one batch")
-        for way, part in rows(work.name):
-            if "median" in part:
-                ratio = f"{part['median'] / mine['median']:.2f}" if mine else ""
-                speeds = (f"{part['clients/s']:,.1f}", f"{part['samples/s']:,.0f}", gib(part), ratio)
-                bodies.setdefault(head, []).append([f"{work.name}, {way}", f"{part['median']:.3f}", *speeds])
-            else:
-                share = [f"{part['idle share']:.0%}", f"{part['seconds']:.3f}"]
-                bodies.setdefault(("work", "the card is idle", "s a round"), []).append([work.name, *share])
-    head = ("method", "accuracy CPU", f"{SEEDS} seeds", "one batch", "one by one", "distance, one batch", "one by one")
-    for name, part in rows("method"):
-        least, most = min(part["accuracy of seeds"]), max(part["accuracy of seeds"])
-        accuracies = [f"{part['cpu']['accuracy']:.3f}", f"{least:.3f}–{most:.3f}"]
-        for way in ("batch", "alone"):
-            found_here = part[way]["accuracy"]
-            accuracies.append(f"{found_here:.3f}" + (" (outside)" if not least <= found_here <= most else ""))
-        distances = [f"{part[way]['distance']:.1e}" for way in ("batch", "alone")]
-        bodies.setdefault(head, []).append([name, *accuracies, *distances])
-    for head, body in bodies.items():
-        if body:
-            print(table(head, body), end="\n\n")
-    for name, error in values["errors"].items():
-        print(f"{name}: {error}")
-    print(
-        f"{measured['processor']}, torch {measured['versions']['torch']}, {values['seconds']} s: {measured['command']}",
-        flush=True,
-    )
-
-
 PARTS = {"works": measure_works, "methods": measure_methods}
 
 
@@ -605,7 +557,6 @@ def measure(options: argparse.Namespace) -> None:
     record = Record(options.record, options)
     for name in options.parts:
         PARTS[name](options, record)
-    show(record.found, options)
 
 
 def arguments() -> argparse.ArgumentParser:

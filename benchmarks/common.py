@@ -85,7 +85,7 @@ def machine() -> str:
     """Describe the machine and the versions in one line."""
     memory = _memory_bytes()
     parts = [
-        _cpu_model(), f"{cores()} cores", f"{memory / GIB:.0f} GiB" if memory else "",
+        cpu_model(), f"{cores()} cores", f"{memory / GIB:.0f} GiB" if memory else "",
         f"{platform.system()} {platform.machine()}", f"Python {platform.python_version()}",
         *(f"{name} {version(name)}" for name in ("torch", "numpy", "flwr")),
         f"load average {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else "",
@@ -103,7 +103,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Return what the processor is called."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
@@ -182,7 +183,7 @@ class Run:
 
 def simulate(
     settings: Mapping[str, Any],
-    sample: Callable[[ProcessTree], None] | None = None,
+    sample: Callable[[int], None] | None = None,
     every: float = 1.0,
     command: Sequence[str] = ("run",),
 ) -> Run:
@@ -193,7 +194,7 @@ def simulate(
     settings : mapping
         Settings by key.
     sample : callable, optional
-        Gets the run's processes every ``every`` seconds.
+        Gets the id of the run's process every ``every`` seconds.
     every : float
         Seconds between samples.
     command : sequence of str
@@ -217,7 +218,10 @@ def simulate(
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
             process = subprocess.Popen(arguments, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
             try:
-                _watch(process, sample, every)
+                while sample is not None and process.poll() is None:
+                    sample(process.pid)
+                    time.sleep(every)
+                process.wait()
             finally:
                 if process.poll() is None:  # interrupted: it ends its processes itself
                     process.terminate()
@@ -232,72 +236,8 @@ def simulate(
         return Run(lines, load_file(result / "global.safetensors"))
 
 
-def _watch(process: subprocess.Popen[bytes], sample: Callable[[ProcessTree], None] | None, every: float) -> None:
-    """Wait for the end of a run."""
-    tree = ProcessTree(process.pid)
-    while sample is not None and process.poll() is None:
-        tree.look()
-        sample(tree)
-        time.sleep(every)
-    process.wait()
-
-
 def _last_json(text: str) -> dict[str, Any]:
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             return dict(json.loads(line))
     return {}
-
-
-# -- memory of a run's processes -------------------------------------------------------------------------------------
-
-
-class ProcessTree:
-    """A process and all that descend from it, from ``/proc``; without ``/proc`` it stays empty.
-
-    A process that was seen below the root once still counts when its parent has ended.
-
-    Parameters
-    ----------
-    root : int
-        Process id.
-    """
-
-    def __init__(self, root: int) -> None:
-        self.members: dict[int, str] = {}
-        self._root = root
-
-    def look(self) -> None:
-        """Find the members anew: by process id, the start time that tells a reused id from the old."""
-        processes: dict[int, tuple[int, str]] = {}
-        for entry in Path("/proc").glob("[0-9]*/stat"):
-            text = _read(entry)
-            # The name in parentheses may hold anything; state, parent, … come after it.
-            fields = text.rpartition(")")[2].split()
-            if len(fields) > 19 and fields[0] != "Z":
-                processes[int(entry.parent.name)] = int(fields[1]), fields[19]
-        starts = {pid: start for pid, (_, start) in processes.items()}
-        members = dict(self.members.items() & starts.items())
-        if self._root in starts:
-            members[self._root] = starts[self._root]
-        grew = True
-        while grew:
-            below = [pid for pid, (parent, _) in processes.items() if parent in members and pid not in members]
-            members.update((pid, starts[pid]) for pid in below)
-            grew = bool(below)
-        self.members = members
-
-    def proportional(self) -> list[int]:
-        """Return the proportional set size (PSS) of each member in bytes, the root's first; 0 where it is unknown."""
-        return [_kib(_read(Path(f"/proc/{pid}/smaps_rollup")), "Pss:") * 1024 for pid in sorted(self.members)]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # gone, or somebody else's
-        return ""
-
-
-def _kib(text: str, key: str) -> int:
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(key)), 0)

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import GIB, BenchmarkError, count, main, note, reason
+from common import GIB, BenchmarkError, count, cpu_model, main, note, reason
 from torch import Tensor, nn
 
 from fedpfl.engine.listener import Listener
@@ -112,7 +112,7 @@ class Record:
                                        "parts": {}, "errors": {}, "took": {}}  # fmt: skip
         self.found: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]), "commit": options.commit,
-            "processor": f"{card}; {os.cpu_count()} cores of {_cpu()}".removeprefix("; "),
+            "processor": f"{card}; {os.cpu_count()} cores of {cpu_model()}".removeprefix("; "),
             "versions": {
                 "python": platform.python_version(), "torch": torch.__version__, "driver": _driver() if cuda else "",
             },
@@ -141,14 +141,6 @@ class Record:
         self.values["seconds"] = round(time.monotonic() - self._begun, 1)
         if self._path:
             self._path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
-
-
-def _cpu() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _driver() -> str:

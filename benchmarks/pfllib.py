@@ -42,8 +42,7 @@ COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"
 PACKAGES = ("h5py", "cvxpy", "calmsize", "matplotlib")
 PLACE = Path(__file__).parent.parent / "build" / "pfllib"
 SCRIPT = Path(__file__).parent / "pfllib_run.py"
-# Its network follows from the name of the data set.
-NAMES = {"fashion-mnist": "FashionMNIST", "mnist": "MNIST", "cifar10": "Cifar10"}
+NAME = "FashionMNIST"  # of the data set there, from which its network follows
 HEADS = ("PFLlib", "fedpfl", "difference")
 ALGORITHMS = {"local": "Local", "fedper": "FedPer", "fedrod": "FedROD", "ditto": "Ditto", "fedavg": "FedAvg"}
 DRAWS = 100_000
@@ -53,17 +52,17 @@ DRAWS = 100_000
 class Work:
     """What both have to do, but for method and seed."""
 
-    dataset: str
-    alpha: float
-    clients: int
-    samples: int
-    tests: int
-    smallest: int
-    rounds: int
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    pull: float
+    dataset: str = "fashion-mnist"
+    alpha: float = 0.1  # of the division
+    clients: int = 10
+    samples: int = 2500  # for training, of all clients
+    tests: int = 2000
+    smallest: int = 20  # fewest training samples of one client
+    rounds: int = 25  # in each of which all clients train
+    epochs: int = 1
+    batch_size: int = 10  # a smaller last one is left out
+    learning_rate: float = 0.005  # of plain SGD
+    pull: float = 1.0  # Ditto's λ
 
     def settings(self, method: str, seed: int, clients: Path) -> dict[str, Any]:
         """Return fedpfl's settings."""
@@ -78,7 +77,7 @@ class Work:
     def options(self, method: str) -> list[str]:
         """Return the options of PFLlib's ``main.py``."""
         options = {
-            "-data": NAMES[self.dataset], "-m": "CNN", "-algo": ALGORITHMS[method], "-dev": "cpu", "-ncl": 10,
+            "-data": NAME, "-m": "CNN", "-algo": ALGORITHMS[method], "-dev": "cpu", "-ncl": 10,
             "-nc": self.clients, "-jr": 1, "-gr": self.rounds, "-ls": self.epochs, "-lbs": self.batch_size,
             "-lr": self.learning_rate, "-mu": self.pull, "-pls": self.epochs, "-go": "compare",
         }  # fmt: skip
@@ -87,10 +86,7 @@ class Work:
 
 def measure(options: argparse.Namespace) -> None:
     """Run what has not been run, print the table of what has."""
-    work = Work(
-        options.dataset, options.alpha, options.clients, options.samples, options.tests, options.smallest,
-        options.rounds, options.epochs, options.batch_size, options.learning_rate, options.pull,
-    )  # fmt: skip
+    work = Work(rounds=options.rounds)
     system, commit = source(options)
     wrong = make_environment(PLACE / "environment", PACKAGES)
     if wrong:
@@ -165,7 +161,7 @@ def divide(work: Work, seed: int, folder: Path, options: argparse.Namespace) -> 
     halves = (("train", data.x_train[train], data.y_train[train]), ("test", data.x_test[test], data.y_test[test]))
     for (half, x, y), owner in zip(halves, owners, strict=True):
         arrays |= {f"x_{half}": x, f"y_{half}": y, f"client_{half}": owner}
-        target = place / "dataset" / NAMES[work.dataset] / half
+        target = place / "dataset" / NAME / half
         target.mkdir(parents=True, exist_ok=True)
         # As fedpfl scales images, and PFLlib's own scripts.
         scaled = ((x.astype(np.float32) / 255 - 0.5) / 0.5).transpose(0, 3, 1, 2)
@@ -255,20 +251,10 @@ def source(options: argparse.Namespace) -> tuple[Path, str]:
 def arguments() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(prog="pfllib.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("--dataset", default="fashion-mnist", choices=list(NAMES), help="data set (%(default)s)")
     parser.add_argument("--data-dir", default="~/.fedpfl/data", help="where it lies or is downloaded to (%(default)s)")
     parser.add_argument("--seeds", type=count, nargs="+", help="of division, network and order of samples (1)")
     parser.add_argument("--method", action="append", choices=list(ALGORITHMS), help="only this one; may be repeated")
-    parser.add_argument("--alpha", type=float, default=0.1, help="α of the division (%(default)s)")
-    parser.add_argument("--clients", type=count, default=10, help="how many (%(default)s)")
-    parser.add_argument("--samples", type=count, default=2500, help="training samples of all (%(default)s)")
-    parser.add_argument("--tests", type=count, default=2000, help="test samples of all (%(default)s)")
-    parser.add_argument("--smallest", type=count, default=20, help="fewest training samples of one (%(default)s)")
-    parser.add_argument("--rounds", type=count, default=25, help="all clients train in each (%(default)s)")
-    parser.add_argument("--epochs", type=count, default=1, help="local epochs (%(default)s)")
-    parser.add_argument("--batch-size", type=count, default=10, help="B; a smaller last one is left out (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=0.005, help="η of plain SGD (%(default)s)")
-    parser.add_argument("--pull", type=float, default=1.0, help="Ditto's λ (%(default)s)")
+    parser.add_argument("--rounds", type=count, default=Work.rounds, help="all clients train in each (%(default)s)")
     parser.add_argument("--pfllib", default=SOURCE, help="its repository, or a folder that has it (%(default)s)")
     parser.add_argument("--commit", default=COMMIT, help="what is fetched (%(default)s)")
     parser.add_argument("--json", type=Path, help="the JSON file of accuracies to write")

@@ -101,13 +101,8 @@ class CommonSettings(TypedDict, total=False):
     diagnostics: bool
     keep_momentum: bool
     evaluate_trained: bool
-    schedule: Literal["synchronous", "buffered"]
-    buffer_size: int
-    over_selection: float
-    round_deadline: float
     available_clients: str
     new_nodes: Literal["ignore", "join"]
-    devices_model: str
     client_settings: str
     personalise: Literal["none", "local-train", "fine-tune"]
     listeners: str

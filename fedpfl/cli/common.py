@@ -334,9 +334,6 @@ def outcome_table(folder: RunFolder) -> object:
     table.add_section()
     table.add_row("rounds", str(result["rounds"]), "")
     table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
-    for name, key, unit in (("virtual time", "seconds_virtual", "s"), ("energy", "joules", "J")):
-        if isinstance(number := result[key], float):
-            table.add_row(name, f"{number:,.1f} {unit}", "")
     table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
     if isinstance(spent, float) and isinstance(delta, float):
         table.add_row("privacy spent", f"ε = {spent:.2f} at δ = {delta:g}", "")

@@ -261,7 +261,6 @@ def _show_run(folder: RunFolder) -> None:
     from ..core.settings import parse
     from ..data import DataSettings
     from ..data.settings import in_words
-    from ..results.history import elapsed
 
     values, lines = folder.config(), folder.history().lines
     score = partial(score_in_words, loss=values["loss"])
@@ -277,10 +276,8 @@ def _show_run(folder: RunFolder) -> None:
     console.print(outcome_table(folder))
     if not lines:
         return
-    virtual_seconds = elapsed(folder.history())
-    virtual = ["virtual s"] if virtual_seconds else []
     rounds = Table(
-        "round", "personalised", "± clients", "global", "train loss", "s", *virtual, "MB up", "MB down", title="rounds"
+        "round", "personalised", "± clients", "global", "train loss", "s", "MB up", "MB down", title="rounds"
     )
     step = -(-len(lines) // ROUNDS_SHOWN)
     for line in [line for number, line in enumerate(lines) if number % step == 0 or number == len(lines) - 1]:
@@ -290,7 +287,7 @@ def _show_run(folder: RunFolder) -> None:
             str(line["round"]), score(personalised.get("accuracy")), score(personalised.get("std")),
             score(shared.get("accuracy")),
             "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}",
-            *([f"{virtual_seconds[line['round']]:,.1f}"] if virtual else []), f"{line['bytes_up'] / 1e6:.2f}",
+            f"{line['bytes_up'] / 1e6:.2f}",
             f"{line['bytes_down'] / 1e6:.2f}",
         )  # fmt: skip
     console.print(rounds)

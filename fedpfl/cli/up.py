@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
-from ..setup.options.virtual_time import VirtualTimeSettings
 from .common import RunConfig, ending_signals, output_dir, prepare, require_allowed
 from .program import app
 from .run import AppDir, Outcome, Quiet, Resume, Web, execute, live_page
@@ -162,12 +161,6 @@ def up_command(
                 "inventory",
                 str(inventory),
                 "already sets the number of devices and clients; leave out --devices and --num-clients",
-            )
-        if plan.config.of(VirtualTimeSettings).devices_model:
-            raise ConfigError(
-                "devices-model",
-                plan.config.of(VirtualTimeSettings).devices_model,
-                "is for `fedpfl run`; here devices measure real time",
             )
         if bench and plan.config.data.num_clients != bench.clients:
             raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")

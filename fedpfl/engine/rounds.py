@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from logging import INFO, WARNING, getLogger
@@ -31,7 +30,7 @@ from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener, Read
 from .replies import Expected, leave_out
-from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, Wait, array_bytes, count_bytes
+from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, array_bytes, count_bytes
 
 logger = getLogger("flwr")
 
@@ -95,12 +94,11 @@ class RoundLoop:
         self.round = Round(0)
         self._cause: BaseException | None = None
         self._too_long: set[int] = set()  # clients whose update is longer than is accepted
-        self._answered: set[int] = set()
         self.chosen: list[Client] = []  # who is asked in this round
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        state = {**self.rule.state(), **self.attendance.state()}
+        state = {**self.rule.state()}
         for listener in self.listeners:
             state.update(listener.state())
         return state
@@ -110,7 +108,6 @@ class RoundLoop:
         self.rule.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
-        self.attendance.load_state(state)
 
     def run(self, transport: Transport, first_round: int = 1) -> None:
         """Run the rounds from ``first_round`` to the last, or until a listener ends the run."""
@@ -131,7 +128,7 @@ class RoundLoop:
         timeout = self.settings.round_timeout
         begun = time.perf_counter()
         self.open(transport, number)
-        self.chosen = self.train(transport, number)
+        self.train(transport, number)
         self.round.seconds_train = time.perf_counter() - begun - self.round.seconds_evaluate
         if self.settings.test_at != "start":
             # The time that sending took is not taken from the tests.
@@ -141,7 +138,6 @@ class RoundLoop:
     def open(self, transport: Members, number: int) -> None:
         """Begin a round: find out who is there."""
         self.round, self._cause, self._too_long = Round(number), None, set()
-        self._answered = set()
         transport.begin_round()
         self.attendance.begin(transport, self.rule, self.round)
 
@@ -151,7 +147,6 @@ class RoundLoop:
             logger.log(WARNING, "round %d: client %d: %s", self.round.number, client, reason)
         if self._own is not None:
             self._own.round_ended(self.round.number)
-        self.attendance.end(self.round, self.chosen, self._answered)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
@@ -159,38 +154,29 @@ class RoundLoop:
 
     def _test(self, transport: Transport, number: int, timeout: float) -> None:
         begun = time.perf_counter()
-        self.collect_scores(transport.replies(self.test_requests(number), Wait(timeout), self.fail))
+        self.collect_scores(transport.replies(self.test_requests(number), timeout, self.fail))
         self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
-        """Draw the clients that are asked to train in a round: ``fraction-train`` of the participants, at least one.
-
-        In round 1 it is all of them if the rule starts with all.
-        """
+        """Draw the clients that are asked to train in a round, as the attendance does."""
         done = self.round if self.round.number == number else Round(number)
         return self.attendance.choose(self.rule, done)
 
-    def train(self, transport: Transport, number: int) -> list[Client]:
-        """Let clients train and combine their replies; return those that were asked."""
-        requests, wait = self.begun(transport, number)
-        self._test_first(transport, number)
+    def train(self, transport: Transport, number: int) -> None:
+        """Let clients train and combine their replies."""
+        requests, timeout = self.begun(number), self.settings.round_timeout
+        # The rule may make no message before it has begun the round.
+        if self.settings.test_at == "start":
+            self._test(transport, number, timeout * MIN_FOR_TESTS)
         if self.settings.evaluates_in(number):
-            wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
-        self.take(number, transport.replies(requests, wait, self.fail))
-        return self.chosen
+            timeout *= 1 - MIN_FOR_TESTS
+        self.combine(number, transport.replies(requests, timeout, self.fail))
 
-    def begun(self, transport: Members, number: int) -> tuple[list[Request], Wait]:
-        """Choose clients; return the messages with which they train, and how long their replies are waited for."""
+    def begun(self, number: int) -> list[Request]:
+        """Choose clients; return the messages with which they train, the longest work first."""
         self.chosen = self.choose(number)
-        asked, wait = self.attendance.sent(transport, self.rule, self.round, self.chosen)
         self.begin(number, self.chosen)
-        # The longest work first.
-        return self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN), wait
-
-    def take(self, number: int, replies: Iterable[Sequence[Reply]]) -> None:
-        """Combine the replies of those that were asked to train."""
-        self.combine(number, replies)
-        self.attendance.trained(self.round, self.chosen)
+        return self.requests(sorted(self.chosen, key=lambda client: -client.train_samples), number, TRAIN)
 
     def begin(self, number: int, chosen: Sequence[Client]) -> None:
         """Begin a round in which these clients are asked."""
@@ -199,23 +185,6 @@ class RoundLoop:
             self._own.round_begun(number)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
-
-    def _test_first(self, transport: Transport, number: int) -> None:
-        """Test before the training, if that is wanted; the rule may make no message before it has begun the round."""
-        if self.settings.test_at == "start":
-            self._test(transport, number, self.settings.round_timeout * MIN_FOR_TESTS)
-
-    def relative(self, client: Client, shared: np.ndarray) -> np.ndarray:
-        """Return a client's shared vector as if it had started from what the shared arrays are now: it has."""
-        return shared
-
-    def trained_in(self, client: int) -> int:
-        """Return the round whose personal arrays belong to a client's reply: this one."""
-        return self.round.number
-
-    def outgoing(self, client: Client, kind: str) -> np.ndarray:
-        """Return the shared vector for a message."""
-        return self.rule.outgoing(client)
 
     def combine(self, number: int, replies: Iterable[Sequence[Reply]]) -> None:
         """Combine a round's replies, which come in groups and in client order."""
@@ -235,7 +204,7 @@ class RoundLoop:
             held = [read for read in held if read.client.id not in self.round.failed]
         self._add(held)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
-        rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
+        rule.personal_round.update(dict.fromkeys(self.round.trained, self.round.number))
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
             who = f"{trained} of at least {wanted} clients" if trained else "no client"
@@ -284,7 +253,6 @@ class RoundLoop:
                 self.extras.check(reply.arrays, client.train_samples)
             if not is_finite(shared):
                 raise LayoutError("its arrays hold values that are not finite (the training diverged)")
-            shared = self.relative(client, shared)
             rule.check(client, shared, reply)
             for listener in self.listeners:
                 shared = listener.receive(rule, client, shared, reply)
@@ -307,7 +275,7 @@ class RoundLoop:
     def _may_stay(self) -> bool:
         """Return whether nobody needs a client's vector here, so that vectors may stay where they were computed."""
         each = any(listener.sees_each_reply() for listener in self.listeners) or self.extras.names(SERVER)
-        return self.rule.only_adds and self.rule.takes_shared and not each and type(self).relative is RoundLoop.relative
+        return self.rule.only_adds and self.rule.takes_shared and not each
 
     def _shared(self, client: Client, reply: Payload) -> np.ndarray:
         """Return the shared vector of a reply; what the client was sent where the rule takes none."""
@@ -343,7 +311,7 @@ class RoundLoop:
 
     def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
         extra = self.rule.attachments(client, kind)
-        arrays = {**extra.arrays, "shared": self.outgoing(client, kind)}
+        arrays = {**extra.arrays, "shared": self.rule.outgoing(client)}
         for listener in self.listeners:
             arrays.update(listener.attach(self.rule, client, kind))
         # Clients that get the same arrays get the same packed ones: made once, and sent once where they share a way.
@@ -376,7 +344,6 @@ class RoundLoop:
         counted, apart = _bytes_of(reply)
         self.round.bytes_up += counted
         self.round.bytes_evaluation_only += apart
-        self._answered.add(client.id)
         fatal, wrong = self.expected.examine(kind, client, reply.metrics)
         if fatal:
             self.fail(client, fatal)

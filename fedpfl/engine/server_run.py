@@ -18,6 +18,7 @@ from . import options
 from .agreement import agree
 from .beginning import Beginning, beginning_of
 from .listener import Listener, Server
+from .rounds import RoundLoop
 from .transport import Transport
 
 logger = getLogger("flwr")
@@ -80,11 +81,10 @@ def _run(
     attendance = options.attendance(config, folder, transport)
     task = folder.task()
     answers = transport.find_clients(config, task["state_key"], task.get("identities"))
-    agreed = agree(config, attendance.present_at_start(answers))
+    agreed = agree(config, answers)
     beginning.take_task(agreed, transport, [*remarks, *agreed.remarks])
     task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing)
-    attendance.take_rule(rule)
     server = Server(config, folder, agreed, rule, extras_of(config, agreed.model, agreed.sharing))
     listeners = [
         *options.listeners_of(server),
@@ -94,7 +94,7 @@ def _run(
     for listener in listeners:
         listener.run_started(folder, task.get("remarks", []))
     kind = config.training.kind
-    loop = options.loop(config)(
+    loop = RoundLoop(
         rule, config.run, task["state_key"], server.extras, listeners, counted=kind.counted,
         several=not kind.classes, attendance=attendance,
         own_loss=config.training.has_own_loss,

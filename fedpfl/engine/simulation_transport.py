@@ -9,7 +9,7 @@ import gc
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..data import partition_counts
 from ..setup.all_settings import code_in
 from ..setup.config import Config
 from .one_process import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
-from .transport import Fail, Reply, Request, Transport, Wait
+from .transport import Fail, Reply, Request, Transport
 
 # Numbers of samples by client and class, for people, that a run records.
 MAX_COUNTS = 100_000
@@ -99,10 +99,6 @@ class SimulationTransport(Transport):
         """Describe the clients; none has to be asked."""
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}
 
-    def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
-        """Return those with the least work, who are the first where all are equally fast."""
-        return sorted(work, key=lambda client: (work[client], client))[:count]
-
     def about_data(self) -> dict[str, Any]:
         """Return how inputs are scaled, names of clients, features, classes, and how many samples who has of each."""
         data = self._engine.data
@@ -121,7 +117,7 @@ class SimulationTransport(Transport):
         classes = np.stack([data.classes_of(client) for client in range(data.num_clients)])
         return facts if (classes == np.arange(classes.shape[1])).all() else {**facts, "classes": classes}
 
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
+    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""
         answers: Iterator[list[Answer]] = self._run_here(requests) if self.crew is None else self.crew.run(requests)
         for group in answers:

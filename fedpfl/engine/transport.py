@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -44,17 +44,6 @@ class Reply(NamedTuple):
     client: Client
     payload: Payload
     row: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Wait:
-    """How long replies are waited for, where clients may be slow or silent."""
-
-    timeout: float  # seconds for all of them; who has not answered then has failed
-    first: int | None = None  # replies without an error after which nobody else is waited for; None: all
-    deadline: float = 0.0  # seconds after which `least` replies are enough; 0: none
-    least: int = 1
-    keep: bool = False  # whether those that nobody waits for any longer are waited for with the next requests
 
 
 class Fail(Protocol):
@@ -109,24 +98,17 @@ class Members(ABC):
         """Return how clients describe themselves that have connected since the last call, and were absent before."""
         return {}
 
-    def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
-        """Return the clients among which the first ``count`` to reply are, all unless overridden.
-
-        ``work`` is by client what they have to do, or when they would be ready, in training samples.
-        """
-        return work.keys()
-
 
 class Transport(Members):
     """Carries messages between the server and the clients of one federation."""
 
     @abstractmethod
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
+    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Send requests, one a client, and yield the replies in client order, each group as soon as its turn has come.
 
         A group is what comes together: the replies of a worker's clients, of a batch, or of one device. Requests are in
-        the order in which they should be worked on. ``fail`` is told of each client without a reply, and why, unless
-        ``wait`` decides not to wait for it.
+        the order in which they should be worked on. ``fail`` is told of each client without a reply, and why; after
+        ``timeout`` seconds that is each that has not answered.
         """
 
 

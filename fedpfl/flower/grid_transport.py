@@ -14,7 +14,7 @@ from ..core.errors import LayoutError, printable
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..engine.transport import Fail, Members, Reply, Request, Transport, Wait
+from ..engine.transport import Fail, Members, Reply, Request, Transport
 from ..setup.config import Config
 from ..setup.options.participation import ParticipationSettings
 from .half_round import HalfRound
@@ -100,19 +100,9 @@ class GridMembers(Members):
 class FlowerTransport(GridMembers, Transport):
     """Sends messages over Flower's Grid."""
 
-    def __init__(self, grid: Grid, settings: str = "") -> None:
-        super().__init__(grid, settings)
-        # With Wait.keep: the half round that goes on, and the requests of which it makes messages.
-        self._kept: tuple[HalfRound, dict[int, Request]] | None = None
-
-    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[Sequence[Reply]]:
+    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Send Flower's messages; what devices lose is sent again."""
         by_client = {request.client.id: request for request in requests}
-        if wait.keep and self._kept is not None:
-            half, asked = self._kept
-            asked.update(by_client)
-            yield from self._read(half.replies(by_client, wait), fail)
-            return
         records: OrderedDict[tuple[int, ...], tuple[Payload, ArrayRecord]] = OrderedDict()
 
         def make(client: int) -> Message:
@@ -134,12 +124,7 @@ class FlowerTransport(GridMembers, Transport):
             return Message(content, node.id, request.kind, group_id=number)
 
         half = HalfRound(self._grid, self._clients, make, self.begin_round, fail, self._check_after)
-        if wait.keep:
-            self._kept = half, by_client
-        yield from self._read(half.replies(list(by_client), wait), fail)
-
-    def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[Sequence[Reply]]:
-        for client, reply in replies:
+        for client, reply in half.replies(list(by_client), timeout):
             if reply.has_error():
                 fail(client, printable(reply.error.reason or f"error code {reply.error.code}"))
                 continue

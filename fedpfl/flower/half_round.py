@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from ..core.errors import printable
 from ..core.payload import probe
 from ..core.server_view import Client
-from ..engine.transport import Fail, Wait
+from ..engine.transport import Fail
 from .messages import to_content
 from .nodes import Node, Pace
 
@@ -63,37 +63,23 @@ class HalfRound:
         # Errors of nodes that went away during this half of the round, and until when they may come back.
         self._away: dict[int, tuple[Message, float]] = {}
         self._present: set[int] = set()
-        # Replies that came after the last that was waited for.
-        self._held: dict[int, Message] = {}
 
-    def replies(self, clients: Iterable[int], wait: Wait) -> Iterator[tuple[Client, Message]]:
-        """Send clients their messages; yield (client, reply) in client order, each as soon as its turn has come.
-
-        Clients that work on a message from an earlier call get no other one.
-        """
+    def replies(self, clients: Iterable[int], timeout: float) -> Iterator[tuple[Client, Message]]:
+        """Send clients their messages; yield (client, reply) in client order, each as soon as its turn has come."""
         self._present = set(self._grid.get_node_ids())
-        self._resends = {}
         order, arrived = sorted(clients), dict[int, Message]()
-        busy = {*self._sent_at, *self._held}
-        self._send([self._make(client) for client in clients if client not in busy])
-        begun, good, over, pace = time.monotonic(), 0, False, Pace()
-        while (self._sent_at or self._held) and not (over := time.monotonic() - begun >= wait.timeout):
+        self._send([self._make(client) for client in clients])
+        begun, pace = time.monotonic(), Pace()
+        while self._sent_at and time.monotonic() - begun < timeout:
             looked_at = time.monotonic()
             new = self._pull()
             if time.monotonic() - looked_at > AWAY_SECONDS:
                 self._back_at = time.monotonic()
-            self._held.update(new)
-            for client in sorted(self._held):
-                if good != wait.first:
-                    arrived[client] = self._held.pop(client)
-                    good += not arrived[client].has_error()
+            arrived.update(new)
             while order and order[0] not in self._sent_at:
                 client = order.pop(0)
                 if client in arrived:
                     yield self._nodes[client].client, arrived.pop(client)
-            late = wait.deadline and good >= wait.least and time.monotonic() - begun >= wait.deadline
-            if late or good == wait.first:
-                break
             if self._sent_at:
                 self._probe_the_silent()
                 pace.pause(bool(new))
@@ -101,8 +87,8 @@ class HalfRound:
         for client in order:
             if client in arrived:
                 yield self._nodes[client].client, arrived.pop(client)
-            elif client in self._sent_at and over:
-                self._fail(self._nodes[client].client, f"no reply within {round(wait.timeout, 1):g} s")
+            elif client in self._sent_at:
+                self._fail(self._nodes[client].client, f"no reply within {round(timeout, 1):g} s")
                 self._close(client)
 
     def _send(self, messages: list[Message]) -> None:

@@ -266,7 +266,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         loop.open(way, self._before + server_round)
         if not self._asked:
             return []
-        requests, _ = loop.begun(way, loop.round.number)
+        requests = loop.begun(loop.round.number)
         messages = way.messages(requests, self._with_settings(config), server_round)
         logger.log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(messages), len(way.online))
         return messages
@@ -280,7 +280,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             return None, None
         self._asked = False
         try:
-            loop.take(loop.round.number, way.read(replies, loop.fail, trained=True))
+            loop.combine(loop.round.number, way.read(replies, loop.fail, trained=True))
         except RoundFailed as error:
             self._tell("aggregate_train")
             logger.log(WARNING, "fedpfl: %s", error)

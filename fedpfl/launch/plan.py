@@ -26,7 +26,6 @@ from ..setup.all_settings import absolute_places, all_settings, check_keys, know
 from ..setup.config import Config, RunSettings
 from ..setup.options.after_the_end import PersonaliseSettings
 from ..setup.options.participation import ParticipationOption
-from ..setup.options.virtual_time import VirtualTimeOption
 from ..training.device import require_device
 from .shipped import app_settings
 
@@ -120,13 +119,9 @@ def prepare(
     require_device(config.training)
     over = config.of(PersonaliseSettings).on
     if not over and config.wants(ParticipationOption):
-        from ..engine.options.available import check
+        from ..engine.options.participation import available
 
-        check(config)
-    if not over and config.wants(VirtualTimeOption):
-        from ..engine.options.devices import read_bench
-
-        read_bench(config)
+        available(config)
     run = _reopened(config, over) if config.run.resume else _fresh(config)
     return Plan(None if app is None else app.resolve(), config, run)
 

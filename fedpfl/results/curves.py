@@ -68,7 +68,5 @@ def curves(line: dict[str, Any]) -> dict[str, float]:
         "bytes/up": line["bytes_up"],
         "bytes/down": line["bytes_down"],
         "seconds": line["seconds"],
-        "seconds-virtual": line.get("seconds_virtual"),
-        "joules": line.get("joules"),
     }
     return {name: value for name, value in numbers.items() if value is not None}

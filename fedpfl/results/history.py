@@ -143,12 +143,6 @@ def traffic(history: History) -> dict[int, int]:
     return {line["round"]: so_far for line, so_far in zip(history.lines, sums, strict=True)}
 
 
-def elapsed(history: History) -> dict[int, float]:
-    """Return the virtual seconds so far, by round; nothing where no clock ran."""
-    curve = history.curve("seconds_virtual")
-    return dict(zip(curve, accumulate(curve.values()), strict=True))
-
-
 def of_clients(history: History, clients: Collection[int]) -> History:
     """Return the history with the scores of some clients alone; no clients given: all."""
     tests = ("personalised", "trained")

@@ -22,7 +22,7 @@ from ..setup.all_settings import code_in, places, tagged
 # Files that have changed within so many nanoseconds may change again and look the same: their hashes are not kept.
 FRESH = 10**9
 # Files that clients read, whose samples have a hash of their own.
-OF_DATA = tagged("file") - tagged("server")
+OF_DATA = tagged("file")
 _HF = "hf:"
 OTHER_CLIENTS = "the runs divide the data differently or have other data, so their clients are not the same"
 

@@ -18,18 +18,10 @@ class Round:
     evaluated: dict[int, dict[str, float]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # why clients did not answer, by client id
     unwritten: dict[int, str] = field(default_factory=dict)  # why clients could not write their models, by client id
-    # clients, where they follow from more than seed and round: those asked to train, and of them those that nobody
-    # waited for; those that are here for the first time; and those that are not asked because they have no network at
-    # this hour
-    asked: list[int] | None = None
-    late: list[int] = field(default_factory=list)
-    joined: list[int] = field(default_factory=list)
-    offline: list[int] = field(default_factory=list)
+    joined: list[int] = field(default_factory=list)  # clients that are here for the first time
     asked_to_test: list[int] = field(default_factory=list)  # of those that have test samples
     seconds_train: float = 0.0  # wall time of each half, messages included
     seconds_evaluate: float = 0.0
-    seconds_virtual: float | None = None  # of the round on the devices of `devices-model`, and what they would take
-    joules: float | None = None
     at_server: dict[str, float] = field(default_factory=dict)  # scores of the global model on the server's test set
     bytes_down: int = 0  # content of all messages to and from clients
     bytes_up: int = 0

@@ -39,8 +39,7 @@ def summarise(done: Round) -> dict[str, Any]:
     ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
     samples where the metric is such a ratio, else the mean over clients.
     ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
-    ``asked``, ``late``, ``joined`` and ``offline`` are the clients of a :class:`Round`, and
-    ``seconds_virtual`` and ``joules`` (with ``devices-model``) its numbers;
+    ``joined`` are the clients that are new;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
     losses = [m["train-loss"] for m in done.trained.values() if "train-loss" in m]
@@ -80,12 +79,8 @@ def summarise(done: Round) -> dict[str, Any]:
         line["details"] = details
     if done.privacy:
         line["privacy"] = done.privacy
-    if done.asked is not None:
-        line["asked"] = done.asked
-    present = {"late": done.late, "joined": done.joined, "offline": done.offline}
-    line.update({name: clients for name, clients in present.items() if clients})
-    virtual = {"seconds_virtual": done.seconds_virtual, "joules": done.joules}
-    line.update({name: round(number, 4) for name, number in virtual.items() if number is not None})
+    if done.joined:
+        line["joined"] = done.joined
     for name, reasons in (("failed", done.failed), ("unwritten", done.unwritten)):
         if reasons:
             line[name] = {str(i): reason for i, reason in sorted(reasons.items())}

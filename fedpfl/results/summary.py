@@ -41,8 +41,6 @@ class Summary(TypedDict):
         The other ``metrics`` by name, in the last round with tests: means over the clients' own models.
     seconds_per_round : float or None
         The median.
-    seconds_virtual, joules : float or None
-        Time and energy of all rounds on the devices of ``devices-model``.
     bytes_up, bytes_down : float
         Sent by and to all clients in all rounds.
     epsilon, delta : float or None
@@ -59,8 +57,6 @@ class Summary(TypedDict):
     untrained: list[int]
     metrics: dict[str, float | None]
     seconds_per_round: float | None
-    seconds_virtual: float | None
-    joules: float | None
     bytes_up: float
     bytes_down: float
     epsilon: float | None
@@ -87,8 +83,6 @@ def outcome(folder: RunFolder) -> Summary:
         "untrained": history.untrained(),
         "metrics": {name: history.last(f"personalised.{name}") for name in _metrics(history)},
         "seconds_per_round": statistics.median(seconds) if seconds else None,
-        "seconds_virtual": history.total("seconds_virtual") or None,
-        "joules": history.total("joules") or None,
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
         "epsilon": spent.get("epsilon"),
@@ -111,9 +105,6 @@ def summary(folder: RunFolder) -> str:
         ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
         ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
     ]
-    if result["seconds_virtual"] is not None:
-        energy = "" if result["joules"] is None else f", {result['joules']:,.0f} J"
-        rows.append(("on the devices of devices-model", f"{result['seconds_virtual']:,.1f} s{energy}"))
     rows += [(f"{name}, personalised, last round", f"{value:.4f}") for name, value in result["metrics"].items()]
     if chosen := history.best_validated():
         accuracy, by = shown(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]

@@ -222,14 +222,13 @@ def _numbers(grid: ComparisonGrid) -> list[Column]:
     """Return the columns of numbers, first the one that decides."""
     kind, usual = (run_numbers.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(grid) else (run_numbers.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in grid.planned() for name in names_of(str(run.settings["metrics"])))
-    virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in grid.planned()) else []
     by = _metric(grid)
     first = usual[0] if by == ACCURACY else f"{kind}:{by}"
     wanted = [f"{kind}:{name}" for name in asked]
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
     digits = {"megabytes": 3, **dict.fromkeys(wanted, 4)}
     digits |= {} if is_share(ACCURACY, grid.loss) else dict.fromkeys(usual[:2], 4)
-    names = dict.fromkeys([first, *usual[:2], *wanted, *usual[2:], *virtual])
+    names = dict.fromkeys([first, *usual[:2], *wanted, *usual[2:]])
     return [number_column(grid, name, digits.get(name, 1)) for name in names]
 
 

@@ -210,14 +210,6 @@ METRICS: dict[str, Metric] = {
         "traffic both ways, evaluations included, MB", lambda history: _bytes(history) / 1e6, short="MB"
     ),
     "seconds": Metric("time of the training rounds, s", lambda history: history.total("seconds_train"), short="s"),
-    "seconds-virtual": Metric(
-        "time of all rounds on the devices of devices-model, s",
-        lambda history: history.total("seconds_virtual") or None, short="virtual s",
-    ),
-    "joules": Metric(
-        "energy of all rounds on the devices of devices-model, J", lambda history: history.total("joules") or None,
-        short="J",
-    ),
     "epsilon": Metric(
         "ε of a client's updates (differential privacy, dp-delta)", lambda history: history.last("privacy.epsilon"),
         short="ε",

@@ -19,7 +19,6 @@ from fedpfl.api import dataframes
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
-from fedpfl.engine.options.devices import SHIPPED
 from fedpfl.methods import methods
 from fedpfl.results.record import Round
 from fedpfl.results.round_line import summarise
@@ -89,13 +88,6 @@ def test_the_table_of_data_sets_is_that_of_the_code():
     assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= known.items()
 
 
-def test_the_built_in_profiles_are_those_of_the_code():
-    page = PAGES["docs/how-to/virtual-time.md"]
-    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d.–]+) \|", page, re.M)
-    numbers = {name: [float(text.replace(",", "").replace("–", "0")) for text in row] for name, *row in rows}
-    assert numbers == {name: list(of) for name, of in SHIPPED.items()}
-
-
 @pytest.mark.parametrize(
     "page, after, before, refuses",
     [
@@ -129,9 +121,8 @@ def test_the_columns_of_the_frames_are_those_of_the_page():
     trained = {f"trained-{name}": number for name, number in scores.items()}
     tested = {f"{of}-{name}": n for of in ("personalised", "validation", "global") for name, n in scores.items()}
     done = Round(
-        1, {0: {"train-loss": 0.5, **trained}}, {0: tested}, {1: "away"}, asked=[0, 1], late=[1],
-        joined=[0], offline=[3], seconds_virtual=1.0, joules=2.0, bytes_evaluation_only=8,
-        privacy={"epsilon": 1.0, "delta": 1e-5},
+        1, {0: {"train-loss": 0.5, **trained}}, {0: tested}, {1: "away"}, joined=[0],
+        bytes_evaluation_only=8, privacy={"epsilon": 1.0, "delta": 1e-5},
     )  # fmt: skip
     lines = [summarise(done)]
     for head, frame in (

@@ -141,7 +141,6 @@ BY_HAND = {
         "Ten million devices, on paper": "computed",
     },
     "contributing/bridge.md": {"Limits": "bounds of the code"},
-    "how-to/virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.
 NOT_MEASURED = (

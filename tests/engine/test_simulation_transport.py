@@ -25,7 +25,7 @@ from fedpfl.core.sharing import Sharing
 from fedpfl.engine import pool, slots, worker, worker_processes
 from fedpfl.engine.pool import Finished
 from fedpfl.engine.simulation_transport import SimulationTransport
-from fedpfl.engine.transport import Request, Wait, count_bytes
+from fedpfl.engine.transport import Request, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader, Head
 from fedpfl.flower.messages import to_content
 from fedpfl.rules import Rule, averages
@@ -293,7 +293,7 @@ def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
 
     requests, ahead = [request(client) for client in reversed(range(500))], []
     with SimulationTransport(Config.parse(values), 1) as transport:
-        for group in transport.replies(requests, Wait(1.0), lambda *_: pytest.fail("a reply is missing")):
+        for group in transport.replies(requests, 1.0, lambda *_: pytest.fail("a reply is missing")):
             done += [client.id for client, *_ in group]
             ahead.append(len(made) - len(done))
     assert done == list(range(500))

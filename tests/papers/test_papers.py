@@ -36,8 +36,8 @@ class Few(SimulationTransport):
         order = np.argsort(sizes, kind="stable")
         self.chosen = {int(order[0]), int(order[len(order) // 2])}
 
-    def replies(self, requests, wait, fail):
-        return super().replies([request for request in requests if request.client.id in self.chosen], wait, fail)
+    def replies(self, requests, timeout, fail):
+        return super().replies([request for request in requests if request.client.id in self.chosen], timeout, fail)
 
 
 def settings_by_place():

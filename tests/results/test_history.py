@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpfl.results.history import History, elapsed, of_clients, traffic
-from fedpfl.study.run_numbers import find
+from fedpfl.results.history import History, of_clients, traffic
 
 LINES = [
     {"round": 1, "bytes_up": 2, "bytes_down": 1, "train_loss": 0.5, "failed": {"3": "no memory"}},
@@ -28,14 +27,6 @@ def test_a_number_is_read_where_a_round_has_it() -> None:
 
 def test_the_worst_tenth_is_a_number_as_others_are() -> None:
     assert History(LINES).curve("personalised.worst-tenth") == {2: pytest.approx(0.05), 4: pytest.approx(0.4)}
-
-
-def test_virtual_time_adds_up() -> None:
-    lines = [{"round": 1, "seconds_virtual": 2.5}, {"round": 2, "seconds_virtual": 4.0}]
-    assert elapsed(History(lines)) == {1: 2.5, 2: 6.5}
-    assert find("seconds-virtual").value(History(lines)) == 6.5
-    assert elapsed(History(LINES)) == {}
-    assert find("seconds-virtual").value(History(LINES)) is None, "no clock ran"
 
 
 def test_some_clients_alone() -> None:

@@ -9,7 +9,7 @@ from grids import Silent
 
 import fedpfl
 from fedpfl.core import own_code
-from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.core.errors import DataError
 from fedpfl.results.identity import changed, contents, identity
 from fedpfl.setup.all_settings import tagged
 from fedpfl.study.analysis.repetitions import data_of, grouped
@@ -152,15 +152,6 @@ def test_equal_data_are_one_data_set_wherever_they_lie(folder):
         table(folder / name)
     runs = [fedpfl.run("fedavg", seed=seed, data=name, **own) for seed, name in ((1, "people.csv"), (2, "moved.csv"))]
     assert len(grouped([run._folder for run in runs])) == 1
-
-
-def test_a_file_that_only_the_server_reads_does_not_change_under_a_run(folder):
-    (folder / "who.csv").write_text("client,first,last\n0,1,9\n1,1,9\n")
-    own = {**SMALL, "dataset": "digits", "num_clients": 2, "output_dir": "runs", "available_clients": "who.csv"}
-    first = fedpfl.run("fedavg", run_name="first", **own)
-    (folder / "who.csv").write_text((folder / "who.csv").read_text().replace("1,1,9", "1,1,8"))
-    with pytest.raises(ConfigError, match=r"available-clients = .*: its content has changed since the run to resume"):
-        fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
 
 
 def test_functions_of_data_are_called_again_by_each_run(folder):

@@ -143,10 +143,7 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
 @pytest.mark.parametrize(
     ("given", "simulated", "on_devices"),
     [
-        ({"buffer-size": 3}, *2 * ["not used with schedule = synchronous: buffer-size"]),
-        ({"buffer-size": 3, "schedule": "buffered", "method": "fedavg"}, "", ""),
-        ({"round-deadline": 9.0}, "round-deadline does nothing: a simulation measures no time without devices", ""),
-        ({"round-deadline": 2.0, "devices-model": "bench.toml"}, "", ""),
+        ({"new-nodes": "join"}, "new-nodes = join does nothing: all clients of a simulation are there", ""),
         ({"server-learning-rate": 0.1, "server-momentum": 0.5}, *2 * ["= none: server-learning-rate, server-momentum"]),
         ({"server-optimizer": "yogi", "server-learning-rate": 0.1, "method": "fedavg"}, "", ""),
         ({"server-optimizer": "adam", "method": "local"}, *2 * ["server-optimizer does nothing: no model's arrays"]),

@@ -220,8 +220,8 @@ def end_at_signals(path: Path | None = None) -> None:
 
 
 def main() -> None:
-    """Run the worker (the console script ``fedpfl-worker``), use a model that a client has written, or measure."""
-    modules = {"predict": "predict", "serve": "model_server", "profile": "profile"}
+    """Run the worker (the console script ``fedpfl-worker``), use a model that a client has written."""
+    modules = {"predict": "predict", "serve": "model_server"}
     if sys.argv[1:2] and sys.argv[1] in modules:
         # Imported here: a worker listens before torch is imported.
         importlib.import_module(f"{__package__}.{modules[sys.argv[1]]}").main(sys.argv[2:])
@@ -231,7 +231,7 @@ def main() -> None:
         description="Train for this device's SuperNodes.",
         epilog=(
             "`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written on this "
-            "device, and `fedpfl-worker profile` measures how fast this device trains; see their `--help`."
+            "device; see their `--help`."
         ),
     )
     parser.add_argument(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from ...results.run_folder import RunFolder
 from ...setup.config import Config
 from ...setup.options.after_the_end import BestRoundOption, PersonaliseOption
-from ...setup.options.buffered import BufferedOption, BufferedSettings
 from ...setup.options.client_settings import ClientSettingsOption
 from ...setup.options.diagnostics import DiagnosticsOption
 from ...setup.options.evaluate_global import EvaluateGlobalOption
@@ -16,10 +12,8 @@ from ...setup.options.listeners import ListenersOption
 from ...setup.options.participation import ParticipationOption
 from ...setup.options.privacy import PrivacyOption
 from ...setup.options.tests_at_server import ServerTestOption
-from ...setup.options.virtual_time import VirtualTimeOption
 from ..attendance import Attendance
 from ..listener import Listener, Server
-from ..rounds import RoundLoop
 from ..transport import Members, Transport
 from .norm_limit import norm_limit
 
@@ -49,11 +43,7 @@ def followers(config: Config, folder: RunFolder) -> list[Listener]:
 
 def attendance(config: Config, folder: RunFolder, transport: Members) -> Attendance:
     """Return the attendance, which decides who takes part."""
-    if config.wants(VirtualTimeOption):
-        from .virtual_time import TimedParticipation
-
-        return TimedParticipation(config, folder, transport)
-    if config.wants(ParticipationOption) or config.wants(BufferedOption):
+    if config.wants(ParticipationOption):
         from .participation import Participation
 
         return Participation(config, folder, transport)
@@ -85,12 +75,3 @@ def listeners_of(server: Server) -> list[Listener]:
 
         own_weights(server)
     return [listener for listener in listeners if listener is not None]
-
-
-def loop(config: Config) -> Callable[..., RoundLoop]:
-    """Return the maker of the loop over the rounds."""
-    if not config.wants(BufferedOption):
-        return RoundLoop
-    from .buffered import BufferedLoop
-
-    return partial(BufferedLoop, config.of(BufferedSettings).buffer_size)

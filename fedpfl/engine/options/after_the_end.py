@@ -25,7 +25,7 @@ from ...setup.options.after_the_end import PersonaliseSettings
 from ...setup.options.participation import ParticipationSettings
 from ..agreement import Agreement, agree_with
 from ..rounds import RoundLoop
-from ..transport import EVALUATE, TRAIN, Transport, Wait
+from ..transport import EVALUATE, TRAIN, Transport
 
 logger = getLogger("flwr")
 
@@ -88,7 +88,7 @@ class _Afterwards(RoundLoop):
         """Send clients their messages; return what they answered as a round's tests."""
         self.round = Round(number)
         requests = self.requests(clients, number, kind)
-        self.collect_scores(transport.replies(requests, Wait(self.settings.round_timeout), self.fail))
+        self.collect_scores(transport.replies(requests, self.settings.round_timeout, self.fail))
         return self.round
 
     def missed(self, folder: RunFolder) -> list[Client]:

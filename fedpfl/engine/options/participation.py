@@ -1,14 +1,14 @@
-"""Clients that come late, are absent in a round, or are asked beyond those that are needed."""
+"""Clients that come late, and the choice of who can be asked in a round."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from logging import INFO, WARNING, getLogger
 
-from ...core.errors import FedpflError
+from ...core import custom, own_code
+from ...core.errors import ConfigError, FedpflError
 from ...core.payload import Payload
+from ...core.rng import generator
 from ...core.server_view import Client
 from ...results.record import Round
 from ...results.run_folder import RunFolder
@@ -17,23 +17,22 @@ from ...setup.config import Config
 from ...setup.options.participation import ParticipationSettings
 from ..agreement import agree_with
 from ..attendance import Attendance
-from ..transport import Members, Wait
-from .available import available
-from .clock import VirtualClock
+from ..transport import Members
 
 logger = getLogger("flwr")
 
+KEY = "available-clients"
+
+Available = Callable[[int, Sequence[Client]], list[Client]]
+
 
 class Participation(Attendance):
-    """Also asks more clients than are waited for, lets absent ones join, or asks those that are available."""
-
-    clock: VirtualClock | None = None  # of virtual time
+    """Also lets absent clients join, and asks those that a function of the user's names."""
 
     def __init__(self, config: Config, folder: RunFolder, transport: Members) -> None:
         super().__init__(config.run, transport.least)
-        self.who, self._config, self._folder = config.of(ParticipationSettings), config, folder
-        text = self.who.available_clients
-        self._available = available(text, config, folder.client_number) if text else None
+        self._config, self._folder = config, folder
+        self._available = available(config)
 
     def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come."""
@@ -62,31 +61,35 @@ class Participation(Attendance):
         self._folder.note(samples=samples, identities=identities, **models)
         return joined
 
-    def drawn(self, clients: int) -> int:
-        """Return the number of clients that are drawn, more than are waited for."""
-        return math.ceil(super().drawn(clients) * (1 + self.who.over_selection) - 1e-9)
-
-    def sent(self, transport: Members, rule: Rule, done: Round, chosen: Sequence[Client]) -> tuple[list[Client], Wait]:
-        """Return the chosen clients that get a message, and the wait for their replies."""
-        done.asked = [client.id for client in chosen]
-        asked, wait = super().sent(transport, rule, done, chosen)
-        wait = replace(wait, deadline=self.who.round_deadline)
-        if self.who.over_selection and not self.everyone(rule, done):
-            wait = replace(wait, first=min(len(asked), super().drawn(len(self.askable(rule, done)))))
-        return self.in_time(transport, asked, wait)
-
-    def in_time(self, transport: Members, asked: list[Client], wait: Wait) -> tuple[list[Client], Wait]:
-        """Return the asked clients among which the first to reply are, and the wait for them."""
-        if wait.first is None:
-            return asked, wait
-        first = set(transport.first({client.id: client.train_samples for client in asked}, wait.first))
-        return [client for client in asked if client.id in first], wait
-
-    def present(self, rule: Rule, done: Round) -> list[Client]:
-        """Return the participants that are there; all of them if none would be left."""
-        return [client for client in rule.participants if client.id not in done.offline] or rule.participants
-
     def askable(self, rule: Rule, done: Round) -> list[Client]:
         """Return the clients that ``available-clients`` names."""
         there = super().askable(rule, done)
         return there if self._available is None else self._available(done.number, there)
+
+
+def available(config: Config) -> Available | None:
+    """Return how ``available-clients`` tells who of those that are there can be asked in a round; None: all of them.
+
+    ``ConfigError`` for a function that there is not.
+    """
+    if not (text := config.of(ParticipationSettings).available_clients):
+        return None
+    if not custom.is_reference(text):
+        raise ConfigError(KEY, text, f"must be {custom.FORM}")
+    function = own_code.find(KEY, text)
+    own_code.guarded(KEY, text, function)
+
+    def available_in(number: int, there: Sequence[Client]) -> list[Client]:
+        rng = generator(config.run.seed, "available clients", number)
+        said = own_code.call(KEY, text, function, {"round": number, "clients": list(there), "rng": rng})
+        try:
+            named = {int(client) for client in said}
+        except (TypeError, ValueError):
+            raise ConfigError(KEY, text, f"returns {custom.article(said)}, and must return numbers") from None
+        if others := named - {client.id for client in there}:
+            raise ConfigError(KEY, text, f"returns {min(others)} in round {number}, and there is no such client")
+        if not (left := [client for client in there if client.id in named]):
+            raise ConfigError(KEY, text, f"leaves no client in round {number}")
+        return left
+
+    return available_in

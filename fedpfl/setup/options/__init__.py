@@ -7,7 +7,6 @@ client is called in ``client/options/__init__.py``, what it does on the server i
 from __future__ import annotations
 
 from .after_the_end import BestRoundOption, DeviceModelOption, PersonaliseOption
-from .buffered import BufferedOption
 from .client_settings import ClientSettingsOption
 from .diagnostics import DiagnosticsOption
 from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
@@ -20,7 +19,6 @@ from .robust import RobustOption
 from .server_step import ServerStepOption
 from .tests_at_server import ServerTestOption
 from .trainable import InitialWeightsOption, TrainableOption
-from .virtual_time import VirtualTimeOption
 
 # In the order in which they are called.
 OPTIONS = (
@@ -35,9 +33,7 @@ OPTIONS = (
     KeepMomentumOption,
     EvaluateTrainedOption,
     ServerTestOption,
-    BufferedOption,
     ParticipationOption,
-    VirtualTimeOption,
     ClientSettingsOption,
     PersonaliseOption,
     DeviceModelOption,

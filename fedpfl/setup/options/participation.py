@@ -1,4 +1,4 @@
-"""Late, absent and slow clients: who is asked in a round, and who is waited for."""
+"""Absent clients, and those that can be asked in a round."""
 
 from __future__ import annotations
 
@@ -7,33 +7,17 @@ from typing import Any
 
 from ...core.option import Option, TaskFacts
 from ...core.settings import setting
-from .virtual_time import VirtualTimeSettings
 
 
 @dataclass(frozen=True)
 class ParticipationSettings:
-    """Who is asked in a round besides what ``fraction-train`` says, and who is waited for."""
+    """Who is asked in a round besides what ``fraction-train`` says."""
 
-    over_selection: float = setting(
-        0.0,
-        "Extra clients to ask, as a share of those that fraction-train asks. As many of the first replies count as "
-        "without it.",
-        minimum=0,
-        maximum=10,
-    )
-    round_deadline: float = setting(
-        0.0,
-        "Over Flower, seconds after which a round's training ends with the replies received, if at least "
-        "min-replies. 0: wait for all.",
-        minimum=0,
-        tags="free repeat",
-    )
     available_clients: str = setting(
         "",
         "Clients that can be asked in a round; fraction-train draws among them.",
-        tags="place file server code",
-        form="a CSV file with a row client,first,last for each stretch of rounds, or MODULE:NAME, a function of round, "
-        "clients and rng that returns clients' numbers",
+        tags="server code",
+        form="MODULE:NAME, a function of round, clients and rng that returns clients' numbers",
     )
     new_nodes: str = setting(
         "ignore",
@@ -44,18 +28,15 @@ class ParticipationSettings:
 
 
 class ParticipationOption(Option):
-    """Asks more clients than are needed, waits less long, or lets absent ones join."""
+    """Asks those that the user names, or lets absent ones join."""
 
     title = "Who takes part"
     Settings = ParticipationSettings
     at_server = True
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Name settings that change nothing in a simulation."""
-        who, found = self.settings, []
-        if who.new_nodes != ParticipationSettings.new_nodes and not task.real:
-            why = "all clients of a simulation are there from the start"
-            found.append(f"new-nodes = {who.new_nodes} does nothing: {why}")
-        if who.round_deadline and not (task.real or config.of(VirtualTimeSettings).devices_model):
-            found.append("round-deadline does nothing: a simulation measures no time without devices-model")
-        return found
+        """Name a setting that changes nothing in a simulation."""
+        if self.settings.new_nodes == ParticipationSettings.new_nodes or task.real:
+            return []
+        why = "all clients of a simulation are there from the start"
+        return [f"new-nodes = {self.settings.new_nodes} does nothing: {why}"]

@@ -23,7 +23,7 @@ from ...core.settings import parse
 from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import EarlierRun
-from ...results.history import History, elapsed, traffic
+from ...results.history import History, traffic
 from ...results.identity import clients_key
 from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
@@ -58,7 +58,7 @@ PACE = 10
 # Of a client, the largest classes are named.
 MAX_CLASSES = 6
 # Columns of the overview that are there where a run has recorded the number.
-OPTIONAL = ("virtual time, s", "energy, J", "ε")
+OPTIONAL = ("ε",)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str
     section = _overview(read, groups)
     if not section.tables:
         raise StateError(f"{runs[0].path}: no round was finished")
-    figures = [*_personalised(groups), *_over_bytes(groups), *_over_virtual_time(groups)]
+    figures = [*_personalised(groups), *_over_bytes(groups)]
     return section.tables[0], figures, [group.label for group in groups], [*section.warnings, *section.notes]
 
 
@@ -246,8 +246,6 @@ def _row(group: RunGroup, score: ScoreFormat) -> list[Cell]:
         score.summary(group, lambda history: history.last("global.accuracy")),
         group.spread(lambda history: (history.total("bytes_up") + history.total("bytes_down")) / 1e6),
         group.spread(lambda history: statistics.median(history.curve("seconds").values()) if history.lines else None),
-        group.spread(lambda history: history.total("seconds_virtual") or None),
-        group.spread(lambda history: history.total("joules") or None),
         group.spread(lambda history: history.last("privacy.epsilon")),
     ]  # fmt: skip
 
@@ -285,7 +283,7 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
                                                  "personalised.worst-tenth")]  # fmt: skip
     shared = _over_rounds(f"Global {score.name} over rounds", groups, "global.accuracy")
     held = _over_rounds(f"{score.title} on validation samples", groups, "validation.accuracy")
-    traffic = [*_over_bytes(groups), *_over_virtual_time(groups)]
+    traffic = _over_bytes(groups)
     loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
     seconds = _over_rounds("Seconds of a round", groups, "seconds", "seconds", 1)
     measured: list[Figure] = []
@@ -330,14 +328,6 @@ def _over_bytes(groups: Sequence[RunGroup]) -> list[Figure]:
     lasts = [last for _, last in ends]
     log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
     return _lines(f"{score.title} over traffic", "MB, up and down", score.axis, curves, log)
-
-
-def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
-    """Draw the personalised accuracy over the mean virtual time of the runs that have one."""
-    times = {group: [elapsed(run.history()) for run in group.runs] for group in groups}
-    score = _score(groups)
-    curves = {group: _over(group, hours, 3600, score) for group, hours in times.items() if all(hours)}
-    return _lines(f"{score.title} over virtual time", "hours on the devices of devices-model", score.axis, curves)
 
 
 def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float, score: ScoreFormat) -> Curve:

@@ -33,10 +33,6 @@ def _is_port(value: object) -> bool:
     return str(value).isdecimal() and 0 < int(str(value)) < 65536
 
 
-def _is_key(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._-]*", value) is not None
-
-
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) and is_name(name) for name in value)
 
@@ -74,8 +70,6 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,
     "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
     "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
-    "fedpfl_served_run": (_is_key, "must be the name of a run's folder in state-dir, or ''"),
-    "fedpfl_served_port": _PORT,
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),

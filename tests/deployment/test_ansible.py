@@ -94,7 +94,7 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
         "vars": {
             "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4,
             "device_position": 1, "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"]},
-            "fedpfl_served_run": "table-6-1a2b3c4d", "fedpfl_superlink_state": "memory",
+            "fedpfl_superlink_state": "memory",
         },
         "vars_files": [f"{FOLDER}/roles/device/vars/main.yml"],
         "tasks": [
@@ -105,8 +105,8 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
                 "vars": {"ansible_python_interpreter": sys.executable},
             }
             for role, name in (
-                ("device", "device.env"), ("device", "supernode.env"), ("device", "model.env"),
-                ("device", "policy.toml"), ("broker", "server.env"),
+                ("device", "device.env"), ("device", "supernode.env"), ("device", "policy.toml"),
+                ("broker", "server.env"),
             )
         ],
     }]  # fmt: skip
@@ -118,8 +118,6 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     assert values["supernode.env"] == {
         "PORT": "9095", "NODE_CONFIG": "partition-id=4 data='/srv/my data.npz'",
     }  # fmt: skip
-    served = "/var/lib/fedpfl/.fedpfl/state/table-6-1a2b3c4d/client-00004"
-    assert values["model.env"] == {"MODEL": served, "PORT": "8078"}
     assert values["device.env"]["DEVICE"] == "nano-2"
     assert values["server.env"]["DATABASE"] == ""
     assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[1] == "data=/srv/my data.npz"

@@ -41,7 +41,7 @@ NEWER = {"ProtectClock", "ProtectHostname", "ProtectKernelLogs", "ProtectProc", 
 # 237 knows these groups of system calls, and not @system-service, without which an allow list stops the service.
 DENIED = "~@clock @cpu-emulation @debug @module @mount @obsolete @privileged @raw-io @reboot @swap"
 # For devices; the server has Python 3.11 or later, and with it a systemd of its time.
-DEVICE = {"fedpfl-bridge-device", "fedpfl-forkserver", "fedpfl-model@", "fedpfl-supernode@", "fedpfl-worker"}
+DEVICE = {"fedpfl-bridge-device", "fedpfl-forkserver", "fedpfl-supernode@", "fedpfl-worker"}
 HARDENED = {
     "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "ProtectHome": "yes",
     "PrivateTmp": "yes", "RestrictNamespaces": "yes", "UMask": "0077", "User": "fedpfl", "Restart": "always",
@@ -54,7 +54,6 @@ HARDENED = {
 ADDRESSES = {
     "fedpfl-worker": None,
     "fedpfl-forkserver": "localhost",
-    "fedpfl-model@": "localhost",
     "fedpfl-supernode@": "localhost",
     "fedpfl-superlink": "localhost",
 }
@@ -78,7 +77,6 @@ def test_there_is_a_unit_for_each_piece():
         "worker.service",
         "forkserver.service",
         "supernode@.service",
-        "model@.service",
     }
 
 
@@ -95,7 +93,6 @@ def test_the_page_copies_and_starts_each_unit_and_makes_the_files_that_they_name
         "/etc/fedpfl/local/server.key": "/etc/fedpfl/local",
     }
     made |= {"/etc/fedpfl/keys/node-%i": "keys/node-$client", "/etc/fedpfl/supernode-%i.env": "supernode-$client.env"}
-    made |= {"/etc/fedpfl/model-%i.env": "model-0.env"}
     for path in UNITS:
         assert path.name in copied
         assert path.stem in started

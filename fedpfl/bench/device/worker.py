@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
-import importlib
 import logging
 import os
 import shutil
@@ -221,18 +220,15 @@ def end_at_signals(path: Path | None = None) -> None:
 
 def main() -> None:
     """Run the worker (the console script ``fedpfl-worker``), use a model that a client has written."""
-    modules = {"predict": "predict", "serve": "model_server"}
-    if sys.argv[1:2] and sys.argv[1] in modules:
-        # Imported here: a worker listens before torch is imported.
-        importlib.import_module(f"{__package__}.{modules[sys.argv[1]]}").main(sys.argv[2:])
+    if sys.argv[1:2] == ["predict"]:
+        from .predict import main as predict  # imports torch; a worker listens before that
+
+        predict(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(
         prog="fedpfl-worker",
         description="Train for this device's SuperNodes.",
-        epilog=(
-            "`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written on this "
-            "device; see their `--help`."
-        ),
+        epilog="`fedpfl-worker predict` uses the model that a client has written on this device; see its `--help`.",
     )
     parser.add_argument(
         "--socket", metavar="PATH", help=f"socket to listen on; ${protocol.SOCKET_VARIABLE} gives it to the ClientApps"

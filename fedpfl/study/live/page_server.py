@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -36,7 +37,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...bench.device.browsers import refusal
 from ...bench.mqtt import topics
 from ...bench.mqtt.account import Account
 from ...bench.mqtt.status import Board
@@ -286,9 +286,26 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if reason := refusal(host, origin):
+        if reason := _why_refused(host, origin):
             return PlainTextResponse(reason, 403)
         header = request.headers.get("authorization", "").encode()
         if request.url.path not in FILES and not secrets.compare_digest(header, f"Bearer {self._page.token}".encode()):
             return PlainTextResponse("open the address that the command has printed: it has the token", 401)
         return None
+
+
+def _why_refused(host: str, origin: str | None) -> str:
+    """Return why a request with these headers is refused; an empty text if it is not.
+
+    ``Host`` has to be an address or localhost: no other name can then be made to point here.
+    ``Origin``, which browsers add, has to be the server's own.
+    """
+    port = host.rpartition(":")[2]
+    asked = host.rpartition(":")[0] if port.isdecimal() else host
+    asked = (asked[1:-1] if asked.startswith("[") and asked.endswith("]") else asked).lower()
+    try:
+        ip_address(asked)
+    except ValueError:
+        if asked != "localhost":
+            return "this name is not known here"
+    return "" if origin in (None, f"http://{host}") else "a page of another origin gets nothing"

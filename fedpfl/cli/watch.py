@@ -114,7 +114,8 @@ def _keep(arrived: queue.Queue[Message], message: Message) -> None:
 
 
 def _lines(arrived: queue.Queue[Message], until: float | None, stopping: threading.Event) -> None:
-    from ..bench.mqtt.status import EventError, printable, read_event
+    from ..bench.mqtt.status import EventError, read_event
+    from ..core.errors import printable
 
     while not stopping.is_set() and (until is None or time.monotonic() < until):
         try:

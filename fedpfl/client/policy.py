@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Collection, ContextManager, Iterable, Iterator, Mapping, Tuple
 
 from ..core import code_hash, custom, own_code
+from ..core.accounting import epsilon
 from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extras import SERVER
-from ..core.files import read_regular
+from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.settings import Value
-from ..core.stored import MAX_TOML, parse_toml
+from ..core.stored import MAX_TOML, from_json_line, json_line, parse_toml
 from ..setup.all_settings import code_in
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 VARIABLE = "FEDPFL_POLICY"
 # What the smallest file takes on a disk.
 FILE_BYTES = 4096
+# In the first state folder: how often this device has answered with arrays, in all runs together, and the µ² that the
+# answers with noise have spent.
+LEDGER = "releases.json"
 # So many threads an app may have for each core.
 THREADS_A_CORE = 4
 # A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
@@ -102,12 +106,24 @@ class Policy:
 
     def count_release(self, noise: float) -> None:
         """Raise :class:`PolicyError` if there may be no more answers, else count this one; ``noise`` is its z."""
-        from .releases import count
-
         folder = _resolved(self.state_folders[0]) if self.state_folders else None
         if folder is None:
             raise PolicyError(f"{_device()}: answers are counted in the first of state-folders, and there is none")
-        if refusal := count(folder, noise, self.most_releases, self.most_epsilon, self.delta):
+        refusal, path = "", folder / LEDGER
+        private_folder(folder)
+        with locked(folder / f".{LEDGER}.lock"):
+            before = from_json_line(path.read_bytes(), path, "releases") if path.is_file() else {}
+            number = before.get("releases", 0) + 1
+            spent = before.get("mu-squared", 0.0) + (1 / noise**2 if noise else 0.0)
+            total = epsilon(math.sqrt(spent), self.delta)
+            if number > self.most_releases:
+                refusal = f"it has answered {number - 1} times, and most-releases is {self.most_releases:g}"
+            elif total > self.most_epsilon:
+                refusal = f"its answers would spend ε = {total:.2f} together, and most-epsilon is {self.most_epsilon:g}"
+            else:
+                counted = json_line({"releases": number, "mu-squared": spent})
+                write_atomically(path, counted.encode(), private=True)
+        if refusal:
             raise PolicyError(f"{_device()} refuses to answer: {refusal}")
 
     @contextmanager

@@ -94,7 +94,6 @@ class RoundLoop:
         self.round = Round(0)
         self._cause: BaseException | None = None
         self._too_long: set[int] = set()  # clients whose update is longer than is accepted
-        self.chosen: list[Client] = []  # who is asked in this round
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
@@ -157,14 +156,9 @@ class RoundLoop:
         self.collect_scores(transport.replies(self.test_requests(number), timeout, self.fail))
         self.round.seconds_evaluate = time.perf_counter() - begun
 
-    def choose(self, number: int) -> list[Client]:
-        """Draw the clients that are asked to train in a round, as the attendance does."""
-        done = self.round if self.round.number == number else Round(number)
-        return self.attendance.choose(self.rule, done)
-
     def train(self, transport: Transport, number: int) -> None:
         """Let clients train and combine their replies."""
-        requests, timeout = self.begun(number), self.settings.round_timeout
+        requests, timeout = self.begin(number), self.settings.round_timeout
         # The rule may make no message before it has begun the round.
         if self.settings.test_at == "start":
             self._test(transport, number, timeout * MIN_FOR_TESTS)
@@ -172,19 +166,15 @@ class RoundLoop:
             timeout *= 1 - MIN_FOR_TESTS
         self.combine(number, transport.replies(requests, timeout, self.fail))
 
-    def begun(self, number: int) -> list[Request]:
+    def begin(self, number: int) -> list[Request]:
         """Choose clients; return the messages with which they train, the longest work first."""
-        self.chosen = self.choose(number)
-        self.begin(number, self.chosen)
-        return self.requests(sorted(self.chosen, key=lambda client: -client.train_samples), number, TRAIN)
-
-    def begin(self, number: int, chosen: Sequence[Client]) -> None:
-        """Begin a round in which these clients are asked."""
+        chosen = self.attendance.choose(self.rule, self.round)
         self.rule.begin_round(number, chosen)
         if self._own is not None:
             self._own.round_begun(number)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
+        return self.requests(sorted(chosen, key=lambda client: -client.train_samples), number, TRAIN)
 
     def combine(self, number: int, replies: Iterable[Sequence[Reply]]) -> None:
         """Combine a round's replies, which come in groups and in client order."""

@@ -1,4 +1,4 @@
-"""Memory in which a worker of the simulation leaves its replies, and in which the server's process reads them.
+"""Arrays between the simulation's processes: how they are described, and memory in which a worker leaves its replies.
 
 A model of a megabyte that goes through a pipe is copied twice, into the system's memory and out of it, which takes as
 long as several steps of a light client's training. Here it is written once and not copied again.
@@ -11,12 +11,10 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-
-from .headers import ArrayHeader
 
 # Replies of a worker that wait for their turn, or that a rule keeps; those beyond go through the pipe.
 MAX_SLOTS = 8
@@ -24,6 +22,32 @@ MAX_SLOTS = 8
 MAX_BYTES = 64 * 2**20
 # Arrays begin at multiples of a cache line.
 LINE = 64
+
+
+class ArrayHeader(NamedTuple):
+    """What a header says of an array."""
+
+    name: str  # in the payload
+    number: int  # the same number is the same array; of a reply 0
+    dtype: str
+    shape: tuple[int, ...]
+    follows: bool  # whether its bytes come behind the header; else the receiver has it
+
+
+def headers(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
+    """Describe the arrays of a reply."""
+    return [ArrayHeader(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]
+
+
+def prefix(client: int, clients: int) -> str:
+    """Return the prefix of the names of a client's arrays where those of several travel together."""
+    return f"{client} " if clients > 1 else ""
+
+
+def arrays_of(client: int, arrays: Mapping[str, np.ndarray], clients: int) -> dict[str, np.ndarray]:
+    """Return a client's arrays out of those of several."""
+    first = prefix(client, clients)
+    return {name[len(first) :]: array for name, array in arrays.items() if name.startswith(first)}
 
 
 class Slot(NamedTuple):

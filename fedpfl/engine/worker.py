@@ -30,9 +30,8 @@ from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from .headers import ArrayHeader, arrays_of, headers, prefix
 from .one_process import Answer, Failed, keep_freed_memory, run_client, trains_together
-from .slots import Slot, Slots, Writer
+from .slots import ArrayHeader, Slot, Slots, Writer, arrays_of, headers, prefix
 from .transport import Request
 
 if TYPE_CHECKING:

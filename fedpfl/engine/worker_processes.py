@@ -19,10 +19,9 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..rules.averages import group_size
 from ..setup.config import Config
-from .headers import arrays_of
 from .one_process import Answer, Failed, engine_here, trains_together
 from .pool import Died, WorkerPool, same_arrays
-from .slots import MAX_BYTES, MAX_SLOTS
+from .slots import MAX_BYTES, MAX_SLOTS, arrays_of
 from .transport import TRAIN, Request
 from .worker import Head
 

@@ -266,7 +266,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         loop.open(way, self._before + server_round)
         if not self._asked:
             return []
-        requests = loop.begun(loop.round.number)
+        requests = loop.begin(loop.round.number)
         messages = way.messages(requests, self._with_settings(config), server_round)
         logger.log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(messages), len(way.online))
         return messages

@@ -162,11 +162,6 @@ class Rule(ABC):
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
 
-    @classmethod
-    def sends_shared_alone(cls) -> bool:
-        """Tell whether what travels is the shared vector alone, of one client as of all."""
-        return cls.attachments is Rule.attachments and cls.takes_shared and not cls.starts_with_all
-
     def join(self, client: Client) -> None:
         """Let a client take part that was absent, before a round."""
         self.clients[client.id] = client

@@ -266,13 +266,6 @@ def test_a_lost_last_line_is_a_round_to_repeat(finished, tmp_path, change):
     assert same(place.resume(), finished[1])
 
 
-def test_a_changed_line_is_noticed_by_every_reader(finished, tmp_path):
-    place = finished[0].copy(tmp_path / "run")
-    change_lines(place, lambda lines: [*lines[:-1], other_accuracy(lines[-1])])
-    with pytest.raises(DamagedFile, match="line 3"):
-        place.run.metrics()
-
-
 def test_damaged_models_of_a_finished_run_are_noticed_and_made_again(finished, tmp_path):
     place = finished[0].copy(tmp_path / "run")
     model = place.run.path / "global.safetensors"

@@ -40,20 +40,6 @@ def run(*command):
     return done.stdout
 
 
-def test_there_is_a_playbook_for_each_task():
-    assert PLAYBOOKS == [
-        "boards.yml",
-        "boards_off.yml",
-        "collect.yml",
-        "first-contact.yml",
-        "first-run.yml",
-        "rotate-keys.yml",
-        "site.yml",
-        "teardown.yml",
-        "update.yml",
-    ]
-
-
 def test_ansible_accepts_the_playbooks():
     run("ansible-playbook", "--syntax-check", "-i", EXAMPLE, *PLAYBOOKS)
 

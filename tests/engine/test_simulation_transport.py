@@ -124,47 +124,6 @@ def test_bytes_are_counted_as_flower_s_records_count_them(config, metrics, array
     assert count_bytes(payload) == sum(record.count_bytes() for record in to_content(payload).values())
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_its_work_changes_no_bit(tmp_path, train, undisturbed):
-    killed = tmp_path / "killed"
-
-    def kill_once(client, number):
-        if (client, number) == (1, 2) and not killed.exists():
-            killed.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    train(kill_once)
-    assert result(run(tmp_path, "run")) == undisturbed
-    assert killed.exists()
-
-
-@pytest.mark.parametrize(
-    ("does", "words"),
-    [
-        (
-            lambda: os.kill(os.getpid(), signal.SIGKILL),
-            "was ended by SIGKILL, as the system does when memory runs out, 3",
-        ),
-        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "was ended by SIGSEGV, 3 times"),
-        (lambda: os._exit(7), "ended with exit code 7, 3 times"),
-    ],
-)
-def test_a_client_whose_worker_dies_each_time_is_left_out_with_words(tmp_path, train, does, words):
-    attempts = tmp_path / "attempts"
-
-    def die(client, number):
-        if (client, number) == (2, 1):
-            with attempts.open("a") as file:
-                file.write("x")
-            does()
-
-    train(die)
-    first, second = run(tmp_path, "run").metrics()
-    assert first["clients"] == [0, 1, 3]
-    assert second["clients"] == [0, 1, 2, 3]
-    assert words in first["failed"]["2"]
-    assert attempts.read_text() == "xxx"
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exception_of_a_client_says_where_it_was_and_leaves_its_traceback(tmp_path, train, workers):
     def fail(client, number):
@@ -179,23 +138,6 @@ def test_an_exception_of_a_client_says_where_it_was_and_leaves_its_traceback(tmp
         assert reason == f"ValueError: no such thing {place}"
         text = (Path(folder) / "client-00003.txt").read_text()
         assert "Traceback" in text and "in fail" in text
-
-
-def test_what_clients_have_in_common_is_said_once(tmp_path, train):
-    def fail(client, number):
-        raise FedpflError("out of order")
-
-    train(fail)
-    with pytest.raises(FedpflError, match=r"no client trained; clients 0, 1, 2, 3: out of order$"):
-        run(tmp_path, "run")
-
-
-def test_a_client_that_diverges_is_left_out(tmp_path):
-    folder = None
-    with pytest.raises(FedpflError, match="diverged"):
-        folder = run(tmp_path, "run", learning_rate=1e30)
-    assert folder is None
-    assert "diverged" in (tmp_path / "run" / "runs" / "run" / "failed.txt").read_text()
 
 
 def test_what_clients_print_and_log_comes_with_their_numbers(tmp_path, train, undisturbed):
@@ -351,11 +293,8 @@ def added(monkeypatch):
         {"method": "feddyn", "max_weight_share": 0.15},
         {"method": "fedavg", "server_optimizer": "adam", "server_learning_rate": 0.01},
         {"method": "fedavg", "model": "small-bn", "dp_noise_multiplier": 0.1, "dp_reproducible": True},
-        {"method": "fedavg", "fraction_train": 0.9},
-        {"method": "scaffold"},
         {"method": "fedavg", "robust_aggregation": "median"},
         {"method": "fedavg", "diagnostics": True},
-        {"method": "fedavg", "dp_noise_multiplier": 0.1, "dp_where": "server", "dp_reproducible": True},
     ],
 )
 def test_clients_that_a_worker_runs_as_a_group_reply_as_those_here_to_the_bit(
@@ -429,15 +368,27 @@ def test_a_worker_that_is_killed_with_a_part_of_a_group_loses_and_doubles_nothin
     assert added == [[0, 1, 2], [3, 4, 5], [6]] * 2
 
 
-def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_path, small_groups, train):
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL, as the system does when memory runs out"),
+        (lambda: os._exit(7), "ended with exit code 7"),
+    ],
+)
+def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_path, small_groups, train, does, words):
+    attempts = tmp_path / "attempts"
+
     def die(client, number):
-        if client == 4:
-            os._exit(7)
+        if (client, number) == (4, 1):
+            with attempts.open("a") as file:
+                file.write("x")
+            does()
 
     train(die)
-    for line in many(tmp_path, "run").metrics():
-        assert line["clients"] == [0, 1, 2, 3, 5, 6]
-        assert "ended with exit code 7, 3 times" in line["failed"]["4"]
+    first, second = many(tmp_path, "run").metrics()
+    assert (first["clients"], second["clients"]) == ([0, 1, 2, 3, 5, 6], [*range(MANY)])
+    assert f"{words}, 3 times" in first["failed"]["4"]
+    assert attempts.read_text().count("x") >= 3
 
 
 def test_thousands_of_clients_take_part_in_a_round(tmp_path, added):

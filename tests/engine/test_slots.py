@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedpfl.engine import slots as slots_module
-from fedpfl.engine.headers import headers
-from fedpfl.engine.slots import Slots
+from fedpfl.engine.slots import Slots, headers
 
 pytestmark = pytest.mark.skipif(not Slots.supported(), reason="this system has no memory without a name")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from support import FEW_SAMPLES, each_method, quick, simulate
 
@@ -42,9 +40,3 @@ def test_models_are_not_written_and_not_promised():
     assert not Config.parse({"test-at": "start"}).run.writes_models_after(5)
     with pytest.raises(ConfigError, match="device-models = 'always': must be auto or never with test-at = start"):
         Config.parse({"test-at": "start", "device-models": "always"})
-
-
-def test_it_is_recorded_with_the_run(tmp_path):
-    run = simulate(tmp_path, 2, test_at="start", num_server_rounds=1)
-    assert run.config()["test-at"] == "start"
-    assert json.loads((run.path / "metrics.jsonl").read_text().splitlines()[0])["personalised"]["each"]

@@ -6,7 +6,8 @@ import pytest
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine.rounds import RoundLoop
+from fedpfl.engine.attendance import Attendance
+from fedpfl.results.record import Round
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings
 
@@ -65,8 +66,8 @@ def test_the_mean_of_equal_vectors_is_that_vector_to_the_bit():
 def test_clients_are_drawn_by_seed_and_round(fraction, count):
     def drawn(seed, server_round):
         settings = RunSettings(fraction_train=fraction, seed=seed)
-        strategy = RoundLoop(Mean(FEDERATION, np.zeros(3, np.float32)), settings, "key")
-        return [c.id for c in strategy.choose(server_round)]
+        mean = Mean(FEDERATION, np.zeros(3, np.float32))
+        return [c.id for c in Attendance(settings).choose(mean, Round(server_round))]
 
     assert all(len(drawn(1, r)) == count for r in range(1, 20))
     assert [drawn(1, r) for r in range(20)] == [drawn(1, r) for r in range(20)]

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...core.errors import DamagedFile
+from ...core.errors import DamagedFile, printable
 from ...core.files import read_regular
 from .limits import MAX_SENDERS
-from .status import EventError, printable, read_event
+from .status import EventError, read_event
 from .telemetry import total_power
 
 FILE = "boards.csv"

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .status import printable
+from ...core.errors import printable
 
 MAX_SENDERS = 1024
 

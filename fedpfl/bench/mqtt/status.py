@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...core.errors import printable
 from . import topics
 from .telemetry import total_power
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from .publisher import Message
 
-MAX_TEXT = 200
 MAX_PAYLOAD = 65_536
 MAX_DEPTH = 16
 # So that a watcher's memory is bounded, whatever is published.
@@ -49,11 +49,6 @@ def read_event(topic: str, payload: bytes) -> dict[str, Any]:
         return {printable(key): _printable(value) for key, value in values.items()}
     except EventError as error:
         raise EventError(f"{topic}: {error}") from None
-
-
-def printable(text: str) -> str:
-    """Return a text without control characters, with which one could steer a terminal, and not too long."""
-    return "".join(c if c.isprintable() else "�" for c in text[:MAX_TEXT])
 
 
 def _printable(value: Any, depth: int = 1) -> Any:
@@ -117,7 +112,7 @@ class Board:
                 node["heard"] = self._clock()
         elif kind == "log":
             words = f"{values.get('level', '')} {values.get('message', '')}"
-            self.log.append(LogLine(self._clock(), name, words[: 2 * MAX_TEXT]))
+            self.log.append(LogLine(self._clock(), name, printable(words, 400)))
         elif topic == topics.BRIDGE_PRESENCE:
             self.bridge = dict(values)
             self._bridge_heard = self._since if retained else self._clock()
@@ -147,7 +142,7 @@ class Board:
         return f"{words}   bridge: {self._state(self.bridge, self._bridge_heard, 'not seen')}"
 
     def _state(self, presence: Mapping[str, Any], heard: float, otherwise: str) -> str:
-        state = str(presence.get("state", otherwise))[:MAX_TEXT]
+        state = printable(str(presence.get("state", otherwise)))
         return "silent" if state == "online" and self._clock() - heard > SILENT_SECONDS else state
 
     def devices(self) -> list[dict[str, Any]]:

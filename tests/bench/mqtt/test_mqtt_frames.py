@@ -29,11 +29,6 @@ def test_a_message_survives_its_frames(head, body, limit):
     assert assembler.held == 0
 
 
-def test_overhead_on_the_wire_is_small():
-    message = bytes(5_000_000)
-    assert sum(map(len, frames.split(message, frames.DEFAULT_CHUNK))) < 1.0001 * len(message)
-
-
 @pytest.mark.parametrize(
     ("payload", "words"),
     [

@@ -131,7 +131,7 @@ def test_a_bench_is_told_without_what_devices_made_up(monkeypatch):
     assert second == {"name": "nano-2", "state": "offline", "temperature": None, "memory": None, "power": None,
                       "heard": 40.0}  # fmt: skip
     assert told["log"] == [{"at": 1000.0, "name": "nano-1", "text": "warning <b>hot</b>"},
-                           {"at": 1000.0, "name": "", "text": "fedpfl/log/�: not JSON"}]  # fmt: skip
+                           {"at": 1000.0, "name": "", "text": "fedpfl/log/ : not JSON"}]  # fmt: skip
     json.dumps(told, allow_nan=False)
 
 

@@ -97,6 +97,8 @@ class LocalGrid(Grid):
         Whether replies come in another order than the messages went.
     """
 
+    devices = False  # whether clients are asked as those on devices are, each in its turn
+
     def __init__(
         self,
         num_nodes: int,
@@ -129,6 +131,10 @@ class LocalGrid(Grid):
     def answer(self, kind: str, payload: Payload, node_config: dict[str, Any]) -> Payload:
         return handle(kind, payload, self.run_config, node_config)
 
+    def arriving(self, kind: str, client: int, reply: Message) -> Message | None:
+        """Return what arrives of a client's reply; None: nothing."""
+        return reply
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
@@ -139,6 +145,8 @@ class LocalGrid(Grid):
             client = message.metadata.dst_node_id - 100
             kind = message.metadata.message_type
             payload = from_content(message.content)
+            if self.devices and kind == "query":
+                payload.config["in-turn"] = True
             node_config = {"partition-id": client, "num-partitions": self.num_nodes, **self.node_config.get(client, {})}
             content = None
             try:
@@ -149,7 +157,8 @@ class LocalGrid(Grid):
             except FedpflError as error:
                 reply = Message(Error(2, str(error)), reply_to=message)
             self.log.append((kind, client, message.content, content))
-            self.replies[message_id] = reply
+            if (arriving := self.arriving(kind, client, reply)) is not None:
+                self.replies[message_id] = arriving
             ids.append(message_id)
         return ids
 

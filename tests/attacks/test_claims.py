@@ -31,13 +31,10 @@ def lying(kind, change):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, intercept=fail if isinstance(change, str) else None, **kwargs)
 
-        def push_messages(self, messages):
-            ids = list(super().push_messages(messages))
-            for message_id in () if isinstance(change, str) else ids:
-                reply = self.replies[message_id]
-                if reply.metadata.src_node_id == 100 + LIAR and reply.metadata.message_type == kind:
-                    change(reply)
-            return ids
+        def arriving(self, found, client, reply):
+            if (found, client) == (kind, LIAR) and not isinstance(change, str):
+                change(reply)
+            return reply
 
     return Lying
 
@@ -267,7 +264,7 @@ def test_printable_text_is_one_line_and_short():
 class Devices(LocalGrid):
     """Nodes as devices are: each makes a secret for the run in a state folder that nobody shares."""
 
-    nodes = (100, 101, 102)
+    nodes, devices = (100, 101, 102), True
 
     def __init__(self, *args, folders, **kwargs):
         super().__init__(*args, **kwargs)
@@ -279,8 +276,6 @@ class Devices(LocalGrid):
     def answer(self, kind, payload, node_config):
         from fedpfl.client.answer import handle
 
-        if kind == "query":
-            payload.config["in-turn"] = True
         place = node_config.get("place", node_config["partition-id"])
         reply = handle(kind, payload, {**self.run_config, "state-dir": str(self.folders / f"device-{place}")}, {
             "partition-id": node_config["partition-id"], "num-partitions": 3,

@@ -56,15 +56,6 @@ def test_another_authority_s_server_is_refused(tmp_path):
         greet(other, made.authority, "127.0.0.1")
 
 
-def test_what_is_there_is_kept(tmp_path):
-    first = credentials.prepare(tmp_path / "keys", 1)
-    before = {path: path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file()}
-    again = credentials.prepare(tmp_path / "keys", 2)
-    assert all(path.read_bytes() == content for path, content in before.items())
-    assert again.node_keys[0] == first.node_keys[0]
-    assert len(again.node_keys) == 2
-
-
 def test_a_certificate_that_ends_soon_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(credentials, "VALID_DAYS", credentials.MIN_DAYS - 1)
     first = credentials.prepare(tmp_path / "keys", 0).certificate.read_bytes()
@@ -157,12 +148,15 @@ def test_node_keys_are_what_flower_reads(tmp_path):
     assert load_ssh_public_key(path.with_suffix(".pub").read_bytes()) == private.public_key()
 
 
-def test_nobody_else_can_read_them(tmp_path):
+def test_nobody_else_can_read_them_and_what_is_there_is_kept(tmp_path):
     made = credentials.prepare(tmp_path / "keys", 1)
-    folders = [tmp_path / "keys", tmp_path / "keys" / "nodes"]
-    assert all(stat.S_IMODE(folder.stat().st_mode) == 0o700 for folder in folders)
-    secret = [made.key, tmp_path / "keys" / "ca.key", made.superexec_secret, *made.node_keys]
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
+    before = {path: path.read_bytes() for path in made.folder.rglob("*") if path.is_file()}
+    again = credentials.prepare(tmp_path / "keys", 2)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert again.node_keys[:1] == made.node_keys and len(again.node_keys) == 2
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (made.folder, made.folder / "nodes")} == {0o700}
+    secret = [made.key, made.folder / "ca.key", made.superexec_secret, *again.node_keys]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
     made.folder.chmod(0o750)
     with pytest.raises(ConfigError, match="holds private keys; remove others' access: chmod 700"):
         credentials.prepare(tmp_path / "keys", 1)

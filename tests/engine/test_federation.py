@@ -15,9 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support import (
-    FEW_SAMPLES,
     Clock,
-    Killed,
     LocalGrid,
     arrays,
     each_method,
@@ -55,36 +53,6 @@ def assert_identical(a, b):
     assert a.keys() == b.keys()
     for name in a:
         assert np.array_equal(a[name], b[name]), name
-
-
-@pytest.mark.parametrize("method", each_method())
-def test_a_longer_run_that_was_killed_and_resumed_ends_with_the_same_bits(tmp_path, method):
-    settings = {"method": method, "num_server_rounds": 4, **quick(method), **FEW_SAMPLES}
-    for fraction in (0.5, 1.0) if method in ("fedavg", "feddecomp") else (0.5,):
-        require_same_bits_after_a_kill(tmp_path / str(fraction), {**settings, "fraction_train": fraction})
-
-
-def require_same_bits_after_a_kill(tmp_path, settings):
-    whole = simulate(tmp_path / "whole", 4, **settings)
-
-    values = federation(tmp_path / "killed", 4, **settings)
-    trained = []
-
-    def kill(kind, client, payload):
-        trained.extend([payload.config["round"]] if kind == "train" else [])
-        if kind == "train" and payload.config["round"] == 3 and trained.count(3) == 2:
-            raise Killed  # in the middle of round 3: one client has trained and stored its personal arrays
-
-    with pytest.raises(Killed):
-        run_federation(LocalGrid(4, values, intercept=kill), values)
-    values["resume"] = True
-    resumed = run_federation(LocalGrid(4, values), values)
-
-    assert_identical(arrays(whole, tmp_path / "whole"), arrays(resumed, tmp_path / "killed"))
-    strip = ("seconds", "seconds_train", "seconds_evaluate")
-    lines = [[{k: v for k, v in line.items() if k not in strip} for line in f.metrics()] for f in (whole, resumed)]
-    assert lines[0] == lines[1]
-    assert [line["round"] for line in lines[1]] == [1, 2, 3, 4]
 
 
 # A process that is killed in round 3, when the second client's personal arrays are written but not yet in their place.
@@ -281,9 +249,8 @@ def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, monkeypatch)
     values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, round_timeout=0.6)
 
     class Dead(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            return [m for m in replies if m.metadata.src_node_id != 101 or m.metadata.message_type not in silent]
+        def arriving(self, kind, client, reply):
+            return None if client == 1 and kind in silent else reply
 
     line = run_federation(Dead(2, values), values).metrics()[0]
     assert line["clients"] == ([0] if "train" in silent else [0, 1])
@@ -298,15 +265,12 @@ def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_p
     values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2)
 
     class Dead(LocalGrid):
-        def push_messages(self, messages):
-            pushed = list(messages)
-            ids = list(super().push_messages(pushed))
-            for message, message_id in zip(pushed, ids, strict=True):
-                if message.metadata.dst_node_id == 101 and message.metadata.message_type == "train":
-                    reply = Message(Error(5, "Node Unavailable"), reply_to=message)
-                    reply.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own
-                    self.replies[message_id] = reply
-            return ids
+        def arriving(self, kind, client, reply):
+            if (kind, client) == ("train", 1):
+                answered = reply.metadata.reply_to_message_id
+                reply = Message(Error(5, "Node Unavailable"), reply_to=reply)
+                reply.metadata.__dict__.update(_src_node_id=1, _reply_to_message_id=answered)  # the SuperLink's own
+            return reply
 
     for line in run_federation(Dead(3, values), values).metrics():
         assert line["failed"] == {"1": "Node Unavailable"}
@@ -330,13 +294,10 @@ def spoiling(kind, spoil):
     """Return a grid on which something happens to client 1's replies to messages of a kind."""
 
     class Odd(LocalGrid):
-        def push_messages(self, messages):
-            ids = list(super().push_messages(messages))
-            for message_id in ids:
-                reply = self.replies[message_id]
-                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == kind:
-                    spoil(reply.content)
-            return ids
+        def arriving(self, found, client, reply):
+            if (found, client) == (kind, 1):
+                spoil(reply.content)
+            return reply
 
     return Odd
 
@@ -460,22 +421,16 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
 def test_a_client_with_another_model_is_named_before_round_1_and_left_out_where_enough_remain(tmp_path, clients):
     values = federation(tmp_path, clients, method="fedavg", num_server_rounds=1, local_epochs=1)
 
-    class Other(LocalGrid):
-        def push_messages(self, messages):
-            pushed = list(messages)
-            ids = list(super().push_messages(pushed))
-            for message_id in ids:
-                reply = self.replies[message_id]
-                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "query":
-                    config = reply.content.config_records["config"]
-                    config["layout"] = config["layout"].replace("base.conv1.weight", "base.conv9.weight")
-            return ids
+    def other(content):
+        config = content.config_records["config"]
+        config["layout"] = config["layout"].replace("base.conv1.weight", "base.conv9.weight")
 
+    grid = spoiling("query", other)(clients, values)
     if clients == 2:
         with pytest.raises(LayoutError, match=r"client 1: has another model: array 'base.conv9.weight'"):
-            run_federation(Other(2, values), values)
+            run_federation(grid, values)
         return
-    folder = run_federation(Other(3, values), values)
+    folder = run_federation(grid, values)
     assert folder.metrics()[0]["clients"] == [0, 2]
     assert folder.task()["remarks"][-1] == "2 of 3 clients take part in this run; missing: 1"
 
@@ -514,15 +469,11 @@ def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, m
 def test_clients_that_divide_the_data_differently_are_refused(tmp_path):
     values = federation(tmp_path, 3, method="fedavg", min_clients=3)
 
-    class Other(LocalGrid):
-        def pull_messages(self, message_ids):
-            for reply in (replies := super().pull_messages(message_ids)):
-                if reply.metadata.src_node_id == 101:
-                    reply.content.config_records["config"]["division"] += 1
-            return replies
+    def other(content):
+        content.config_records["config"]["division"] += 1
 
     with pytest.raises(FedpflError, match=r"client 1: divides the data differently"):
-        run_federation(Other(3, values), values)
+        run_federation(spoiling("query", other)(3, values), values)
 
 
 def devices(tmp_path, classes):

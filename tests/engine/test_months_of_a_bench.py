@@ -25,6 +25,8 @@ SMALL = {
 class Grid(LocalGrid):
     """The boards that are on; one may lose its power, or the server may, when so many messages have been sent."""
 
+    devices = True
+
     def __init__(self, values, boards, lost="", lost_after=0, killed_after=0):
         super().__init__(10, values, self.count)
         self.boards, self.lost, self.lost_after, self.killed_after, self.sent = (
@@ -50,7 +52,6 @@ class Grid(LocalGrid):
         return [100 + client for client in self.on]
 
     def answer(self, kind, payload, node_config):
-        payload.config.update({"in-turn": True} if kind == "query" else {})
         return super().answer(kind, payload, {"partition-id": node_config["partition-id"]})
 
     def pull_messages(self, message_ids):

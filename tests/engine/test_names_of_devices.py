@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from support import LocalGrid, federation, run_federation
 
-from fedpfl.client.answer import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.names import MAX_SENT, difference, digest, in_short, other_than, sent
 
@@ -97,13 +96,8 @@ def test_names_are_told_in_a_bounded_text():
         assert "\n" not in other_than(text, sent(["a", "b"])) and other_than(text, sent(["a", "b"]))
 
 
-def answer_of_a_device(grid, kind, payload, node_config):
-    payload.config.update({"in-turn": True} if kind == "query" else {})
-    return handle(kind, payload, grid.run_config, node_config)
-
-
 def test_a_device_whose_own_samples_have_changed_is_named_when_a_run_is_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalGrid, "answer", answer_of_a_device)
+    monkeypatch.setattr(LocalGrid, "devices", True)
     nodes = tables(tmp_path, FIRST, FIRST)
     folder = run(tmp_path, nodes)
     hashes = folder.task()["data_of_clients"]

@@ -20,6 +20,8 @@ GIVEN = {"num_server_rounds": 2, "threads": 1, "device_models": "auto", "new_cli
 class Devices(LocalGrid):
     """Nodes that are devices with data of their own, or with shares of common data."""
 
+    devices = True
+
     def __init__(self, *arguments, data=None, there=None, **options):
         super().__init__(*arguments, **options)
         self.data = data
@@ -31,7 +33,6 @@ class Devices(LocalGrid):
     def answer(self, kind, payload, node_config):
         if is_probe(payload):
             return Payload()
-        payload.config.update({"in-turn": True} if kind == "query" else {})
         if self.data is not None:
             node_config = {"data-path": str(self.data[node_config["partition-id"]])}
         return super().answer(kind, payload, node_config)

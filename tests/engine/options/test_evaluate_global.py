@@ -95,17 +95,14 @@ def test_a_client_that_sends_no_or_other_personal_arrays_failed(tmp_path):
     from flwr.app import Array
 
     class Odd(LocalGrid):
-        def push_messages(self, messages):
-            ids = list(super().push_messages(messages))
-            for message_id in ids:
-                reply = self.replies[message_id]
-                if reply.metadata.message_type == "train":
-                    arrays = reply.content.array_records["arrays"]
-                    if reply.metadata.src_node_id == 101:
-                        del arrays[EVALUATION_ONLY]
-                    if reply.metadata.src_node_id == 102:
-                        arrays[EVALUATION_ONLY] = Array(np.full(arrays[EVALUATION_ONLY].shape, np.nan, np.float32))
-            return ids
+        def arriving(self, kind, client, reply):
+            if kind == "train":
+                arrays = reply.content.array_records["arrays"]
+                if client == 1:
+                    del arrays[EVALUATION_ONLY]
+                if client == 2:
+                    arrays[EVALUATION_ONLY] = Array(np.full(arrays[EVALUATION_ONLY].shape, np.nan, np.float32))
+            return reply
 
     done, _, _ = run(tmp_path, grid=Odd, method="local", evaluate_global=True, num_server_rounds=1)
     line = done.metrics()[0]

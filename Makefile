@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-strategies test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,7 +151,7 @@ test-fast: install ## under two minutes: arithmetic, models, settings and rules,
 
 test-all: lint packages ## the suite with every method, testbed and installation for which others stand in `make test`
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup \
-		-m 'not (cluster or faults or experiments or playbook or papers or chaos or attacks or docs)'
+		-m 'not (cluster or faults or experiments or playbook or papers or attacks or docs)'
 
 # Those of a few seconds are part of `make test`, too.
 test-attacks: install packages ## malicious clients, damaged files, greedy devices; minutes
@@ -203,12 +203,6 @@ test-papers: install ## the papers' settings at their own size, 3 rounds of two 
 
 test-faults: install packages ## kill parts of a running testbed; 25 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
-
-# RUNS=20 FIRST=1 runs those seeds alone; what became of them: python tests/deployment/chaos.py build/chaos.jsonl
-test-chaos: install packages ## a hundred small runs, in each something killed or stopped by chance; an hour
-	mkdir -p build
-	FEDPFL_CHAOS_RUNS=$(or $(RUNS),100) FEDPFL_CHAOS_FIRST=$(or $(FIRST),1) FEDPFL_CHAOS_REPORT=$(abspath build/chaos.jsonl) \
-		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/deployment/test_chaos.py
 
 test-arm64: TOOLS := qemu-aarch64-static=qemu-user-static debootstrap
 test-arm64: install packages ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour

@@ -49,6 +49,15 @@ def test_a_part_is_killed(home, undisturbed, transport, victim):
     ends_like(undisturbed, home, process)
 
 
+@pytest.mark.parametrize("victim", [("flower-supernode", "partition-id=1"), ("fedpfl.bench.device.worker",)])
+def test_a_part_stands_still_for_a_while(home, undisturbed, victim):
+    process = start(home, undisturbed, "http")
+    home.kill(*victim, number=signal.SIGSTOP)
+    time.sleep(12)  # the fault itself
+    home.kill(*victim, number=signal.SIGCONT)
+    ends_like(undisturbed, home, process)
+
+
 @needs_mosquitto
 def test_the_broker_is_killed_and_comes_back_after_half_a_minute(home, undisturbed):
     # What the testbed starts again at once waits here until it may.

@@ -28,7 +28,6 @@ CLIENTS = 4
 # Methods of which some phase runs client by client, with the reason: the method's own doing, not that of a setting.
 ONE_BY_ONE = {
     "fedas": {(0, "stack expects each tensor to be equal size")},  # where clients have different classes in a batch
-    "feddbe": {(0, "a phase keeps something from one step to the next")},
     "per-fedavg": {(0, "a phase has a gradient of its own")},
     "pfedgate": {(0, "Cannot access data pointer")},
     "pfedme": {(0, "a phase has a gradient of its own")},
@@ -333,9 +332,9 @@ def test_a_batch_too_large_for_the_memory_trains_and_is_tested_in_halves(tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr("fedpfl.client.together.run_phase_of_many", limited(run_phase_of_many, trained))
-        assert not compare(tmp_path / "training", **FEW_SAMPLES)
+        assert not compare(tmp_path / "training", method="fedavg", **FEW_SAMPLES)
     monkeypatch.setattr(tests_together, "scores_of_many", limited(scores, tested))
-    assert not compare(tmp_path / "tests", num_server_rounds=1, **FEW_SAMPLES)
+    assert not compare(tmp_path / "tests", method="fedavg", num_server_rounds=1, **FEW_SAMPLES)
     assert trained == [2] * 4 and set(tested) == {2}
     assert caplog.text.count("the memory is too small for 4 clients at once: 2 from now on") == 2
 

@@ -76,8 +76,7 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
-    numbers = not data.is_image and isinstance(data.x_train, np.ndarray)
-    numbers = numbers and not data.vocabulary
+    numbers = not data.is_image and not data.vocabulary and isinstance(data.x_train, np.ndarray)
     said += _coarse(data) if numbers else []
     if (
         numbers

@@ -84,17 +84,6 @@ def test_a_data_set_is_read_by_its_own_length_and_items(made):
     assert found.y_train.tolist() == [1 - Y[at] if flipped else Y[at] for at in has] and found.remarks == ()
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(subsets(), min_size=1, max_size=3), st.booleans())
-def test_clients_and_their_pairs_have_their_own_parts(parts, named):
-    pairs = [(source, td.DataLoader(source, batch_size=7)) for source, _, _ in parts]
-    found = read(dict(enumerate(pairs)) if named else pairs)
-    for client, (_, has, _) in enumerate(parts):
-        assert rows(found.x_train[found.client_train == client]) == has
-        assert rows(found.x_test[found.client_test == client]) == has
-    assert found.client_names == (tuple(map(str, range(len(parts)))) if named else ())
-
-
 class Every(td.Sampler):
     def __init__(self, step):
         self.step = step

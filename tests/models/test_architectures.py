@@ -98,15 +98,6 @@ def test_output_shapes_and_split(name: str, channels: int, side: int) -> None:
     assert model(x).shape == (2, 7)
 
 
-@pytest.mark.parametrize("side", [32, 64])
-def test_vgg16_output_shape_and_split(side: int) -> None:
-    model = vgg16()
-    with torch.no_grad():
-        assert model.base(torch.zeros(2, 3, side, side)).shape == (2, 4096)
-        assert model(torch.zeros(2, 3, side, side)).shape == (2, 100)
-    assert [n for n, _ in model.named_children()] == ["base", "head"]
-
-
 @pytest.mark.parametrize("shape", [(561,), (9, 128), (3, 5, 7), (2, 3, 4, 5)])
 def test_mlp_takes_any_shape(shape: tuple[int, ...]) -> None:
     assert models.build("mlp", shape, 6)(torch.zeros(4, *shape)).shape == (4, 6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -152,21 +150,6 @@ def test_adapters_can_be_had_for_some_layers_alone():
         ConfigError, match="lora-targets = 'nothing': fits no linear layer or 2-D convolution of the base"
     ):
         model("small-vit", "lora", lora_targets="nothing")
-
-
-def test_a_missing_extra_is_one_line(monkeypatch):
-    found = importlib.import_module
-
-    def absent(name, *others):
-        if name == "peft":
-            raise ImportError(f"No module named {name!r}")
-        return found(name, *others)
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(ConfigError) as error:
-        model("small-cnn", "lora")
-    wanted = "trainable = 'lora': needs peft, which is not installed here: pip install"
-    assert str(error.value) == f"{wanted} \"fedpfl[lora]\" (No module named 'peft')"
 
 
 def test_all_is_the_model_as_it_is():

@@ -161,17 +161,6 @@ def test_the_sum_over_a_batch_leaves_penalty_and_weight_decay_as_they_are():
     assert not torch.allclose(ours[4].weight, mean[4].weight, atol=1e-2)
 
 
-def test_a_sum_with_a_learning_rate_b_times_smaller_is_the_mean():
-    summed, mean, samples = convnet(), convnet(), images(8)
-    settings = TrainingSettings(batch_size=4, learning_rate=0.1 / 4, batch_loss="sum")
-    run_phase(summed, Phase(everything, 3), samples, settings, np.random.default_rng(5))
-    run_phase(
-        mean, Phase(everything, 3), samples, TrainingSettings(batch_size=4, learning_rate=0.1), np.random.default_rng(5)
-    )
-    for a, b in zip(summed.parameters(), mean.parameters()):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-
-
 def test_only_the_selected_parameters_move():
     model, samples = convnet(), images()
     before = {name: p.clone() for name, p in model.named_parameters()}

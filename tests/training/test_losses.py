@@ -13,10 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedpfl
-from fedpfl.core.errors import ConfigError, DataError, FedpflError
+from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.samples import Samples
 from fedpfl.core.server_view import Client
-from fedpfl.data.datasets.npz import read_npz
 from fedpfl.engine.replies import problems
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
@@ -124,27 +123,6 @@ def test_loss_and_data_have_to_fit(tmp_path):
     with pytest.raises(ConfigError, match="permute-labels = True: must be false for data, which has targets"):
         simulate(tmp_path, 4, method="fedavg", **{**settings, "permute_labels": True})
     simulate(tmp_path, 4, method="fedavg", **{**settings, "partitioner": "iid", "num_server_rounds": 1})
-
-
-@pytest.mark.parametrize(
-    ("y", "words"),
-    [
-        (np.full((4, 2), np.nan), "y holds a value that is not finite"),
-        (np.zeros((3, 2)), "y has 3 targets for 4 samples"),
-        (np.zeros((4, 2, 2)), "must be whole numbers, one for each sample"),
-    ],
-)
-def test_targets_that_are_none(tmp_path, y, words):
-    np.savez(tmp_path / "data.npz", x=np.zeros((4, 2), np.float32), y=y)
-    with pytest.raises(DataError, match=words):
-        read_npz(tmp_path / "data.npz")
-
-
-def test_a_single_target_is_a_column(tmp_path):
-    np.savez(tmp_path / "data.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4.0))
-    data = read_npz(tmp_path / "data.npz")
-    assert data.y_train.shape == (4, 1)
-    assert data.num_classes == 1
 
 
 def test_a_score_may_be_negative_but_not_a_count():

@@ -219,18 +219,6 @@ def test_large_tables_are_refused_while_they_are_read(tmp_path: Path, monkeypatc
         read_table(path, settings())
 
 
-def test_owners_of_a_table_are_the_clients_all_of_them(tmp_path: Path) -> None:
-    rows = "".join(f"{i},{i % 2},person {i % 12}\n" for i in range(144))
-    given = settings(data=str(write(tmp_path / "t.csv", "a,label,client\n" + rows)))
-    assert with_partitioner(given).partitioner == "natural" and default_clients(given) == 12
-    data = FederatedData(given, 12, seed=1)
-    assert [sum(data.sizes(i)) for i in range(12)] == [12] * 12
-    assert not any("natural" in remark for remark in data.remarks)
-    assert any("3 of 12 natural clients" in said for said in FederatedData(given, 3, seed=1).remarks)
-    plain = settings(data=str(write(tmp_path / "u.csv", "a,label\n1,0\n2,1\n")))
-    assert with_partitioner(plain).partitioner == "dirichlet" and default_clients(plain) is None
-
-
 # -- parquet -----------------------------------------------------------------------------------------------------------
 
 
@@ -273,12 +261,6 @@ def test_owners_have_the_same_numbers_in_every_process(names: list[str]) -> None
     wanted = sorted(names, key=lambda name: (float(name), name))
     for order in itertools.permutations(names):  # a set gives them in any order
         assert sorted(order, key=columns._order) == wanted
-
-
-def test_owners_may_have_numbers_with_a_point(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.csv", "client,a,label\n" + "".join(f"{k % 11}.0,{k},{k % 2}\n" for k in range(33)))
-    data = load(DataSettings(dataset="table", data=str(path)))
-    assert data.client_names == tuple(map(str, range(11))) and data.client_train.tolist() == [*range(11)] * 3
 
 
 # -- series ------------------------------------------------------------------------------------------------------------
@@ -448,6 +430,7 @@ def test_clients_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
     refused(r"b\.csv: its columns are not those of a\.csv; extra: b", "a,b,label\n1,1,0\n")
     refused(r"a\.csv: has no test set, but b\.csv has one", "a,label,split\n1,0,train\n1,0,test\n")
     refused(r"b\.csv: its labels are names, unlike those of a\.csv", "a,label\n1,x\n2,y\n")
+    refused(r".*b\.csv: its labels are numbers with decimals, unlike", "a,label\n1,0.5\n2,1.5\n3,2.5\n")
     refused(r".*b\.csv, line 2, column 'a': is empty", "a,label\n,0\n")
     with pytest.raises(DataError, match="is empty; it must hold a file or a folder for each client"):
         (tmp_path / "none").mkdir()
@@ -714,13 +697,6 @@ def test_large_targets_are_remarked_on(tmp_path: Path) -> None:
     path = as_csv(tmp_path / "a.csv", {name: values * 5 for name, values in PRICES.items()})
     data = FederatedData(regression(dataset="table", data=str(path), min_samples=2, partitioner="iid"), 2, seed=1)
     assert any("targets reach 309,500: training may diverge" in remark for remark in data.remarks)
-
-
-def test_clients_with_targets_and_with_classes_do_not_fit(tmp_path: Path) -> None:
-    as_csv(tmp_path / "a.csv", {"x": [1, 2, 3], "label": [0, 1, 1]})
-    as_csv(tmp_path / "b.csv", {"x": [1, 2, 3], "label": [0.5, 1.5, 2.5]})
-    with pytest.raises(DataError, match=r"b\.csv: its labels are numbers with decimals, unlike those of a\.csv"):
-        load(DataSettings(dataset="clients", data=str(tmp_path)))
 
 
 # -- parts of a table --------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ FILE = re.compile(r"^`((?:fedpfl|tests)/\S+\.py)`:\n\n```python\n(.*?)^```$", re
 def project(tmp_path):
     for folder in ("docs", "experiments", "fedpfl", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", "README.md", "AGENTS.md"):
+        shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 

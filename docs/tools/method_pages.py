@@ -54,6 +54,7 @@ OVERVIEW = """\
 {advice}
 
 `fedpfl methods --choose` prints this table. [Learn](../learn/index.md) explains the families, [Add a method](../how-to/adding-a-method.md) how to write one.
+To cite a method, take its paper's BibTeX entry from [references.bib](references.bib).
 
 **Cost** of a round relative to FedAvg's, with default settings: a client's
 [computation](../results/performance.md#cost-of-each-method) (1.0: no measurable difference), traffic and model memory.

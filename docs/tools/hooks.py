@@ -37,14 +37,16 @@ ELSEWHERE = {
 # How much a page counts in the search, by its name or folder: most searches are for something to do,
 # not for a number, and the words of settings and interfaces are everywhere.
 BOOST = {
-    "how-to/troubleshooting.md": 4,
+    "how-to/troubleshooting.md": 12,
     "how-to/faq.md": 3,
-    "methods/index.md": 3,
+    "how-to/adding-a-method.md": 0.5,
+    "how-to/from-a-flower-app.md": 0.2,
+    "methods/index.md": 6,
     "how-to": 2,
     "learn": 2,
     "tutorial": 2,
     "devices": 2,
-    "reference/api.md": 0.2,
+    "reference/api.md": 0.02,
     "results": 0.5,
     "contributing": 0.5,
 }

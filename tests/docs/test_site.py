@@ -256,7 +256,7 @@ FOUND = {
     "Docker": "how-to/install",
     "troubleshooting": "how-to/troubleshooting",
     "choose a method": "methods/index",
-    "my own data": "how-to/data",
+    "my own data": "tutorial/own-data",
     "missing values": "how-to/troubleshooting",
     "out of memory": "how-to/troubleshooting",
     "port in use": "how-to/troubleshooting",

@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -310,31 +310,12 @@ def ending_signals() -> Iterator[None]:
 
 
 def outcome_table(folder: RunFolder) -> object:
-    """Return :func:`fedpfl.results.summary.outcome` of a run as a table."""
+    """Return :func:`fedpfl.results.summary.outcome_rows` of a run as a table."""
     from rich.table import Table
 
-    from ..core.metrics import score_in_words, score_name
-    from ..results.summary import outcome
+    from ..results.summary import outcome_rows
 
-    result: Mapping[str, object] = {**outcome(folder)}
-    loss = str(folder.config()["loss"])
-
-    def score(key: str) -> str:
-        value = result[key]
-        return score_in_words(value if isinstance(value, float) else None, loss)
-
-    def megabytes(key: str) -> str:
-        value = result[key]
-        return f"{value / 1e6:.2f} MB" if isinstance(value, int) else "–"
-
-    seconds, spent, delta = result["seconds_per_round"], result["epsilon"], result["delta"]
     table = Table("", "last round", "best round")
-    for model in ("personalised", "global"):
-        table.add_row(f"{model} {score_name(loss)}", score(f"{model}_accuracy"), score(f"best_{model}_accuracy"))
-    table.add_section()
-    table.add_row("rounds", str(result["rounds"]), "")
-    table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
-    table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
-    if isinstance(spent, float) and isinstance(delta, float):
-        table.add_row("privacy spent", f"ε = {spent:.2f} at δ = {delta:g}", "")
+    for number, row in enumerate(outcome_rows(folder), start=1):
+        table.add_row(*row, end_section=number == 2)  # accuracies, and all the rest
     return table

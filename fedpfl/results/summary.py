@@ -90,27 +90,29 @@ def outcome(folder: RunFolder) -> Summary:
     }
 
 
-def summary(folder: RunFolder) -> str:
-    """Return the outcome of a run as Markdown."""
+def outcome_rows(folder: RunFolder) -> list[tuple[str, str, str]]:
+    """Return the outcome of a run in words: what it is, of the last round, and of the best one where there is one."""
     values, result, history = folder.config(), outcome(folder), folder.history()
-    called = score_name(values["loss"])
+    called, seconds = score_name(values["loss"]), result["seconds_per_round"]
     shown = partial(score_in_words, loss=values["loss"])
     tested = [line for line in history.lines if line.get("personalised")]
     tested_on = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
+    models = [
+        (f"personalised {called}{tested_on}", shown(result["personalised_accuracy"]),
+         shown(result["best_personalised_accuracy"])),
+        (f"global {called}", shown(result["global_accuracy"]), shown(result["best_global_accuracy"])),
+    ]  # fmt: skip
     rows = [
-        (f"personalised {called}, last round{tested_on}", shown(result["personalised_accuracy"])),
-        (f"personalised {called}, best round", shown(result["best_personalised_accuracy"])),
-        (f"global {called}, last round", shown(result["global_accuracy"])),
-        (f"global {called}, best round", shown(result["best_global_accuracy"])),
-        ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
-        ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
+        ("rounds", str(result["rounds"])),
+        ("seconds a round", "–" if seconds is None else f"{seconds:.2f}"),
+        ("moved up / down", f"{result['bytes_up'] / 1e6:.2f} MB / {result['bytes_down'] / 1e6:.2f} MB"),
     ]
-    rows += [(f"{name}, personalised, last round", f"{value:.4f}") for name, value in result["metrics"].items()]
+    rows += [(f"{name}, personalised", f"{value:.4f}") for name, value in result["metrics"].items()]
     if chosen := history.best_validated():
         accuracy, by = shown(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]
         validation = shown(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
-        rows.insert(2, (f"best on validation samples: round {chosen['round']}", validation))
-        rows.insert(3, (f"personalised {called} in that round", accuracy))
+        rows.insert(0, (f"best on validation samples: round {chosen['round']}", validation))
+        rows.insert(1, (f"personalised {called} in that round", accuracy))
     if result["untrained"]:
         which = in_short([str(client) for client in result["untrained"]])
         rows.append(("clients whose training failed, in the means with an earlier model", which))
@@ -119,16 +121,22 @@ def summary(folder: RunFolder) -> str:
         rows.append(("rounds in which tests are missing", f"{least}; a best round is one of those that miss fewest"))
     if unwritten := (tested[-1].get("unwritten") if tested else None):
         why = "; ".join(f"client {client}: {reason}" for client, reason in unwritten.items())
-        rows.append(("device models that could not be written", in_cell(f"{len(unwritten)}: {why}")))
+        rows.append(("device models that could not be written", f"{len(unwritten)}: {why}"))
     if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
     if (std := history.last("personalised.std")) is not None:
-        rows.append((f"clients' {called}: std / mean of the worst tenth", f"{shown(std)} / "
+        rows.append(("std / worst tenth of clients", f"{shown(std)} / "
                      f"{shown(history.last('personalised.worst-tenth'))}"))  # fmt: skip
     if spent := _spent(history):
-        rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
+        rows.append(("privacy spent", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
                      f"the {values['dp-where']}; against other updates in their place "
                      f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
+    return [*models, *((what, value, "") for what, value in rows)]
+
+
+def summary(folder: RunFolder) -> str:
+    """Return the outcome of a run as Markdown."""
+    values, history, called = folder.config(), folder.history(), score_name(folder.config()["loss"])
     method, dataset, model_name = (short_name(values[key]) for key in ("method", "dataset", "model"))
     mean_model = bool(history.curve("bytes_evaluation_only"))
     model = "the mean of the clients' whole models" if mean_model else "the shared model"
@@ -137,12 +145,12 @@ def summary(folder: RunFolder) -> str:
         on = " on the\nserver's test set"
     elif labels_of(values["loss"]) == TARGETS:  # R² of several clients' samples is no mean of theirs
         on = ": the\nmean of R² over the clients, weighted by their test samples"
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    table = "\n".join(f"| {' | '.join(map(in_cell, row))} |" for row in outcome_rows(folder))
     return (
         f"# {folder.path.name}\n\n"
         f"{method} on {dataset} ({values['partitioner']}), model {model_name}, "
-        f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
-        f"| | |\n|---|---|\n{table}\n\n"
+        f"{history.last_round} rounds, seed {values['seed']}.\n\n"
+        f"| | last round | best round |\n|---|---|---|\n{table}\n\n"
         f"Personalised: mean over clients of the {called} on their own test samples. Global: {model}{on}. "
         "The test samples themselves choose a best round, so its number is optimistic; validation-fraction keeps "
         "others for that. All settings: `config.toml`; every round: `metrics.jsonl`.\n"

@@ -50,7 +50,7 @@ def test_a_run_records_metrics_of_every_tested_model_and_chooses_by_one(elsewher
     assert run.summary["metrics"] == {name: own[name] for name in names}
     assert run.rounds.loc[2, "personalised_f1_macro"] == own["f1-macro"]
     assert run.clients.loc[(2, 1), "errors"] == own["each-errors"]["1"]
-    assert "f1-macro, personalised, last round" in (run.path / "summary.md").read_text()
+    assert "| f1-macro, personalised | " in (run.path / "summary.md").read_text()
     history = run._folder.history()
     # A user's own number is the better the larger it is.
     assert history.best_validated()["validation"]["errors"] == max(history.curve("validation.errors").values())

@@ -137,5 +137,5 @@ def test_r2_goes_by_its_name():
     run = fedpfl.run("fedavg", **few, loss="mse", learning_rate=0.001, num_server_rounds=1)
     page = (run.path / "summary.md").read_text(encoding="utf-8")
     score = f"{run.summary['personalised_accuracy']:.4f}"
-    assert f"| personalised R², last round | {score} |" in page and "| global R², last round | " in page
+    assert f"| personalised R² | {score} |" in page and "| global R² | " in page
     assert f"personalised R² {score}>" in repr(run)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import StateError
 from .common import (
     AsJson,
     RunConfig,
@@ -225,32 +224,22 @@ def tell_personalised(folder: RunFolder, result: Mapping[str, Any], as_json: boo
 
 
 def _list_runs(root: Path) -> None:
-    from ..bench.mqtt.events import state_of
-    from ..core.metrics import score_in_words
-    from ..results.file_cache import latest
-    from ..results.run_folder import RunFolder
     from ..results.tables import Cell, Table
+    from ..study.live.run_data import list_runs
     from .common import print_drawn
 
-    folders = sorted(path.parent for path in root.glob("*/config.toml"))
-    if not folders:
+    rows: list[list[Cell]] = []
+    for run in reversed(list_runs(root)):
+        if run["state"] == "unreadable":  # the others are shown
+            typer.echo(f"note: {run['error']}", err=True)
+            continue
+        done = f"{run['round']}/{run.get('num-server-rounds')}"
+        rows.append([*(str(run.get(key)) for key in ("name", "method", "dataset")), done, run["score"], run["state"]])
+    if not rows:
         typer.echo(f"no runs in {root}")
         return
-    heads = ["run", "method", "data", "rounds", "personalised", "global", "state"]
-    rows: list[list[Cell]] = []
-    for path in folders:
-        try:
-            values, (done, personalised, shared) = RunFolder(path).config(), latest(path / "metrics.jsonl")
-        except StateError as error:  # the others are shown
-            typer.echo(f"note: {error}", err=True)
-            continue
-        scores = (score_in_words(value, str(values.get("loss", ""))) for value in (personalised, shared))
-        rows.append([
-            path.name, str(values.get("method")), str(values.get("dataset")),
-            f"{done}/{values.get('num-server-rounds')}", *scores,
-            state_of(path)["state"],
-        ])  # fmt: skip
-    print_drawn(Table(str(root), heads, rows, optional=("global", "data", "method", "rounds")), "a wider terminal")
+    heads = ["run", "method", "data", "rounds", "personalised", "state"]
+    print_drawn(Table(str(root), heads, rows, optional=("data", "method", "rounds")), "a wider terminal")
 
 
 def _show_run(folder: RunFolder) -> None:

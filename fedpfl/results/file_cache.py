@@ -22,8 +22,6 @@ TAIL, MAX_LINE = 2**16, 2**25
 KEPT_BYTES = 2**26
 # Nanoseconds within which a file may change twice and look the same; it is not kept.
 FRESH = 10**9
-_TESTS = ("personalised", "global")
-_TESTED = tuple(f'"{part}": '.encode() for part in _TESTS)
 
 
 class Version(NamedTuple):
@@ -89,15 +87,14 @@ def last_lines(path: Path) -> Iterator[bytes]:
             yield beginning
 
 
-def latest(path: Path) -> tuple[int, float | None, float | None]:
-    """Return the number of recorded rounds, and the accuracies, personalised and global, of the last tests."""
+def latest(path: Path) -> tuple[int, float | None]:
+    """Return the number of recorded rounds, and the personalised accuracy of the last test."""
     rounds = 0
     for line in last_lines(path):
-        if rounds and not any(part in line for part in _TESTED):
+        if rounds and b'"personalised": ' not in line:
             continue
         history = History([from_json_line(line, path, "round")])
         rounds = rounds or history.last_round
-        personalised, shared = (history.last(f"{part}.accuracy") for part in _TESTS)
-        if personalised is not None or shared is not None:
-            return rounds, personalised, shared
-    return rounds, None, None
+        if (accuracy := history.last("personalised.accuracy")) is not None:
+            return rounds, accuracy
+    return rounds, None

@@ -12,8 +12,6 @@ from fedpfl.core.stored import json_line
 from fedpfl.results import file_cache
 from fedpfl.results.history import History
 
-NUMBERS = ("personalised.accuracy", "global.accuracy")
-
 
 def of_round(number, tested, clients):
     each = {str(client): 0.5 for client in range(clients)}
@@ -32,17 +30,17 @@ def test_the_latest_numbers_are_those_of_all_lines(tmp_path, monkeypatch, seed, 
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(map(json_line, lines)) + rng.choice(["", '{"sha256": "', json_line(lines[-1])[:-1]]))
     history = History(lines)
-    assert file_cache.latest(path) == (11, *map(history.last, NUMBERS))
+    assert file_cache.latest(path) == (11, history.last("personalised.accuracy"))
     read = [json.loads(line) for line in file_cache.last_lines(path)]
     assert [line["round"] for line in read] == [*range(11, 0, -1)]
 
 
 def test_a_file_without_a_whole_line_has_no_round(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert file_cache.latest(path) == (0, None, None)
+    assert file_cache.latest(path) == (0, None)
     for content in ("", '{"round": 1, "cli'):
         path.write_text(content)
-        assert file_cache.latest(path) == (0, None, None)
+        assert file_cache.latest(path) == (0, None)
 
 
 def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_path, monkeypatch):
@@ -51,7 +49,7 @@ def test_what_is_read_does_not_grow_with_the_rounds_and_a_line_has_a_limit(tmp_p
         file.truncate(2**36)  # takes no room on the disk, and would not fit the memory
         file.seek(0, 2)
         file.write(b"\n" + json_line(of_round(9, ("personalised",), 3)).encode())
-    assert file_cache.latest(path) == (9, 0.09, None)
+    assert file_cache.latest(path) == (9, 0.09)
     monkeypatch.setattr(file_cache, "MAX_LINE", 2**18)
     with pytest.raises(DamagedFile, match="a line has more than 262144 bytes"):
         list(file_cache.last_lines(path))

@@ -155,7 +155,7 @@ def _settings(path: Path, version: Version) -> dict[str, Any]:
 def _last(path: Path, version: Version) -> tuple[int, float | None]:
     """Return the number of the last round, and the personalised score of the last test."""
     with _as_written(path):
-        number, score, _ = latest(path)
+        number, score = latest(path)
         return number, _finite(score)
 
 

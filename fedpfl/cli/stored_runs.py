@@ -244,12 +244,13 @@ def _list_runs(root: Path) -> None:
 
 def _show_run(folder: RunFolder) -> None:
     from rich.columns import Columns
-    from rich.table import Table
 
     from ..core.metrics import score_in_words
     from ..core.settings import parse
     from ..data import DataSettings
     from ..data.settings import in_words
+    from ..study.analysis.repetitions import rounds_table
+    from .common import print_drawn
 
     values, lines = folder.config(), folder.history().lines
     score = partial(score_in_words, loss=values["loss"])
@@ -265,25 +266,13 @@ def _show_run(folder: RunFolder) -> None:
     console.print(outcome_table(folder))
     if not lines:
         return
-    rounds = Table(
-        "round", "personalised", "± clients", "global", "train loss", "s", "MB up", "MB down", title="rounds"
-    )
     step = -(-len(lines) // ROUNDS_SHOWN)
-    for line in [line for number, line in enumerate(lines) if number % step == 0 or number == len(lines) - 1]:
-        personalised, shared = line.get("personalised") or {}, line.get("global") or {}
-        loss = line.get("train_loss")
-        rounds.add_row(
-            str(line["round"]), score(personalised.get("accuracy")), score(personalised.get("std")),
-            score(shared.get("accuracy")),
-            "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}",
-            f"{line['bytes_up'] / 1e6:.2f}",
-            f"{line['bytes_down'] / 1e6:.2f}",
-        )  # fmt: skip
-    console.print(rounds)
+    shown = [line for number, line in enumerate(lines) if number % step == 0 or number == len(lines) - 1]
+    print_drawn(rounds_table("rounds", folder, shown), "fedpfl report")
     if tests := folder.history().tests():
         last = max(tests)
         each = list(tests[last].items())
-        shown = each[:: max(1, -(-len(each) // CLIENTS_SHOWN))]
-        some = "" if len(shown) == len(each) else f", {len(shown)} of {len(each):,}, evenly spaced"
+        some_of = each[:: max(1, -(-len(each) // CLIENTS_SHOWN))]
+        some = "" if len(some_of) == len(each) else f", {len(some_of)} of {len(each):,}, evenly spaced"
         console.print(f"clients, round {last}{some}", style="bold")
-        console.print(Columns([f"{client}: {score(accuracy)}" for client, accuracy in shown], padding=(0, 2)))
+        console.print(Columns([f"{client}: {score(accuracy)}" for client, accuracy in some_of], padding=(0, 2)))

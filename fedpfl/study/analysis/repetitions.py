@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ...data.npy import read_npy
 from ...results.history import History
 from ...results.identity import require_data
 from ...results.run_folder import RunFolder
-from ...results.tables import Cell, Spread
+from ...results.tables import Cell, Spread, Table
 from ...setup.all_settings import tagged
 from ...setup.config import Config
 from .figure import Bars
@@ -111,6 +111,23 @@ class ScoreFormat:
 def score_of(runs: Sequence[RunFolder]) -> ScoreFormat:
     """Find what the tests of runs measure; where it is not the same for all, it goes by both names."""
     return ScoreFormat(" or ".join(dict.fromkeys(score_name(str(run.config().get("loss", ""))) for run in runs)))
+
+
+def rounds_table(title: str, run: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Table:
+    """Tabulate some of a run's rounds."""
+    score, numbers = score_of([run]), ("personalised.accuracy", "personalised.worst-tenth", "global.accuracy")
+    scores = [run.history().curve(number) for number in numbers]
+    rows: list[list[Cell]] = [
+        [
+            line["round"], *(score.of(curve.get(line["round"])) for curve in scores), line.get("train_loss"),
+            (line["bytes_up"] + line["bytes_down"]) / 1e6, line.get("seconds"), len(line.get("clients", ())),
+            len(line.get("failed", ())),
+        ]
+        for line in lines
+    ]  # fmt: skip
+    heads = [*(score.head(name) for name in ("personalised", "worst tenth", "global")), "training loss", "MB",
+             "seconds", "trained", "failed"]  # fmt: skip
+    return Table(title, ["round", *heads], rows, [0, *[score.digits] * 3, 3, 2, 2, 0, 0])
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:

@@ -41,6 +41,7 @@ from ..analysis.repetitions import (
     named_files,
     other_code,
     other_threads,
+    rounds_table,
     score_of,
 )
 
@@ -439,23 +440,8 @@ def _rounds(groups: Sequence[RunGroup]) -> Iterator[Section]:
     """Tabulate the last rounds of each group's first run."""
     tables = []
     for group in groups:
-        run, score = group.runs[0], score_of(group.runs)
-        last, history = run.history().lines[: -LAST_ROUNDS - 1 : -1], run.history()
-        numbers = ("personalised.accuracy", "personalised.worst-tenth", "global.accuracy")
-        scores = [history.curve(number) for number in numbers]
-        rows: list[list[Cell]] = [
-            [
-                line["round"], *(score.of(curve.get(line["round"])) for curve in scores), line.get("train_loss"),
-                (line["bytes_up"] + line["bytes_down"]) / 1e6, line.get("seconds"), len(line["clients"]),
-                len(line.get("failed", ())),
-            ]
-            for line in last
-        ]  # fmt: skip
-        heads = [*(score.head(name) for name in ("personalised", "worst tenth", "global")), "training loss", "MB",
-                 "seconds", "trained", "failed"]  # fmt: skip
-        digits = [0, *[score.digits] * 3, 3, 2, 2, 0, 0]
-        if rows:
-            tables.append(Table(f"Last rounds of {name_of(run)}", ["round", *heads], rows, digits))
+        if last := group.runs[0].history().lines[: -LAST_ROUNDS - 1 : -1]:
+            tables.append(rounds_table(f"Last rounds of {name_of(group.runs[0])}", group.runs[0], last))
     if tables:
         yield Section("Rounds", tables=tables)
 

@@ -128,9 +128,9 @@ def outcome_rows(folder: RunFolder) -> list[tuple[str, str, str]]:
         rows.append(("std / worst tenth of clients", f"{shown(std)} / "
                      f"{shown(history.last('personalised.worst-tenth'))}"))  # fmt: skip
     if spent := _spent(history):
-        rows.append(("privacy spent", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
-                     f"the {values['dp-where']}; against other updates in their place "
-                     f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
+        rows.append((f"privacy spent (noise at the {values['dp-where']})",
+                     f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g}"))  # fmt: skip
+        rows.append(("against other updates in their place", f"ε = {spent['epsilon-replaced']:.2f}"))
     return [*models, *((what, value, "") for what, value in rows)]
 
 

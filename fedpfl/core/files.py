@@ -74,6 +74,19 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def files_below(folder: Path, above: tuple[Path, ...] = ()) -> list[Path]:
+    """Return the files in a folder, in order, also behind links to folders, but for what is hidden."""
+    real = folder.resolve()
+    if real in above:  # a link back to where it lies
+        return []
+    try:
+        shown = [path for path in folder.iterdir() if path.name[0] != "."]
+    except OSError:  # what reads it tells
+        return []
+    inside = [files_below(path, (*above, real)) for path in shown if path.is_dir()]
+    return sorted([path for path in shown if path.is_file()] + [path for files in inside for path in files])
+
+
 def stamp_of(path: Path) -> tuple[int, ...]:
     """Return numbers that are others once a file has been written or replaced, though its own time was set back."""
     about = path.stat()

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Iterable
 
-from ..core.files import stamp_of
+from ..core.files import files_below, stamp_of
 
 
 def state_of(places: Iterable[str]) -> int:
@@ -14,7 +14,7 @@ def state_of(places: Iterable[str]) -> int:
     state = 0
     for place in places:
         root = Path(place).expanduser()
-        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+        for path in files_below(root) if root.is_dir() else [root]:
             try:
                 stamp = stamp_of(path)
             except OSError:  # what reads it tells

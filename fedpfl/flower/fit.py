@@ -98,7 +98,7 @@ def fit(
         Folder of personal arrays, by default that of the mod :func:`keep` around the function, else ``Context.state``.
     **settings
         Settings that the strategy does not decide, with underscores, such as ``device="cuda"``; ``loss`` may be a
-        function.
+        function. Another value than the strategy's is refused.
 
     Returns
     -------
@@ -352,6 +352,9 @@ class _Client:
         refusable = [key for key in sent if key in NOT_SENT or code_in({key: sent[key]})]
         if refusable:
             raise ConfigError(refusable[0], sent[refusable[0]], "a strategy cannot set this on a client")
+        for key in sorted(sent.keys() & self._settings.keys()):
+            if sent[key] != self._settings[key]:
+                raise ConfigError(key, self._settings[key], f"the strategy sets {sent[key]!r}: give it there alone")
         values = {"method": name, **of_loader, **sent, **self._settings, "model": self._text, "num-clients": 0}
         check_keys(values)
         if (owner := guard()) is not None:

@@ -27,6 +27,7 @@ from ..core.names import shape_of
 from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client
 from ..core.settings import Value, key_of
+from ..core.stored import read_arrays
 from ..core.vectors import without_negative_variances
 from ..engine.listener import Listener
 from ..engine.options.norm_limit import limit_of
@@ -39,7 +40,7 @@ from ..methods.bases.adapters import AdapterMethod
 from ..models import user_model as own_models
 from ..models.adapters import matrix_of
 from ..results.record import Round
-from ..results.run_folder import RunFolder
+from ..results.run_folder import GLOBAL, RunFolder
 from ..rules import Rule
 from ..setup.all_settings import check_keys, code_in, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
@@ -732,7 +733,18 @@ class _ResultRecorder(Listener):
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Find the names of the arrays."""
-        self._plain = self._names(folder)
+        self._folder, self._plain = folder, self._names(folder)
+
+    def run_ended(self, reason: str) -> None:
+        """Take the arrays of a run that was resumed and had no round left."""
+        if reason or self.result.arrays:
+            return
+        stored = self._folder.path / GLOBAL
+        if stored.is_file():
+            arrays = read_arrays(stored)
+            self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
+        no_round = "fedpfl: no round was left; the result has the run's last arrays, if all clients get the same"
+        logger.log(WARNING, no_round)
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Keep a round's metrics, and the arrays that it has made."""

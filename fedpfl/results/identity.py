@@ -12,7 +12,7 @@ from typing import Any
 from ..core import custom, own_code
 from ..core import settings as s
 from ..core.errors import DataError
-from ..core.files import open_regular, stamp_of
+from ..core.files import files_below, open_regular, stamp_of
 from ..data.datasets.places import shortcut
 from ..data.federation import FederatedData
 from ..data.registry import DATASETS
@@ -42,7 +42,11 @@ def contents(values: Mapping[str, Any]) -> dict[str, str]:
 
     Who reads a pipe or a device refuses it, so it has none.
     """
-    return {key: content_of(place) for key, place in _named(values) if place.is_file() or place.is_dir()}
+    hashes: dict[str, str] = {}
+    for key, place in _named(values):
+        if place.is_file() or place.is_dir():
+            hashes[key] = hashes.get(key, "") + content_of(place)  # two folders of models may have one name
+    return hashes
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -85,10 +89,9 @@ def content_of(place: Path) -> str:
     if not place.is_dir():
         return _of_file(place)
     digest = hashlib.sha256()
-    for path in sorted(place.rglob("*")):
+    for path in files_below(place):
         inside = path.relative_to(place)
-        if path.is_file() and not any(part.startswith(".") for part in inside.parts):
-            digest.update(f"{inside.as_posix()} {_of_file(path)} ".encode(errors="surrogateescape"))
+        digest.update(f"{inside.as_posix()} {_of_file(path)} ".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 

@@ -193,7 +193,11 @@ FALSE_REPLIES = {
         metrics(train_loss=1.7e308),
         "its reply says train-loss = 1.7e+308: must be a number from 0 to 1e+30; a smaller",
     ),
-    "no loss": ("train", metrics(train_loss=math.nan), "a number from 0 to 1e+30; the loss itself is no number"),
+    "no loss": (
+        "train",
+        metrics(train_loss=math.nan),
+        "a number from 0 to 1e+30; the model's outputs or the loss are no",
+    ),
     "samples": ("train", metrics(train_samples=2**62), "its reply says train-samples = 4611686018427387904: must be"),
     "more samples": ("train", metrics(train_samples=10**6), "its reply says train-samples = 1000000: must be a whole"),
     "tests": ("evaluate", metrics(personalised_samples=10**6), "its reply says personalised-samples = 1000000: must"),

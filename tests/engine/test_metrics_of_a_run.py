@@ -7,7 +7,9 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+import torch
 from support import FEW_SAMPLES, simulate
+from torch import nn
 
 import fedpfl
 from fedpfl.core.errors import ConfigError
@@ -60,6 +62,27 @@ def test_a_run_records_metrics_of_every_tested_model_and_chooses_by_one(elsewher
         fedpfl.run(resume=str(run.path), num_server_rounds=3, quiet=True)
     again = fedpfl.run(resume=run, num_server_rounds=3, metrics=["accuracy", "f1-macro", errors, negative], quiet=True)
     assert again.summary["rounds"] == 3
+
+
+class UndefinedFarOut(nn.Linear):
+    """Computes no numbers for inputs far from those that it was made for."""
+
+    def forward(self, x):
+        return super().forward(x) if self.training else super().forward(x) * torch.where(x[:, :1] > 5, torch.nan, 1)
+
+
+@pytest.mark.parametrize("test_on", ["clients", "server"])
+def test_outputs_that_are_no_numbers_are_no_predictions_of_the_first_class(elsewhere, test_on):
+    rng = np.random.default_rng(0)
+    data = [((rng.normal(size=(40, 3)) + shift).astype(np.float32), np.arange(40) % 2) for shift in (0, 0, 9)]
+    made = lambda: UndefinedFarOut(3, 2)  # noqa: E731
+    line = fedpfl.run("fedavg", data=data, **{**FEW, "model": made}, test_on=test_on)._folder.metrics()[-1]
+    if test_on == "server":
+        assert "global" not in line
+        return
+    assert line["personalised"]["each"].keys() == {"0", "1"} and line["untested"] == [2]
+    assert line["failed"].keys() == {"2"} and "the model's outputs or the loss are no numbers" in line["failed"]["2"]
+    assert line["personalised"]["loss"] < 100 and line["global"]["loss"] < 100
 
 
 def test_names_of_persons_and_classes_stay_in_the_run_s_folder(elsewhere):

@@ -413,7 +413,24 @@ def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
         return strategy.run_federation(AppGrid(app), num_rounds=rounds)
 
     start(2)
-    assert list(start(3, resume=True).evaluate_metrics_clientapp) == [3]
+    ended = start(3, resume=True)
+    assert list(ended.evaluate_metrics_clientapp) == [3]
+    again = start(3, resume=True)  # has no round left
+    assert [*again.arrays] == [*ended.arrays] and not again.evaluate_metrics_clientapp
+    assert all(np.array_equal(again.arrays[name].numpy(), array.numpy()) for name, array in ended.arrays.items())
+
+
+@pytest.mark.parametrize("loop", ["start", "run_federation"])
+def test_a_setting_of_both_sides_is_refused_unless_they_agree(loop, tmp_path):
+    for rate, words in ((0.5, "learning-rate = 0.5: the strategy sets 0.1: give it there alone"), (0.1, "")):
+        app = strategies.client_app(model=Net, data=data_of, learning_rate=rate)
+        more, first = ({}, [ArrayRecord()]) if loop == "start" else ({"output_dir": str(tmp_path)}, [])
+        strategy = strategies.FedAvg(model=Net, learning_rate=0.1, node_timeout=0.1, **more)
+        if words:
+            with pytest.raises(fedpfl.FedpflError, match=words):
+                getattr(strategy, loop)(AppGrid(app), *first, num_rounds=1)
+        else:
+            assert getattr(strategy, loop)(AppGrid(app), *first, num_rounds=1).arrays
 
 
 @pytest.mark.parametrize("model", [None, Net])

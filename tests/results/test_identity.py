@@ -62,6 +62,19 @@ def test_a_folder_counts_with_the_names_in_it_and_a_file_in_place_of_a_published
     assert contents({"data": str(folder / "data")}) == first
     (folder / "data" / "a").rename(folder / "data" / "b")
     assert contents({"data": str(folder / "data")}) != first
+    (folder.parent / "lib" / "c").write_text("3")
+    (folder / "data" / "linked").symlink_to(folder.parent / "lib")
+    (folder.parent / "lib" / "back").symlink_to(folder / "data")
+    with_link = contents({"data": str(folder / "data")})
+    (folder.parent / "lib" / "c").write_text("4")
+    assert contents({"data": str(folder / "data")}) != with_link
+    models = {"client-models": f"0:hf:{folder}/data, 1:hf:{folder.parent}/lib/linked/data"}
+    (folder.parent / "lib" / "linked" / "data").mkdir(parents=True)
+    of_both = contents(models)
+    (folder.parent / "lib" / "linked" / "data" / "config.json").write_text("{}")
+    with_config = contents(models)
+    (folder / "data" / "b").write_text("5")
+    assert len({str(contents(models)), str(of_both), str(with_config)}) == 3
     published = {"dataset": "cifar10", "data-dir": str(folder)}
     assert contents(published) == {}
     (folder / "cifar10.npz").write_text("lossy")

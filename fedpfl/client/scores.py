@@ -38,12 +38,12 @@ def train_loss(losses: Sequence[float | None]) -> dict[str, float]:
 
 
 def metrics_of(prefix: str, score: Score) -> dict[str, int | float]:
-    """Return the numbers of a test as they travel; an infinite loss is the largest."""
+    """Return the numbers of a test as they travel; a loss that is not finite is the largest."""
     more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
     return {
         **more,
         **{f"{prefix}-{name}{COUNT}": count for name, (_, count) in score.metrics.items()},
         f"{prefix}-correct": score.correct,
-        f"{prefix}-loss-sum": LARGEST if score.loss_sum > LARGEST else score.loss_sum,
+        f"{prefix}-loss-sum": score.loss_sum if score.loss_sum < LARGEST else LARGEST,
         f"{prefix}-samples": score.samples,
     }

@@ -95,7 +95,7 @@ def problem(name: str, value: object, bounds: Bounds, highest: float | None = No
     what = "a whole number" if bounds.kind is int else "a number"
     diverged = name.endswith(LOSSES) and isinstance(value, float) and not value < 0
     # A client looks at its weights before it sends: these are finite.
-    cause = "the model's outputs or the loss are no numbers" if value != value else "a smaller learning-rate may help"
+    cause = "the loss itself is no number" if value != value else "a smaller learning-rate may help"
     likely = f"; {cause}" if diverged else ""
     return f"{name} = {shown(value)}: must be {what} from {bounds.lowest:g} to {most:g}{likely}"
 

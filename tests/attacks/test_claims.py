@@ -196,7 +196,7 @@ FALSE_REPLIES = {
     "no loss": (
         "train",
         metrics(train_loss=math.nan),
-        "a number from 0 to 1e+30; the model's outputs or the loss are no",
+        "a number from 0 to 1e+30; the loss itself is no number",
     ),
     "samples": ("train", metrics(train_samples=2**62), "its reply says train-samples = 4611686018427387904: must be"),
     "more samples": ("train", metrics(train_samples=10**6), "its reply says train-samples = 1000000: must be a whole"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from logging import WARNING, getLogger
 
 import numpy as np
 import torch
 
+from ...client.scores import metrics_of
 from ...core import metrics
-from ...core.claims import LARGEST
 from ...core.errors import ConfigError
 from ...core.process import computing
 from ...core.rng import torch_seed
@@ -24,8 +22,6 @@ from ...rules import Rule
 from ...training.loop import evaluate
 from ...training.measure import find
 from ..listener import Listener, Server
-
-logger = getLogger("flwr")
 
 
 class ServerTest(Listener):
@@ -48,12 +44,10 @@ class ServerTest(Listener):
             torch.manual_seed(torch_seed(config.run.seed, "server test", done.number))
             score = evaluate(forward, self._samples, config.training.labels, self._measures)
         scores = {name: metrics.combined(name, [pair]) for name, pair in score.metrics.items()}
-        if math.isnan(score.loss_sum):
-            text = "round %d: the test at the server: the model's outputs are no numbers; left out"
-            logger.log(WARNING, text, done.number)
-        elif score.samples:  # one sample has no R²
+        sent = metrics_of("global", score)
+        if score.samples:  # one sample has no R²
             done.at_server = {
-                "accuracy": score.correct / score.samples, "loss": min(score.loss_sum, LARGEST) / score.samples,
+                "accuracy": score.correct / score.samples, "loss": sent["global-loss-sum"] / score.samples,
                 "samples": score.samples, **{name: value for name, value in scores.items() if value is not None},
             }  # fmt: skip
         return False

@@ -428,7 +428,7 @@ def _measured(name: str) -> list[str]:
         rank = 1 + sum(of < ranked[label] for of in ranked.values())
         place = ", ".join([ordinal(rank), *(match[1] for match in few if match)])
         found.append(f"{short(data) if found else LINKED.format(short(data))} **{mean}** ({place})")
-        kind = against_local(leaderboard()[data]["remarks"]).get(label)
+        kind = against_local(leaderboard()[data]).get(label)
         if kind:
             verdicts.setdefault(VERDICTS[kind], []).append(short(data))
     only = "" if sum(map(len, verdicts.values())) == len(found) else "only "

@@ -2,7 +2,9 @@
 
 ``docs/records/GROUP/NAME.json`` is a run in a few kB: its settings, its accuracies at every fifth round, its processor
 and versions. ``docs/records/grids/EXPERIMENT-SCALE.json`` has what the runs of an experiment measured, by row, column
-and seed; ``docs/records/leaderboard/NAME.json`` has a column of the leaderboard. A page has, on separate lines,
+and seed; ``docs/records/leaderboard/NAME.json`` has a column of the leaderboard, with the methods as their papers
+configure them, ``docs/records/leaderboard-equal-work/NAME.json`` one with as many gradients as FedAvg's. A page has, on
+separate lines,
 
     <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
     <!-- end -->
@@ -15,6 +17,7 @@ its records.
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
     python docs/tools/run_records.py ranking 'HAR by person' NAME --output-dir FOLDER --commit HASH
+    python docs/tools/run_records.py ranking 'HAR by person' NAME … --row FedFac    # measured again
     python docs/tools/run_records.py attacks attacks.jsonl --commit HASH
     python docs/tools/run_records.py figures factorized-fl numbers.json --command 'python …' --commit HASH
 """
@@ -57,6 +60,7 @@ DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
 EXPERIMENTS = experiments(ROOT / "experiments")
 LEADERBOARD = EXPERIMENTS["leaderboard"]
+EQUAL = "leaderboard-equal-work"
 EVERY = 5
 WIDTH = 120  # of a line of a page, in characters
 # A run with fewer rounds says what a round costs and nothing else.
@@ -187,11 +191,13 @@ def _is_about(title: str, line: str, row: str, column: str) -> bool:
     return line == f"{row}, {column}" or (line == row and title.endswith(f", {column}"))
 
 
-def ranked(column: str, output: Path, commit: str) -> Record:
-    """Return the record of a column of the leaderboard: its table and remarks, from finished runs.
+def ranked(name: str, column: str, output: Path, commit: str) -> Record:
+    """Return the record of a column of a leaderboard: its table and remarks, from finished runs.
 
     Parameters
     ----------
+    name : str
+        The leaderboard's experiment.
     column : str
         The column.
     output : Path
@@ -199,15 +205,27 @@ def ranked(column: str, output: Path, commit: str) -> Record:
     commit : str
         The commit of the code that ran.
     """
-    experiment = load(LEADERBOARD).only("small", (), [column])
+    experiment = load(EXPERIMENTS[name]).only("small", (), [column])
     measured = ExperimentGrid(experiment, "small", Store(output))
     (column_ranking,) = rankings(measured)
-    command_line = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column]
+    command_line = ["fedpfl", "experiment", "run", name, "--scale", "small", "--column", column]
     return {
         "command": shlex.join(command_line), "commit": commit, "seeds": len(measured.seeds),
         "table": [list(column_ranking.table.columns), *map(column_ranking.table.texts, column_ranking.table.rows)],
         "remarks": list(column_ranking.remarks), **machine(),
     }  # fmt: skip
+
+
+def measured_again(before: Record, later: Record, rows: Sequence[str]) -> Record:
+    """Return a record with some rows of a later one, which name their commit, machine and difference to Local."""
+    head, against = before["table"][0], against_local(later)
+    by_name = {row[0]: dict(zip(later["table"][0], row, strict=True)) for row in later["table"][1:]}
+    table = [row for row in before["table"][1:] if row[0] not in rows]
+    table += [[by_name[row].get(name, "–") for name in head] for row in rows]
+    about = {key: later[key] for key in ("commit", "processor", "versions")}
+    again = {row: {"against Local": against.get(row, ""), **about} for row in rows}
+    table.sort(key=lambda row: -float(_mean(row[1])) if row[1][0].isdigit() else 0.0)
+    return {**before, "table": [head, *table], "again": {**before.get("again", {}), **again}}
 
 
 def attacks(path: Path, commit: str) -> dict[str, Record]:
@@ -269,10 +287,19 @@ def read(group: str, records: Path = RECORDS) -> list[Record]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((records / group).glob("*.json"))]
 
 
-def leaderboard(records: Path = RECORDS) -> dict[str, Record]:
-    """Return the records of the leaderboard by column, in the order of its file."""
-    by_column = {shlex.split(record["command"])[-1]: record for record in read("leaderboard", records)}
+def as_configured(records: Path = RECORDS, group: str = "leaderboard") -> dict[str, Record]:
+    """Return the records of a leaderboard by column, in the order of its file: the methods as papers configure them."""
+    by_column = {shlex.split(record["command"])[-1]: record for record in read(group, records)}
     return {column: by_column[column] for column in load(LEADERBOARD).columns if column in by_column}
+
+
+def leaderboard(records: Path = RECORDS) -> dict[str, Record]:
+    """Return the leaderboard by column, best row first: at equal work the methods that compute more than FedAvg."""
+    configured, equal = as_configured(records), as_configured(records, EQUAL)
+    for column, record in equal.items():
+        more = [row[0] for row in record["table"][1:] if row[0] not in ("Local", "FedAvg")]
+        configured[column] = measured_again(configured[column], record, more)
+    return configured
 
 
 def one(name: str, records: Path = RECORDS) -> Record:
@@ -487,10 +514,13 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
             means.setdefault(label, {})[column] = mean
     places = {column: ranks(of_column["table"]) for column, of_column in records_by_column.items()}
     mean_rank = {label: fmean(places[column][label] for column in of_row) for label, of_row in means.items()}
-    against = {column: against_local(of_column["remarks"]) for column, of_column in records_by_column.items()}
+    against = {column: against_local(of_column) for column, of_column in records_by_column.items()}
+    equal = {row[0] for record in as_configured(records, EQUAL).values() for row in record["table"][1:]}
+    work = {label: work["FedAvg" if label in equal else label] for label in work}
     head, *rows = list(records_by_column.values())[-1]["table"]
     sent = {row[0]: float(_mean(row[head.index("MB")])) for row in rows}
-    seconds = {row[0]: float(_mean(row[head.index("s")])) for row in rows}
+    equal -= {"Local", "FedAvg"}
+    seconds = {row[0]: float(_mean(row[head.index("s")])) for row in rows if row[0] not in equal}
     costs = {label: _first(gradients) for label, gradients in work.items()}, seconds, sent
     at_edge = {column: edges(column, of_column["table"]) for column, of_column in records_by_column.items()}
 
@@ -504,7 +534,7 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
         lines.append([
             f"[{label}](../methods/{methods[label]}.md)", f"{rank:.1f}", f"{min(among):.0f} to {max(among):.0f}",
             *(cell(label, column) for column in records_by_column),
-            *(f"{cost[label] / cost['FedAvg']:.2g}" for cost in costs),
+            *(f"{cost[label] / cost['FedAvg']:.2g}" if label in cost else "–" for cost in costs),
         ])  # fmt: skip
     failed = [
         f"{column}: {'; '.join(named)}" for column, of_column in records_by_column.items()
@@ -515,7 +545,7 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
         "Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local. "
         "†: the rate chosen is the largest or the smallest of those tried, so another might be better. *Gradients*, "
         "*seconds* and *traffic*: a client's in a round, of training on a busy machine, and both ways, relative to "
-        "FedAvg's; the last two on CIFAR-10."
+        "FedAvg's; the last two on CIFAR-10. –: as long as FedAvg's gradients take, not measured on an idle machine."
     ]
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
     later = ", ".join(f"[{label}](../methods/{method}.md)" for label, method in methods.items() if label not in means)
@@ -523,6 +553,25 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
     pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in records_by_column]
     heads = ["method", "mean rank", "ranks", *records_by_column, "gradients", "seconds", "traffic"]
     return "\n\n".join([markdown(heads, lines), *map(wrapped, said), *pictures])
+
+
+@table
+def configured(records: Path, arguments: Sequence[str]) -> str:
+    """Return the rows that compute more than FedAvg: their gradients as papers configure them, and both accuracies."""
+    equal, before = as_configured(records, EQUAL), as_configured(records)
+    work = one("grids/methods-work-small", records)["values"]["detail:gradients"]
+    means = {
+        name: {column: {row[0]: row[1] for row in record["table"][1:]} for column, record in of.items()}
+        for name, of in (("equal", equal), ("before", before))
+    }
+    more = sorted({row for rows in means["equal"].values() for row in rows}, key=lambda row: -_first(work[row]))
+    lines = [
+        [row, f"{_first(work[row]) / _first(work['FedAvg']):.2g}"]
+        + [f"{means['equal'][column].get(row, '–')} / {means['before'][column][row]}" for column in equal]
+        for row in more
+        if row not in ("Local", "FedAvg")
+    ]
+    return markdown(["method", "gradients", *equal], lines)
 
 
 @table
@@ -551,15 +600,15 @@ def _first(cells: Mapping[str, Sequence[float]]) -> float:
     return next(iter(cells.values()))[0]
 
 
-def against_local(remarks: Sequence[str]) -> dict[str, str]:
+def against_local(record: Record) -> dict[str, str]:
     """Return which rows are significantly "higher" or "lower" than Local, as a column of the leaderboard remarks."""
     kinds_by_row: dict[str, str] = {}
-    for text in (remark for remark in remarks if remark.startswith("Compared with Local")):
+    for text in (remark for remark in record["remarks"] if remark.startswith("Compared with Local")):
         for part in text.partition("): ")[2].rstrip(".").split("; "):
             names, _, kind = part.partition(" are " if " are " in part else " is ")
             if kind in MARKS:
                 kinds_by_row |= dict.fromkeys(names.split(", "), kind)
-    return kinds_by_row
+    return kinds_by_row | {row: again["against Local"] for row, again in record.get("again", {}).items()}
 
 
 def files() -> dict[Path, str]:
@@ -729,7 +778,9 @@ def main() -> None:
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
-    column = commands.add_parser("ranking", help="write the record of a column of the leaderboard")
+    column = commands.add_parser("ranking", help="write the record of a column of a leaderboard")
+    column.add_argument("--experiment", choices=["leaderboard", EQUAL], default="leaderboard")
+    column.add_argument("--row", action="append", default=[], help="measured again: keep the others of the record")
     column.add_argument("column", help="its name")
     column.add_argument("name", help="name of the record")
     column.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
@@ -746,8 +797,11 @@ def main() -> None:
         print(f"wrote {write(f'figures/{options.name}', made).relative_to(ROOT)}")
         return
     if options.verb == "ranking":
-        content = ranked(options.column, options.output_dir, options.commit)
-        print(f"wrote {write(f'leaderboard/{options.name}', content).relative_to(ROOT)}")
+        content = ranked(options.experiment, options.column, options.output_dir, options.commit)
+        place = f"{options.experiment}/{options.name}"
+        if options.row:
+            content = measured_again(one(place), content, options.row)
+        print(f"wrote {write(place, content).relative_to(ROOT)}")
         return
     if options.verb == "attacks":
         for method, content in attacks(options.file, options.commit).items():

@@ -51,7 +51,7 @@ endif
 install-latest: install ## the newest versions that pyproject.toml allows, instead of those of the lock
 	@$(call add,--upgrade --editable '.[dev]')
 
-simulate: install ## the default experiment: FedDecomp on scikit-learn's digits, 10 clients
+simulate: install ## the default experiment: FedPer on scikit-learn's digits, 10 clients
 	$(BIN)/fedpfl run
 
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link

@@ -181,7 +181,7 @@ def run_federation(way: Grid | Transport, values: dict[str, Any]) -> RunFolder:
 
 
 QUICK = {
-    "dataset": "digits", "model": "small-cnn", "num-server-rounds": 3, "local-epochs": 2, "batch-size": 32,
+    "method": "feddecomp", "dataset": "digits", "model": "small-cnn", "num-server-rounds": 3, "local-epochs": 2, "batch-size": 32,
     "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run",
 }  # fmt: skip
 

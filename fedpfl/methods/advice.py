@@ -29,15 +29,15 @@ ADVICE = (
     ),
     Advice(
         "clients have other classes or class shares (label skew)",
-        "`fedrep`",
-        "`fedper` at FedAvg's cost; `fedpac` if some clients have similar class shares",
-        ABOVE_LOCAL,
+        "`fedper`",
+        "`pfedfda` where its features suit all clients: best on CIFAR-10, behind local training on HAR",
+        f"{ABOVE_LOCAL}, at FedAvg's cost; the default method",
     ),
     Advice(
         "the same classes look different (feature skew)",
-        "`fedas`",
-        "`pfedme` if time does not matter; `fedbn` if the model has BatchNorm (not measured)",
-        "leaderboard, HAR by person: second and first",
+        "`fedamp`",
+        "`knn-per` if there are many clients; `fedbn` if the model has BatchNorm (not measured)",
+        "leaderboard, HAR by person: first and second",
     ),
     Advice(
         "training must not cost more than FedAvg's",
@@ -60,7 +60,7 @@ ADVICE = (
     Advice(
         "a good global model is needed as well",
         "`fedrod`",
-        "`fedreg` if clients lack whole classes, at twice the computation",
+        "`fedreg` if clients lack whole classes",
         ABOVE_LOCAL,
     ),
     Advice("clients fall into a few unknown groups", "`clustered-fl`", "`fedamp` with few rounds", NOT_MEASURED),

@@ -41,7 +41,7 @@ class RunSettings:
     """What is run, for how long, and where the results go."""
 
     method: str = setting(
-        "feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own code"
+        "fedper", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own code"
     )
     model: str = setting(
         "small-cnn",
@@ -310,7 +310,7 @@ class Config:
             if key not in (refusable := self._tagged("refusable")):
                 raise ConfigError("method", own.name, f"refuses {key!r}; it can refuse {', '.join(refusable)}")
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
-                raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
+                raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}; others can")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
         for extra in own.extras:
             require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")

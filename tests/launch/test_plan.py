@@ -38,7 +38,7 @@ def test_plan_of_the_installed_package(elsewhere):
     assert values["num-clients"] == 10
     assert values["output-dir"] == str(elsewhere / "runs")
     assert values["state-dir"] == str(elsewhere / ".fedpfl" / "state")
-    assert values["run-name"].endswith("-feddecomp-digits")
+    assert values["run-name"].endswith("-fedper-digits")
     assert plan.folder.path == elsewhere / "runs" / values["run-name"]
 
 
@@ -227,7 +227,7 @@ def test_flower_takes_the_installed_package_as_an_app(elsewhere):
 
     copy_app(None, elsewhere / "own")
     config, _ = load_and_validate(elsewhere / "own" / "pyproject.toml")
-    assert config["tool"]["flwr"]["app"]["config"]["method"] == "feddecomp"
+    assert config["tool"]["flwr"]["app"]["config"]["method"] == "fedper"
     assert reference.BEGIN in (elsewhere / "own" / "pyproject.toml").read_text()
 
 

@@ -85,7 +85,7 @@ def test_pyproject_defaults_are_the_code_s_defaults():
 )
 def test_a_wrong_value_is_one_line_with_key_value_and_what_is_allowed(key, value, allowed):
     with pytest.raises(ConfigError) as error:
-        Config.parse({"local-epochs": 5, key: value})
+        Config.parse({"method": "feddecomp", "local-epochs": 5, key: value})
     line = str(error.value)
     assert line.startswith(f"{key} = {value!r}: ")
     assert allowed in line

@@ -564,7 +564,7 @@ def configured(records: Path, arguments: Sequence[str]) -> str:
         name: {column: {row[0]: row[1] for row in record["table"][1:]} for column, record in of.items()}
         for name, of in (("equal", equal), ("before", before))
     }
-    more = sorted({row for rows in means["equal"].values() for row in rows}, key=lambda row: -_first(work[row]))
+    more = sorted({row for rows in means["equal"].values() for row in rows}, key=lambda row: (-_first(work[row]), row))
     lines = [
         [row, f"{_first(work[row]) / _first(work['FedAvg']):.2g}"]
         + [f"{means['equal'][column].get(row, '–')} / {means['before'][column][row]}" for column in equal]

@@ -75,7 +75,7 @@ def test_the_readme_s_picture_has_every_method_of_its_column_local_and_fedavg_am
     assert len(shown) == len(method_pages.measured())
     for page in ("README.md", "docs/index.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        for name in (*picture.BASELINES, "FedPer", "FedPAC"):
+        for name in (*picture.BASELINES, "FedPer", next(iter(shown))):
             assert f"{name} {shown[name][0]:.1f}" in text, (page, name)
 
 

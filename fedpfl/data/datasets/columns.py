@@ -62,7 +62,7 @@ _PERSON = re.compile(
     re.IGNORECASE,
 )
 # What a column of times is good for.
-_AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in columns of their own"
+_AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in separate columns"
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 

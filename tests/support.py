@@ -181,8 +181,8 @@ def run_federation(way: Grid | Transport, values: dict[str, Any]) -> RunFolder:
 
 
 QUICK = {
-    "method": "feddecomp", "dataset": "digits", "model": "small-cnn", "num-server-rounds": 3, "local-epochs": 2, "batch-size": 32,
-    "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run",
+    "method": "feddecomp", "dataset": "digits", "model": "small-cnn", "num-server-rounds": 3, "local-epochs": 2,
+    "batch-size": 32, "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run",
 }  # fmt: skip
 
 # For equalities to the bit, which two steps show as well as fifty: 64 training and 32 test samples a client.

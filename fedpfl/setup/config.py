@@ -87,6 +87,7 @@ class RunSettings:
         False,
         "Whether torchvision:, timm: and hf: may download pretrained weights, instead of random ones, or hf:'s "
         "local folder.",
+        tags="built",
     )
     evaluate_every: int = setting(
         1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0, tags="rounds"
@@ -151,7 +152,7 @@ class RunSettings:
         600.0,
         "Seconds to wait over Flower until all clients are connected.",
         above=0,
-        tags="free idle",
+        tags="free idle built",
     )
     round_timeout: float = setting(
         600.0,
@@ -171,7 +172,7 @@ class RunSettings:
         "Over Flower, minimum number of clients at the start; 0: more than half. The run starts after node-timeout "
         "without those that are missing or silent, and names them.",
         minimum=0,
-        tags="free idle",
+        tags="free idle built",
     )
     max_client_samples: int = setting(
         1_000_000,

@@ -68,6 +68,11 @@ class Follows(fedpfl.Listener):
         ({"run_name": "mine"}, "run-name = 'mine': has no effect"),
         ({"initial_weights": "w.safetensors"}, "initial-weights = 'w.safetensors': needs model="),
         ({"max_weight_share": 0.5}, "max-weight-share = 0.5: needs model="),
+        ({"evaluate_trained": True}, "evaluate-trained = True: needs model="),
+        ({"keep_momentum": True, "momentum": 0.9}, "keep-momentum = True: needs model="),
+        ({"download_weights": True}, "download-weights = True: needs model="),
+        ({"min_clients": 2}, "min-clients = 2: needs model="),
+        ({"node_timeout": 5.0}, "node-timeout = 5.0: needs model="),
         ({"listeners": [Follows()]}, "listeners = 'Follows': has run_ended, which Flower's loop never calls"),
     ],
 )

@@ -22,6 +22,7 @@ from torch import nn
 
 from .. import models
 from ..core.claims import LARGEST, Bounds, problem
+from ..core.custom import article
 from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.names import shape_of
 from ..core.samples import MAX_CLASSES
@@ -172,6 +173,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_of_metrics
         self.model, self.head = model, head
         self.listeners = list(listeners)
+        for listener in self.listeners:
+            if not isinstance(listener, Listener):
+                raise ConfigError("listeners", article(listener), "must be a list of fedpfl.Listener objects")
         self.folder: RunFolder | None = None
         self._flowers_mu = self.method.name == "fedprox" and "proximal_mu" in settings
         if self._flowers_mu:

@@ -73,6 +73,7 @@ class Follows(fedpfl.Listener):
         ({"download_weights": True}, "download-weights = True: needs model="),
         ({"min_clients": 2}, "min-clients = 2: needs model="),
         ({"node_timeout": 5.0}, "node-timeout = 5.0: needs model="),
+        ({"listeners": [dict]}, "listeners = 'the class dict': must be a list of fedpfl.Listener"),
         ({"listeners": [Follows()]}, "listeners = 'Follows': has run_ended, which Flower's loop never calls"),
     ],
 )

@@ -33,6 +33,7 @@ from common import BenchmarkError, cores, count, footer, main, make_environment,
 from loops import MODELS, Loop, distance, make_strategy, steps_of
 
 from fedpfl.data.federation import FederatedData
+from fedpfl.results.record import Round
 from fedpfl.setup.config import Config
 
 SCRIPTS = Path(__file__).parent
@@ -162,7 +163,8 @@ class Job:
         self.config = Config.parse(self.values)
         self.data = FederatedData(self.config.data, self.config.data.num_clients, options.seed)
         self.strategy = make_strategy(self.config, self.data)
-        self.rounds = [self.strategy.choose(number) for number in range(1, options.rounds + 2)]
+        loop, numbers = self.strategy, range(1, options.rounds + 2)
+        self.rounds = [loop.attendance.choose(loop.rule, Round(number)) for number in numbers]
         self.steps = [sum(steps_of(client, self.config) for client in chosen) for chosen in self.rounds]
         self.measured: dict[str, list[Found]] = {}
         self.distance = float("nan")

@@ -72,5 +72,4 @@ def batches(samples: Samples, size: int = 200) -> Any:
 def say(train: float, test: float, steps: int, accuracy: float) -> None:
     """Tell of a finished round: seconds of training and of tests, SGD steps, accuracy on all test samples."""
     line = {"train": train, "test": test, "steps": steps, "accuracy": accuracy}
-    sys.__stdout__.write("round " + json.dumps(line) + "\n")
-    sys.__stdout__.flush()
+    print("round", json.dumps(line), file=sys.__stdout__, flush=True)

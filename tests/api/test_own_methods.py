@@ -293,11 +293,11 @@ def test_a_client_s_exception_is_the_cause_and_is_told_once(elsewhere):
     assert str(error.value).count("no such thing") == 1
 
 
-def test_one_epoch_is_enough_for_the_default_method(elsewhere):
-    run = fedpfl.run(workers=0, **FEW)
-    assert run.settings["method"] == "feddecomp" and run.summary["rounds"] == 2
+def test_one_epoch_is_enough_for_feddecomp(elsewhere):
+    run = fedpfl.run("feddecomp", workers=0, **FEW)
+    assert run.summary["rounds"] == 2
     assert any("local-epochs = 1: τ and σ train together" in text for text in run._folder.task()["remarks"])
-    together = fedpfl.run(workers=0, feddecomp_variant="simultaneous", **FEW)
+    together = fedpfl.run("feddecomp", workers=0, feddecomp_variant="simultaneous", **FEW)
     assert torch.equal(head(run), head(together))
 
 

@@ -351,6 +351,11 @@ class Runs:
             tell(told)
         return folder
 
+    @property
+    def here(self) -> bool:
+        """Whether the runs are on this machine."""
+        return self._elsewhere is None
+
     def run(self, grid: Grid) -> dict[str, str]:
         """Make the runs of a grid, and return why those that did not finish did not, by their names."""
         here = bool(self._callbacks) or any(not _is_in_package(thing) for thing in self.objects.values())

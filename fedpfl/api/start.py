@@ -342,8 +342,9 @@ def compare(
         title = f"{', '.join(texts_by_name)} on {len(data_sets)} data sets"
         if len(data_sets) == 1:
             values = {**base, **next(iter(data_sets.values()))}
-            division = with_partitioner(DataSettings.of(values))
-            how = f"{data_in_words(division)}, {values['num-clients']} clients"
+            division, how = DataSettings.of(values), f"{values['num-clients']} clients"
+            if runs.here:  # and not data that only a testbed's devices have
+                how = f"{data_in_words(with_partitioner(division))}, {how}"
             title = f"{', '.join(texts_by_name)} on {division.dataset} ({how})"
         chosen = {row if len(data_sets) == 1 else (row, column): choice
                   for (row, column), choice in grid.chosen.items()}  # fmt: skip

@@ -51,11 +51,7 @@ def new_command(
     if method is not None and method.name not in SETTINGS:
         raise ConfigError("--baseline", baseline, "must be a method of fedpfl's: baselines are made of its strategies")
     written = make(place, kind, method)
-    trial = {
-        TESTBED: "fedpfl up --inventory inventory.yml -c settings.toml",
-        OWN_FLOWER_APP: "flwr run . --stream",
-        BASELINE: "flwr run . --stream",
-    }.get(kind, "fedpfl run")
+    trial = {OWN_FLOWER_APP: "flwr run . --stream", BASELINE: "flwr run . --stream"}.get(kind, "fedpfl run")
     if kind == APP:
         # And the settings of the example's method.
         own_code.set_folder(place)
@@ -63,4 +59,6 @@ def new_command(
         reference.update(place)
     for path in written:
         typer.echo(f"wrote {name.expanduser() / path.relative_to(place)}")
-    typer.echo(f"try it: cd {name.expanduser()} && {trial}", err=True)
+    # A testbed's clients have files of samples, which its README makes first.
+    rehearsal = f"next: step 1 of {name.expanduser()}/README.md rehearses it on this machine"
+    typer.echo(rehearsal if kind == TESTBED else f"try it: cd {name.expanduser()} && {trial}", err=True)

@@ -16,6 +16,8 @@ from support import FEW_SAMPLES, exported, needed, quick
 from typer.testing import CliRunner
 from waiting import wait_until
 
+import fedpfl
+from fedpfl.api.comparisons import RunsFailed
 from fedpfl.bench.testbed import Testbed
 from fedpfl.cli import app
 from fedpfl.client.device_model import load_model
@@ -135,6 +137,17 @@ def test_why_a_run_failed_is_told(store: Store, flwr: Path) -> None:
     (flwr / "status-0").write_text("finished:failed")
     assert play([run], store) == {run.name: State.FAILED}
     assert store.reason(run) == "a board has melted"
+
+
+def test_a_comparison_of_data_that_only_devices_have_names_no_partitioner(tmp_path: Path, flwr: Path) -> None:
+    for number in range(2):
+        (flwr / f"status-{number}").write_text("finished:completed")
+    with pytest.raises(RunsFailed) as failed:
+        fedpfl.compare(
+            "local", "fedavg", seeds=1, executor="flower", federation="bench", output_dir=tmp_path / "out", quiet=True,
+            dataset="npz", num_classes=10, num_clients=3,
+        )  # fmt: skip
+    assert failed.value.result.tables[0].title.startswith("local, fedavg on npz (3 clients)")
 
 
 @pytest.mark.parametrize(("settings", "more", "words"), [

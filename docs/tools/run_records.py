@@ -207,6 +207,7 @@ def ranked(name: str, column: str, output: Path, commit: str) -> Record:
     """
     experiment = load(EXPERIMENTS[name]).only("small", (), [column])
     measured = ExperimentGrid(experiment, "small", Store(output))
+    measured.choose(final=True)  # among the candidates that did not fail
     (column_ranking,) = rankings(measured)
     command_line = ["fedpfl", "experiment", "run", name, "--scale", "small", "--column", column]
     return {
@@ -222,10 +223,20 @@ def measured_again(before: Record, later: Record, rows: Sequence[str]) -> Record
     by_name = {row[0]: dict(zip(later["table"][0], row, strict=True)) for row in later["table"][1:]}
     table = [row for row in before["table"][1:] if row[0] not in rows]
     table += [[by_name[row].get(name, "–") for name in head] for row in rows]
+    remarks = [said for said in before["remarks"] if not _is_of(said, rows)]
+    remarks += [said for said in later["remarks"] if _is_of(said, rows)]
     about = {key: later[key] for key in ("commit", "processor", "versions")}
     again = {row: {"against Local": against.get(row, ""), **about} for row in rows}
     table.sort(key=lambda row: -float(_mean(row[1])) if row[1][0].isdigit() else 0.0)
-    return {**before, "table": [head, *table], "again": {**before.get("again", {}), **again}}
+    return {**before, "table": [head, *table], "remarks": remarks, "again": {**before.get("again", {}), **again}}
+
+
+def _is_of(said: str, rows: Sequence[str]) -> bool:
+    """Tell whether a remark is about runs of some rows alone that failed."""
+    return (
+        bool(match := re.match(r"Failed: ([^,]*), |Only \d+ seeds?: ([^;,]*)\.$", said))
+        and (match[1] or match[2]) in rows
+    )
 
 
 def attacks(path: Path, commit: str) -> dict[str, Record]:
@@ -517,10 +528,10 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
     against = {column: against_local(of_column) for column, of_column in records_by_column.items()}
     equal = {row[0] for record in as_configured(records, EQUAL).values() for row in record["table"][1:]}
     work = {label: work["FedAvg" if label in equal else label] for label in work}
-    head, *rows = list(records_by_column.values())[-1]["table"]
+    last = list(records_by_column.values())[-1]
+    head, *rows = last["table"]
     sent = {row[0]: float(_mean(row[head.index("MB")])) for row in rows}
-    equal -= {"Local", "FedAvg"}
-    seconds = {row[0]: float(_mean(row[head.index("s")])) for row in rows if row[0] not in equal}
+    seconds = {row[0]: float(_mean(row[head.index("s")])) for row in rows if row[0] not in last.get("again", {})}
     costs = {label: _first(gradients) for label, gradients in work.items()}, seconds, sent
     at_edge = {column: edges(column, of_column["table"]) for column, of_column in records_by_column.items()}
 
@@ -545,7 +556,7 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
         "Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local. "
         "†: the rate chosen is the largest or the smallest of those tried, so another might be better. *Gradients*, "
         "*seconds* and *traffic*: a client's in a round, of training on a busy machine, and both ways, relative to "
-        "FedAvg's; the last two on CIFAR-10. –: as long as FedAvg's gradients take, not measured on an idle machine."
+        "FedAvg's; the last two on CIFAR-10. –: measured while other work ran."
     ]
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
     later = ", ".join(f"[{label}](../methods/{method}.md)" for label, method in methods.items() if label not in means)
@@ -591,7 +602,7 @@ def edges(column: str, table: Sequence[Sequence[str]]) -> set[str]:
         key, _, value = row[head.index("chosen")].partition(" ")
         places = experiment.choose, experiment.columns[column].choose, experiment.rows[row[0]].choose
         tried = next(choose[key] for choose in reversed(places) if choose and key in choose)
-        if float(value) in (min(tried), max(tried)):
+        if float(value.split()[0]) in (min(tried), max(tried)):
             rows_at_edge.add(row[0])
     return rows_at_edge
 

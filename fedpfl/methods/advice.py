@@ -35,9 +35,9 @@ ADVICE = (
     ),
     Advice(
         "the same classes look different (feature skew)",
-        "`fedamp`",
-        "`knn-per` if there are many clients; `fedbn` if the model has BatchNorm (not measured)",
-        "leaderboard, HAR by person: first and second",
+        "`feddecomp`",
+        "`knn-per`, which is third; `fedbn` if the model has BatchNorm (not measured)",
+        "leaderboard, HAR by person: first, significantly better than local training",
     ),
     Advice(
         "training must not cost more than FedAvg's",

@@ -233,10 +233,8 @@ def measured_again(before: Record, later: Record, rows: Sequence[str]) -> Record
 
 def _is_of(said: str, rows: Sequence[str]) -> bool:
     """Tell whether a remark is about runs of some rows alone that failed."""
-    return (
-        bool(match := re.match(r"Failed: ([^,]*), |Only \d+ seeds?: ([^;,]*)\.$", said))
-        and (match[1] or match[2]) in rows
-    )
+    match = re.match(r"Failed: ([^,]*), |Only \d+ seeds?: ([^;,]*)\.$", said)
+    return match is not None and (match[1] or match[2]) in rows
 
 
 def attacks(path: Path, commit: str) -> dict[str, Record]:

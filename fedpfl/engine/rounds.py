@@ -97,7 +97,7 @@ class RoundLoop:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        state = {**self.rule.state()}
+        state = dict(self.rule.state())
         for listener in self.listeners:
             state.update(listener.state())
         return state

@@ -311,8 +311,7 @@ class Config:
             if key not in (refusable := self._tagged("refusable")):
                 raise ConfigError("method", own.name, f"refuses {key!r}; it can refuse {', '.join(refusable)}")
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
-                wanted = f"must be {str(usual[key]).lower()} for {own.name}: it {why}"
-                raise ConfigError(key, values[key], wanted)
+                raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
         for extra in own.extras:
             require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
 from typing import TYPE_CHECKING
 
@@ -54,9 +54,9 @@ class NormLimit(Listener):
       untrained model gives says little of the next round's.
 
     A round of one reply has no median that tells anything: after the first the last rounds alone do. Root mean squares
-    are larger in a first round, of which nothing is known. The lower median of each round's accepted
-    norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise. A
-    client that is sent a model of its own may not have made that long: it counts as the median of those that were sent.
+    are larger in a first round, of which nothing is known. The lower median of each round's accepted norms counts, of
+    the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise. A client that is
+    sent a model of its own may not have made that long: it counts as the median of those that were sent.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class NormLimit(Listener):
         self._least[client.id] = self._like_weights
         if not rule.one_model:
             measured[MODELS] = self._like_weights
-        compared = self._compared()
+        declared, compared = self.extras.compared(), self._compared()
         for name, array in reply.arrays.items():
-            if name not in self.extras.compared() and not self.privacy:
+            if name not in declared and not self.privacy:
                 continue
             measured[name] = distance(array.reshape(-1))
             if name in compared:
@@ -123,31 +123,34 @@ class NormLimit(Listener):
 
     def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
         """Refuse what is far larger than the median of the round."""
-        refused = {}
+        refused: dict[Client, str] = {}
         if self._waits:
-            updates = {read.client: self._measured[read.client.id].get(PARAMETERS, 0.0) for read in replies}
-            usual = SPREAD * median_low(updates.values() or [0.0])
+            norms = {read.client: self._measured[read.client.id].get(PARAMETERS, 0.0) for read in replies}
+            usual = SPREAD * median_low(norms.values() or [0.0])
             size = sum(place.stop - place.start for place in self._places[PARAMETERS])
-            for client, norm in updates.items():
-                limit = self._bounded(max(usual, self._least[client.id]), size)
-                try:
-                    require_norm(PARAMETERS, norm, limit, self.factor)
-                except LayoutError as error:
-                    refused[client] = str(error)
+            limits = {client: self._bounded(max(usual, self._least[client.id]), size) for client in norms}
+            refused.update(self._longer(PARAMETERS, norms, limits))
         for name in self._compared():
-            sent = {read.client: read.reply.arrays[name].size for read in replies if name in read.reply.arrays}
-            norms = {client: self._measured[client.id][name] for client in sent}
+            sizes = {read.client: read.reply.arrays[name].size for read in replies if name in read.reply.arrays}
+            norms = {client: self._measured[client.id][name] for client in sizes}
             before = SPREAD * median(self._medians.get(name, [0.0]))
-            usual = (1 if self.extras.are_means(name) else SPREAD) * median_low(
-                list(filter(None, norms.values())) or [0.0]
-            )
-            for client, norm in norms.items():
-                limit = self._bounded(before if before and len(norms) == 1 else max(before, usual), sent[client])
-                try:
-                    require_norm(name, norm, limit, self.factor)
-                except LayoutError as error:
-                    refused[client] = str(error)
+            lowest = median_low([norm for norm in norms.values() if norm] or [0.0])
+            usual = max(before, lowest if self.extras.are_means(name) else SPREAD * lowest)
+            if before and len(norms) == 1:
+                usual = before
+            limits = {client: self._bounded(usual, size) for client, size in sizes.items()}
+            refused.update(self._longer(name, norms, limits))
         return refused
+
+    def _longer(
+        self, name: str, norms: Mapping[Client, float], limits: Mapping[Client, float]
+    ) -> Iterator[tuple[Client, str]]:
+        """Yield the clients whose array is longer than their limit, and what they are told."""
+        for client, norm in norms.items():
+            try:
+                require_norm(name, norm, limits[client], self.factor)
+            except LayoutError as error:
+                yield client, str(error)
 
     def sees_each_reply(self) -> bool:
         """Return False: norms are measured where the vectors are."""

@@ -10,7 +10,7 @@ import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, ClassVar
 
@@ -528,7 +528,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         said = self.model is None and "max-client-samples" not in self.values
         values = 1 if self.model is None or self.config.training.kind.classes else MAX_CLASSES
         most = LARGEST if said else run.max_client_samples
-        self._loop.expected = Weighted(self.weighted_by_key, most, self.model is not None, values)
+        self._loop.expected = Weighted(
+            key=self.weighted_by_key, most=most, is_asked=self.model is not None, values=values
+        )
         self._way = way
 
     def _split_of(self, arrays: ArrayRecord) -> Split:
@@ -698,22 +700,18 @@ def _filled(initial: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     return ArrayRecord({name: arrays.get(name, array) for name, array in initial.items()})
 
 
+@dataclass(frozen=True)
 class Weighted(Expected):
     """Expects one number, the weight of a reply; all others may be anything.
 
-    It is at most ``most``, and where clients were ``asked`` before round 1 at most what they said of their samples; in
-    a test ``values`` of each sample count.
+    It is at most ``most``. If ``is_asked``, clients have said before round 1 how many samples they have, and it is at
+    most that; in a test ``values`` of each sample count.
     """
 
-    def __init__(self, key: str = SAMPLES, most: float = LARGEST, asked: bool = False, values: int = 1) -> None:
-        super().__init__()
-        for name, value in (("key", key), ("most", most), ("is_asked", asked), ("values", values)):
-            object.__setattr__(self, name, value)
-
-    key: str
-    most: float
-    is_asked: bool
-    values: int
+    key: str = SAMPLES
+    most: float = LARGEST
+    is_asked: bool = False
+    values: int = 1
 
     def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Return why a reply cannot count, or an empty text."""

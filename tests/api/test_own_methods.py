@@ -215,8 +215,8 @@ def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere
     own_code.set_folder(elsewhere)
     base = {"num-clients": 2, "num-server-rounds": 1}
     grid = {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}
-    found = SweepGrid(base, grid, 1, Store(elsewhere))
-    assert [point.get("double-factor") for point in found.points] == [None, 1.0, 2.0]
+    planned = SweepGrid(base, grid, 1, Store(elsewhere))
+    assert [point.get("double-factor") for point in planned.points] == [None, 1.0, 2.0]
 
 
 def test_a_run_on_python_objects_is_resumed_by_the_sentence_that_it_prints(elsewhere):

@@ -345,9 +345,9 @@ def test_doctor_finds_problems(elsewhere, monkeypatch):
     monkeypatch.setattr(doctor, "FLOWER", "flwr>=1.99")
     monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     folders = {"output-dir": elsewhere / "file" / "runs", "state-dir": elsewhere / "new", "data-dir": elsewhere}
-    found = {finding.check: finding for finding in doctor.examine(folders)}
-    assert found["output-dir"].state == found["flower"].state == found["torch"].state == "problem"
-    assert found["state-dir"].state == "ok"
+    findings = {finding.check: finding for finding in doctor.examine(folders)}
+    assert findings["output-dir"].state == findings["flower"].state == findings["torch"].state == "problem"
+    assert findings["state-dir"].state == "ok"
     assert not (elsewhere / "new").exists()
 
 

@@ -160,12 +160,14 @@ NOBODYS = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_state_goes_from_client_to_client(model):
-    found = {workers: numbers("fedper", model, workers=workers) for workers in (0, 2)}
-    assert all(one == found[0] for one in found.values()), found
+    by_workers = {workers: numbers("fedper", model, workers=workers) for workers in (0, 2)}
+    assert all(one == by_workers[0] for one in by_workers.values()), by_workers
     nobodys = NOBODYS.get(model)
-    assert [f"the model changes {nobodys} as it trains" in remark for remark in found[0][1]] == [True] * bool(nobodys)
+    assert [f"the model changes {nobodys} as it trains" in remark for remark in by_workers[0][1]] == [True] * bool(
+        nobodys
+    )
     at_once, _ = numbers("fedper", model, workers=0, clients_at_once=4)
-    np.testing.assert_allclose(at_once, found[0][0], rtol=1e-4)
+    np.testing.assert_allclose(at_once, by_workers[0][0], rtol=1e-4)
 
 
 class OfTheClass(Net):

@@ -46,9 +46,9 @@ def a_frame(folder):
 
 @pytest.mark.parametrize("form", [a_table, a_folder, a_series, a_frame])
 def test_a_cut_takes_whole_groups(tmp_path, handed_over, form):
-    given = form(tmp_path)
-    given = given if isinstance(given, dict) else handed_over(given)
-    settings = DataSettings(**given, group_column="patient", validation_fraction=0.25)
+    source = form(tmp_path)
+    source = source if isinstance(source, dict) else handed_over(source)
+    settings = DataSettings(**source, group_column="patient", validation_fraction=0.25)
     data = FederatedData(settings, default_clients(settings), 1)
     assert data.num_clients == 2 and "patient" not in data.feature_names
     for client in range(2):

@@ -73,21 +73,21 @@ FORMS = [a_folder_of_arrays, a_file_of_arrays, a_folder_of_tables, a_table, pair
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_client_keeps_its_own_test_set(tmp_path, handed_over, form):
-    given = form(tmp_path)
-    given = given if isinstance(given, dict) else handed_over(given)
-    settings = DataSettings(**given)
+    source = form(tmp_path)
+    source = source if isinstance(source, dict) else handed_over(source)
+    settings = DataSettings(**source)
     data = FederatedData(settings, default_clients(settings) or 0, 1)
     assert data.num_clients == 2
     for client in (0, 1):
         for part in ("train", "test"):
             assert np.array_equal(getattr(data, part)(client).x.numpy(), samples(client, part)[0])
-    pooled = FederatedData(DataSettings(**given, split="mixed"), 2, 1)
+    pooled = FederatedData(DataSettings(**source, split="mixed"), 2, 1)
     assert pooled.sizes(0) == (15, 5)
     # A partitioner that takes one pool of samples has no place for it.
-    cut = FederatedData(DataSettings(**given, partitioner="pfllib-pathological"), 2, 1)
+    cut = FederatedData(DataSettings(**source, partitioner="pfllib-pathological"), 2, 1)
     assert sum(sum(cut.sizes(client)) for client in (0, 1)) == 40
     with pytest.raises(ConfigError, match='split = \'given\': must be "mixed" for partitioner = "pfllib-path'):
-        FederatedData(DataSettings(**given, partitioner="pfllib-pathological", split="given"), 2, 1)
+        FederatedData(DataSettings(**source, partitioner="pfllib-pathological", split="given"), 2, 1)
 
 
 def test_published_data_sets_are_one_pool(tmp_path):

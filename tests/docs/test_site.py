@@ -271,5 +271,5 @@ FOUND = {
 def test_the_field_s_words_find_the_right_page_first(browser, site):
     for words, page in FOUND.items():
         browser.open(site / "index.html")
-        found = wait_until(lambda words=words: browser.evaluate(SEARCH.replace("WORDS", words)))
-        assert page in found[0], (words, found[:4])
+        links = wait_until(lambda words=words: browser.evaluate(SEARCH.replace("WORDS", words)))
+        assert page in links[0], (words, links[:4])

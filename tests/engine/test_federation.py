@@ -99,15 +99,15 @@ def test_every_method_learns_and_personalised_clients_do_better_than_guessing(tm
 
 def test_bytes_are_those_of_the_messages(tmp_path):
     vector, settings = 4 * 13706, {"num_server_rounds": 1, "local_epochs": 1, "evaluate_every": 0}
-    for given, up, down in (
+    for of_method, up, down in (
         ({"method": "fedavg"}, 3 * vector, 6 * vector),  # training and the evaluation after the last round
         ({"method": "fedavg", "wire_dtype": "float16"}, 1.5 * vector, 3 * vector),
         ({"method": "local"}, 0, 0),
     ):
-        run = simulate(tmp_path / "-".join(given.values()), 3, **settings, **given)
+        run = simulate(tmp_path / "-".join(of_method.values()), 3, **settings, **of_method)
         assert up <= outcome(run)["bytes_up"] <= 1.02 * up + 5000
         assert down <= outcome(run)["bytes_down"] <= 1.02 * down + 5000
-        assert ("global" in run.metrics()[0]) == (given["method"] == "fedavg")
+        assert ("global" in run.metrics()[0]) == (of_method["method"] == "fedavg")
         assert tuple(outcome(run)) == OUTCOME_KEYS
 
 

@@ -455,8 +455,8 @@ def test_fedproto(play, predict):
         for i in clients:
             x, y = task.train[i]
             models[i] = pulled(models[i], x, y, prototypes, known, lam)
-            means, own = class_means(models[i], x, y)
-            sums, counts = sums + own[:, None] * means, counts + own
+            means, sizes = class_means(models[i], x, y)
+            sums, counts = sums + sizes[:, None] * means, counts + sizes
         prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
         known |= counts > 0
         if predict == "model":
@@ -490,8 +490,8 @@ def test_fedpac(play, monkeypatch):
                 g[BASE[1]] += lam * dz.sum(0)
                 w = {k: w[k] - RATE * g[k] if k in BASE else w[k] for k in w}
             trained[i] = w
-            means, own = class_means(w, x, y)
-            sums, counts = sums + own[:, None] * means, counts + own
+            means, sizes = class_means(w, x, y)
+            sums, counts = sums + sizes[:, None] * means, counts + sizes
         base = task.mean(trained, clients, BASE)
         # Of two clients, one takes the share a of the other's head: the least (1 − a)²·V_i + a²·(V_j + ‖h_i − h_j‖²).
         i, j = clients
@@ -667,10 +667,10 @@ def test_fedas(play, monkeypatch):
         for i in clients:
             x, y = task.train[i]
             before = last[i] or {**task.start, **base}
-            means, own = class_means(before, x, y)
+            means, sizes = class_means(before, x, y)
             w = {**before, **base}
             # The mean over a class's samples and all features, summed over the classes.
-            dz = 2 * (features(w, x) - means[y]) / own[y][:, None] / 5
+            dz = 2 * (features(w, x) - means[y]) / sizes[y][:, None] / 5
             w = {**w, BASE[0]: w[BASE[0]] - 0.2 * dz.T @ x, BASE[1]: w[BASE[1]] - 0.2 * dz.sum(0)}
             last[i] = descend(w, (x, y), EPOCHS, w)
             weights.append(sum((g**2).sum() for g in gradient(last[i], x, y).values()))
@@ -690,8 +690,8 @@ def test_fedgh(play, monkeypatch):
         for i in clients:
             w = descend({**bases[i], **head}, task.train[i], EPOCHS, task.start)
             bases[i] = {k: w[k] for k in BASE}
-            means, own = class_means(w, *task.train[i])
-            pairs += [(means[c], c) for c in np.flatnonzero(own)]
+            means, sizes = class_means(w, *task.train[i])
+            pairs += [(means[c], c) for c in np.flatnonzero(sizes)]
         z, y = np.stack([mean for mean, _ in pairs]), np.array([c for _, c in pairs])
         for _ in range(4):
             d = (softmax(z @ head[HEAD[0]].T + head[HEAD[1]]) - np.eye(3)[y]) / len(y)
@@ -723,8 +723,8 @@ def test_fedtgp(play, monkeypatch):
         for i in clients:
             x, y = task.train[i]
             models[i] = pulled(models[i], x, y, prototypes, known, lam)
-            means, own = class_means(models[i], x, y)
-            z, c = [*z, *means[own > 0]], [*c, *np.flatnonzero(own)]
+            means, sizes = class_means(models[i], x, y)
+            z, c = [*z, *means[sizes > 0]], [*c, *np.flatnonzero(sizes)]
         z, c = np.stack(z), np.array(c)
         centres = np.stack([z[c == k].mean(0) for k in range(3)])
         apart = np.linalg.norm(centres[:, None] - centres, axis=2) + np.diag([np.inf] * 3)

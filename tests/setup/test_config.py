@@ -161,9 +161,9 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
     config = Config.parse(given)
     for real, words in ((False, simulated), (True, on_devices)):
-        found = config.remarks(TaskFacts(None, 3, 0 if config.run.method == "local" else 99, real))
-        assert len(found) == bool(words)
-        assert words in " ".join(found)
+        remarks = config.remarks(TaskFacts(None, 3, 0 if config.run.method == "local" else 99, real))
+        assert len(remarks) == bool(words)
+        assert words in " ".join(remarks)
 
 
 def test_no_value_makes_an_error_of_its_own_length():

@@ -21,18 +21,18 @@ def sweep(grid: list[str], seeds: int = 1, store: Store = NOWHERE) -> SweepGrid:
 
 
 def test_a_grid_is_every_value_with_every_other() -> None:
-    found = sweep(["learning-rate=0.01,0.05", "model=small-cnn,'mlp'"]).points
-    assert found == [
+    points = sweep(["learning-rate=0.01,0.05", "model=small-cnn,'mlp'"]).points
+    assert points == [
         {"learning-rate": rate, "model": model} for rate in (0.01, 0.05) for model in ("small-cnn", "mlp")
     ]  # fmt: skip
 
 
 def test_a_setting_of_one_method_counts_for_it_alone() -> None:
-    found = sweep(["method=fedprox,fedavg", "fedprox-mu=0.1,1"])
-    assert found.points == [
+    planned = sweep(["method=fedprox,fedavg", "fedprox-mu=0.1,1"])
+    assert planned.points == [
         {"method": "fedprox", "fedprox-mu": 0.1}, {"method": "fedprox", "fedprox-mu": 1}, {"method": "fedavg"}
     ]  # fmt: skip
-    assert found.methods == ["fedavg", "fedprox"]
+    assert planned.methods == ["fedavg", "fedprox"]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_mistake_is_one_line(grid: list[str], words: str) -> None:
 
 def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    found = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], seeds=2, store=store)
-    Execution([*found.runs.values()][:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
-    runs, points = found.tables("A sweep")
+    planned = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], seeds=2, store=store)
+    Execution([*planned.runs.values()][:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
+    runs, points = planned.tables("A sweep")
     # The second seed is 1 % better, whichever its point; the run that was left out is the last one's.
     assert [row[:4] for row in runs.rows[:2]] == [["0.01", "fedprox", 2, 52.0], ["0.05", "fedprox", 2, 52.0]]
     assert len(runs.rows) == len({row[-1] for row in runs.rows}) == 8
@@ -73,9 +73,9 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
 def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     base = {**BASE, "validation-fraction": 0.1}
     store = Store(tmp_path)
-    found = SweepGrid(base, ["learning-rate=0.1,0.3,0.2"], 2, store, "validation")
-    Execution(found.runs.values(), store, Fake()).run(Silent())
-    runs, points = found.tables("A sweep")
+    planned = SweepGrid(base, ["learning-rate=0.1,0.3,0.2"], 2, store, "validation")
+    Execution(planned.runs.values(), store, Fake()).run(Silent())
+    runs, points = planned.tables("A sweep")
     assert points.columns[1:3] == ["accuracy on validation samples, best round, %", (
         "personalised accuracy, mean over clients, in the round with the best validation score, %"
     )]  # fmt: skip

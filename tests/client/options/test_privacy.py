@@ -368,8 +368,8 @@ def test_one_norm_bounds_the_shared_arrays_and_what_is_sent_besides():
     ],
 )
 def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, method, name):
-    given = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
-    values = federation(tmp_path, 2, **given)
+    of_method = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
+    values = federation(tmp_path, 2, **of_method)
     made = []
 
     def spied(received, trained, starts, besides, privacy, *rest):

@@ -93,8 +93,8 @@ def test_a_column_of_texts_becomes_numbers(table_as, own, tmp_path, form):
         if form == "npz":
             np.savez(tmp_path / "a.npz", x=np.array(TEXTS), y=np.array(LABELS))
         frame = pandas.DataFrame({"label": LABELS, "review": TEXTS})
-        given = {"dataset": "npz", "data": str(tmp_path / "a.npz")} if form == "npz" else table_as(form, frame)
-        data = load(DataSettings(**given, tokenizer=f"{own}:words"))
+        source = {"dataset": "npz", "data": str(tmp_path / "a.npz")} if form == "npz" else table_as(form, frame)
+        data = load(DataSettings(**source, tokenizer=f"{own}:words"))
     assert data.x_train.tolist() == WANTED and data.x_train.dtype == np.uint8
     assert data.y_train.tolist() == [0, 1] * 18 and data.class_names == ("no", "yes")
     assert data.vocabulary == 4 and data.input_shape == (4,)

@@ -66,22 +66,22 @@ def model_of(tmp_path, client):
 ])  # fmt: skip
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_new_clients_have_the_same_accuracy_here_and_on_devices(tmp_path, method, mode, at_once):
-    values, found = settings(tmp_path, method, clients_at_once=at_once), []
+    values, results = settings(tmp_path, method, clients_at_once=at_once), []
     folder = run_federation(Devices(CLIENTS, values), values)
     (new,) = new_clients(values["seed"], values["new-clients"], CLIENTS)
     before = files(folder)
     for way in (Devices, engine):
         afterwards(way, values, mode)
-        found.append(EarlierRun(folder.path).personalised())
-    assert found[0] == found[1]
+        results.append(EarlierRun(folder.path).personalised())
+    assert results[0] == results[1]
     assert files(folder) == before
-    assert found[0]["new"]["each"] == try_new_clients(folder, mode)["each"]
-    assert (found[0]["mode"], found[0]["round"], found[0]["failed"]) == (mode, 2, {})
+    assert results[0]["new"]["each"] == try_new_clients(folder, mode)["each"]
+    assert (results[0]["mode"], results[0]["round"], results[0]["failed"]) == (mode, 2, {})
     model = load_model(model_of(tmp_path, new))
     assert (model.about["round"], model.about["client"]) == (3, new)
     if model.about["kind"] == "weights":
         tested = model.about["tested"]
-        assert tested["correct"] / tested["samples"] == found[0]["new"]["each"][str(new)]
+        assert tested["correct"] / tested["samples"] == results[0]["new"]["each"][str(new)]
     if mode == "local-train" and method == "fedper":  # what is shared is the run's
         shared = folder.checkpoint()[1]["shared"]
         base = [a for name, a in model.module.state_dict().items() if not name.startswith("head.")]

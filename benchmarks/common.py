@@ -104,7 +104,7 @@ def cores() -> int:
 
 
 def cpu_model() -> str:
-    """Return what the processor is called."""
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]

@@ -4,11 +4,11 @@
 clients, one epoch, so a round is 2,000 exchanges around very little work. All take turns, and test all clients after
 each round. The straight loop ends with fedpfl's model, up to rounding; the distance is printed.
 
-Each peer gets a virtual environment of its own in ``build/peers``, made at the first call. Behind its own packages come
-those of fedpfl, so that all compute with the same PyTorch. Its script, ``pfl_run.py`` or ``fluke_run.py``, is plain
-FedAvg as the peer's documentation has it, with the same clients' data, the same model, batches, epochs and learning
-rate. SGD steps are counted. Which clients train in a round, and in which order their samples come, is up to the peer. A
-peer that cannot be installed or run is left out, with a line that says why.
+Each peer has its own virtual environment in ``build/peers``, which the first call makes. The environment also sees
+fedpfl's packages, so that all peers compute with the same PyTorch. The peer's script, ``pfl_run.py`` or
+``fluke_run.py``, is plain FedAvg as the peer's documentation has it, with the same clients' data, the same model,
+batches, epochs and learning rate. SGD steps are counted. Which clients train in a round, and in which order their
+samples come, is up to the peer. A peer that cannot be installed or run is left out, with a line that says why.
 """
 
 from __future__ import annotations

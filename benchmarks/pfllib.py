@@ -1,7 +1,7 @@
 """Five methods by fedpfl and by PFLlib on the same clients, to compare their accuracies.
 
-PFLlib (https://github.com/TsingZ0/PFLlib) is fetched by git, unless ``--pfllib`` names a folder that has it, and gets a
-virtual environment of its own in ``build/pfllib``. It runs as it is, but for the seed (``pfllib_run.py``).
+PFLlib (https://github.com/TsingZ0/PFLlib) is fetched by git, unless ``--pfllib`` names a folder that has it. Its
+virtual environment is in ``build/pfllib``. ``pfllib_run.py`` sets the seed; nothing else of PFLlib is changed.
 
 For each seed some samples of a data set are divided: every class is cut among the clients in proportions drawn from
 Dir(α), in the test set in the same ones as in the training set. The clients are written as an npz file whose arrays

@@ -40,12 +40,12 @@ def headers(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
 
 
 def prefix(client: int, clients: int) -> str:
-    """Return the prefix of the names of a client's arrays where those of several travel together."""
+    """Return the text before a client's array names in a message; empty for a message of one client."""
     return f"{client} " if clients > 1 else ""
 
 
 def arrays_of(client: int, arrays: Mapping[str, np.ndarray], clients: int) -> dict[str, np.ndarray]:
-    """Return a client's arrays out of those of several."""
+    """Return one client's arrays from a message of several clients, without the prefix."""
     first = prefix(client, clients)
     return {name[len(first) :]: array for name, array in arrays.items() if name.startswith(first)}
 

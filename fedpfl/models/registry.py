@@ -126,7 +126,7 @@ class _Entry(NamedTuple):
 MODELS: Registry[_Entry] = Registry(
     "model",
     files=[
-        ("fedpfl.models.cnn", "convnet fedavg-cnn small-cnn"),
+        ("fedpfl.models.cnn", "convnet fedavg-cnn small-cnn small-cnn-bn"),
         ("fedpfl.models.lstm", "char-lstm"),
         ("fedpfl.models.mlp", "mlp mlp-200"),
         ("fedpfl.models.resnet", "resnet10 resnet18 resnet8"),

@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from fedpfl import models
 from fedpfl.models import BaseHeadModel
 
-IMAGE_MODELS = ["convnet", "fedavg-cnn", "resnet10", "resnet18", "resnet8", "resnet9", "resnet9-narrow", "small-cnn"]
+IMAGE_MODELS = [
+    "convnet",
+    "fedavg-cnn",
+    "resnet10",
+    "resnet18",
+    "resnet8",
+    "resnet9",
+    "resnet9-narrow",
+    "small-cnn",
+    "small-cnn-bn",
+]
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,6 +66,7 @@ RESNET9 = sum(conv(*c) + 2 * c[1] for c in RESNET9_CONVS) + 257 * 10
             797_962,
         ),
         ("small-cnn", (1, 8, 8), 10, 10 * 16 + (conv(16, 32, 3) + 32) + 129 * 64 + 650, 13_706),
+        ("small-cnn-bn", (1, 8, 8), 10, 10 * 16 + (conv(16, 32, 3) + 32) + 2 * (16 + 32) + 129 * 64 + 650, 13_802),
         ("resnet8", (3, 32, 32), 10, STEM + sum(STAGES[:3]) + 257 * 10, 1_235_274),
         ("resnet10", (3, 32, 32), 100, STEM + sum(STAGES) + 513 * 100, 4_957_092),
         (

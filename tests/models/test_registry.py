@@ -7,7 +7,14 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError
 from fedpfl.models import registry
 
-SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11, "resnet9-narrow": 11}
+SMALLEST_SIDES = {
+    "fedavg-cnn": 16,
+    "convnet": 16,
+    "small-cnn": 4,
+    "small-cnn-bn": 4,
+    "resnet9": 11,
+    "resnet9-narrow": 11,
+}
 NO_IMAGES = {"mlp", "mlp-200", "char-lstm", "transformer", "cnn-1d", "gru"}
 
 

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError, printable
+from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..core.metrics import ACCURACY, is_share, kind_of, lower_is_better, score_name
 from ..core.metrics import names as names_of
@@ -295,7 +295,7 @@ def _notes(grid: ComparisonGrid) -> Iterator[str]:
     yield from _remarks(grid)
     finished = grid.finished()
     yield from (*other_threads(finished), *other_code(finished))
-    yield from (f"Failed: {printable(failure).rstrip('.')}." for failure in grid.failures())
+    yield from grid.failures()
 
 
 def _remarks(grid: ComparisonGrid) -> Iterator[str]:

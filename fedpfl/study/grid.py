@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY, CLASSES, is_share
 from ..methods import find
 from ..results.run_folder import RunFolder
@@ -183,16 +183,19 @@ class Grid:
         return RunFolder(self.store.folder(run).path, row, column, self.store.cell(run))
 
     def failures(self, column: str | None = None) -> Iterator[str]:
-        """Yield a sentence for each run that failed, of all columns or of one."""
+        """Yield a sentence for each reason for which runs failed, with their places, of all columns or of one."""
         runs = [(row, in_column, f"seed {seed}", run) for (row, in_column, seed), run in self.runs.items()]
         tried = [
             (*place, in_words(choice), run)
             for place, tried_in_cell in self.trials.items()
             for choice, run in tried_in_cell
         ]
+        places: dict[str, list[str]] = {}
         for row, in_column, what, run in (*runs, *tried):
             if column in (None, in_column) and self.store.state(run) is State.FAILED:
-                yield f"{', '.join(filter(None, (row, in_column, what)))}: {self.store.reason(run)}"
+                places.setdefault(self.store.reason(run), []).append(", ".join(filter(None, (row, in_column, what))))
+        for reason, failed in places.items():
+            yield f"Failed: {'; '.join(failed)}: {printable(reason).rstrip('.')}."
 
     def values(self, metric: str, row: str, column: str) -> list[float]:
         """Return a number of the finished runs of a cell, by seed."""

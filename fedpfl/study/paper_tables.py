@@ -163,7 +163,7 @@ def _remarks(grid: ExperimentGrid, ranking: Ranking, column: str, below: Sequenc
     yield from _incomplete(grid, experiment.metrics[0], column)
     for metric in experiment.metrics:
         yield from _without_number(grid, metric, column)
-    yield from (f"Failed: {_sentence(failure)}" for failure in grid.failures(column))
+    yield from grid.failures(column)
 
 
 def _candidates(grid: ExperimentGrid, column: str) -> Iterator[str]:
@@ -234,7 +234,7 @@ def _note(grid: ExperimentGrid, metric: str) -> str:
     published = experiment.paper_values.get(metric)
     if published is None or any(None in cells for cells in published.values()):
         parts.append(f"Of the paper: {_sentence(experiment.published.missing)}")
-    parts += [f"Failed: {_sentence(failure)}" for failure in grid.failures()]
+    parts += grid.failures()
     return " ".join(part for part in parts if part)
 
 

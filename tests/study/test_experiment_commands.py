@@ -258,7 +258,7 @@ def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:
     done = fedpfl("compare", "fedavg", "fedper", "--tune", "momentum=0.5,0.9", "--seeds", 1, "-q")
     assert done.exit_code == 1
     assert "| fedper | – | – |" in done.stdout and "| 0/1 |" in done.stdout
-    assert "Failed: fedper, momentum 0.5: no memory. Failed: fedper, momentum 0.9: no memory." in done.stdout
+    assert "Failed: fedper, momentum 0.5; fedper, momentum 0.9: no memory." in done.stdout
 
 
 def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:

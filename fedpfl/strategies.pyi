@@ -23,6 +23,13 @@ class APFL(MethodStrategy):
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., alpha: float = ..., **settings: Any,
     ) -> None: ...
 
+class APPLE(MethodStrategy):
+    """Train a core w_i and the weights of all cores in the client's own model."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., relation_learning_rate: float = ..., mu: float = ..., pull_rounds: int = ..., **settings: Any,
+    ) -> None: ...
+
 class ClusteredFL(MethodStrategy):
     """Run FedAvg in each cluster; initially all clients form one."""
     def __init__(

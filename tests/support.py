@@ -191,6 +191,7 @@ FEW_SAMPLES = {"partitioner": "dirichlet-client", "train_samples": 64, "test_sam
 
 # Settings with which a method learns within three short rounds on few data, where those of all do not suit it.
 QUICK_OF_METHOD = {
+    "apple": {"learning_rate": 0.1},  # p_ii, at first the client's share of all samples, is a factor of each step
     "factorized-fl": {"learning_rate": 0.05},
     "factorized-fl-plus": {"learning_rate": 0.05},
     "fedbabu": {"fedbabu_tuning_epochs": 2},

@@ -109,6 +109,9 @@ class CommonSettings(TypedDict, total=False):
     head_layers: int
     common_model: str
     apfl_alpha: float
+    apple_relation_learning_rate: float
+    apple_mu: float
+    apple_pull_rounds: int
     clustered_fl_epsilon1: float
     clustered_fl_epsilon2: float
     clustered_fl_first_split: int

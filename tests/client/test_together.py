@@ -27,6 +27,7 @@ from fedpfl.training.batched import run_phase_of_many
 CLIENTS = 4
 # Methods of which some phase runs client by client, with the reason: the method's own doing, not that of a setting.
 ONE_BY_ONE = {
+    "apple": {(0, "a phase has a gradient of its own")},
     "fedas": {(0, "stack expects each tensor to be equal size")},  # where clients have different classes in a batch
     "per-fedavg": {(0, "a phase has a gradient of its own")},
     "pfedgate": {(0, "Cannot access data pointer")},

@@ -992,3 +992,32 @@ def test_fedphp(play):
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(inherited[i] if times[i] else w, x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
+
+
+def test_apple(play):
+    step, pull = 0.5, 0.2
+    task = play("apple", apple_relation_learning_rate=step, apple_mu=pull, apple_pull_rounds=2)
+    cores = [dict(task.start) for _ in range(3)]
+    prior = np.array([len(y) for _, y in task.train]) / sum(len(y) for _, y in task.train)
+    p, own = [prior.copy() for _ in range(3)], [dict(task.start) for _ in range(3)]
+
+    def mixed(i, cores):
+        return {k: sum(p[i][j] * cores[j][k] for j in range(3)) for k in task.start}
+
+    for at, clients in enumerate(task.rounds):
+        trained = dict(enumerate(cores))
+        weight = pull * 0.001 ** (at / 2) if at < 2 else 0
+        for i in clients:
+            here = list(cores)
+            for _ in range(EPOCHS):
+                g = gradient(mixed(i, here), *task.train[i])
+                slope = np.array([sum((g[k] * w[k]).sum() for k in g) for w in here]) + weight * (p[i] - prior)
+                here[i] = {k: here[i][k] - RATE * p[i][i] * g[k] for k in g}
+                p[i] = p[i] - step * slope
+            trained[i], own[i] = here[i], mixed(i, here)
+        cores = [trained[j] for j in range(3)]
+        task.check_loss(at, "personalised", lambda i, x: logits(own[i], x))
+        np.testing.assert_allclose(
+            task.lines[at]["details"]["own-relation"], np.mean([p[i][i] for i in range(3)]), rtol=1e-5
+        )
+        assert "global" not in task.lines[at]

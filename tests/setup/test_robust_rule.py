@@ -31,7 +31,7 @@ from fedpfl.setup.robust_rule import RobustAverages, clipped_mean, count_false, 
 KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
-    "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fedpac", "fedproto", "fedtgp",
+    "apple", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fedpac", "fedproto", "fedtgp",
     "flexlora",
 }  # fmt: skip
 

@@ -113,6 +113,16 @@ class FedEMSettings:
     components: int = setting(3, "Number M of models in the mixture, each of full size.", minimum=1, maximum=100)
 
 
+@settings_of("apple")
+@dataclass(frozen=True)
+class APPLESettings:
+    """Settings of APPLE; the defaults are those of the authors' program for 200 rounds."""
+
+    relation_learning_rate: float = setting(0.001, "Step η₂ of the weights p_ij. 0: they stay.", minimum=0)
+    mu: float = setting(0.1, "Weight µ of the pull of p_ij to the clients' shares of samples.", minimum=0)
+    pull_rounds: int = setting(20, "Number of rounds L in which the pull falls to a thousandth and ends.", minimum=0)
+
+
 @settings_of("fedphp")
 @dataclass(frozen=True)
 class FedPHPSettings:

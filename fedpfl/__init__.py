@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .client.device_model import LoadedModel, load_model
     from .core.errors import ConfigError, DataError, FedpflError, LayoutError, NoPlainModel
     from .core.extras import Extra
+    from .core.layout import Layout
     from .core.payload import Payload
     from .core.samples import Samples
     from .core.server_view import Client, Federation
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .data import Dataset
     from .data.datasets.lazy import Lazy
     from .engine.listener import Listener
-    from .layers.memory import in_twin, twin
+    from .layers.memory import Memory, in_twin, remembered, twin
     from .methods import method_class
     from .methods.base import Aggregation, LocalRound, Method, everything, excluding
     from .methods.bases.adapters import AdapterMethod
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .models.adapters import matrix_of
     from .rules import Rule
     from .rules.mean import Mean
+    from .rules.per_client import PerClientRule
     from .training.at_server import fit
     from .training.loop import predict
     from .training.penalties import L1, Correction, Proximal
@@ -55,6 +57,7 @@ _PUBLIC = {
     # what its messages, its data and the server's rules are made of
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.server_view", "Federation": "core.server_view", "Mean": "rules.mean",
+    "PerClientRule": "rules.per_client", "Layout": "core.layout",
     # what the built-in methods use, too
     "method_class": "methods", "cut": "models", "class_by_width": "methods.bases.prototypes",
     "require_settable_head": "methods.bases.prototypes", "everything": "methods.base",
@@ -62,6 +65,7 @@ _PUBLIC = {
     "Proximal": "training.penalties", "L1": "training.penalties", "Correction": "training.penalties",
     "predict": "training.loop", "fit": "training.at_server",
     "KeepsTrained": "methods.bases.kept_models", "twin": "layers.memory", "in_twin": "layers.memory",
+    "Memory": "layers.memory", "remembered": "layers.memory",
     "PrototypeMethod": "methods.bases.prototypes", "PairsRule": "methods.bases.prototypes",
     "AdapterMethod": "methods.bases.adapters", "matrix_of": "models.adapters",
     # what follows a run
@@ -89,16 +93,19 @@ __all__ = [
     "Federation",
     "FedpflError",
     "KeepsTrained",
+    "Layout",
     "LayoutError",
     "Lazy",
     "Listener",
     "LoadedModel",
     "LocalRound",
     "Mean",
+    "Memory",
     "Method",
     "NoPlainModel",
     "PairsRule",
     "Payload",
+    "PerClientRule",
     "Phase",
     "PrototypeMethod",
     "Proximal",
@@ -121,6 +128,7 @@ __all__ = [
     "matrix_of",
     "method_class",
     "predict",
+    "remembered",
     "require_settable_head",
     "run",
     "setting",

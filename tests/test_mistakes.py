@@ -266,6 +266,15 @@ class Plain:
     mu: float = 1.0
 
 
+def wrapped(self, model):
+    model.base = nn.Sequential(model.base)
+    return model
+
+
+def half_misspelt(self, local):
+    return [fedpfl.Phase(fedpfl.everything, 1), fedpfl.Phase("haed.weight".__eq__, 1)]
+
+
 METHODS = {
     "has 'shedule', which nothing calls; did you mean 'schedule'?": {"shedule": None},
     "has is_shared(self, name), which must be is_shared(self, name, model)": {"is_shared": lambda self, name: True},
@@ -277,6 +286,10 @@ METHODS = {
     "extras returns a str, and must return a list of fedpfl.Extra": {"extras": ["memory"]},
     "build returns None, and must return a torch.nn.Module": {"build": lambda self, model: None},
     "schedule returns None, and must return a list of fedpfl.Phase": {"schedule": lambda self, local: None},
+    "schedule: phase 2 trains no parameter of the model, base.": {"schedule": half_misspelt},
+    "out of the model in `build`, and has no `export` that returns it: write one, or raise fedpfl.NoPlainModel": {
+        "build": wrapped
+    },
     "schedule returns a Phase, and must return a list": {"schedule": lambda self, local: fedpfl.Phase(any, 1)},
     "conclude returns a dict, and must return a fedpfl.Payload": {"conclude": lambda self, local: {}},
     "array 'a': the method declares none of this name": {

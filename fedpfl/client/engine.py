@@ -19,6 +19,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.extras import CLIENT, SERVER
+from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.metrics import MASKS
 from ..core.model_state import MethodState, ModelState, is_usual
@@ -236,10 +237,15 @@ class Engine:
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
         trained = [phase for phase in phases if phase.epochs]
-        if trained and not any(phase.train(name) for phase in trained for name, _ in self.model.named_parameters()):
-            names = [name for name, _ in self.model.named_parameters()]
+        names = [name for name, _ in self.model.named_parameters()]
+        if trained and not any(phase.train(name) for phase in trained for name in names):
             allowed = f"no phase of its schedule trains a parameter of the model, which are {names[0]}, …, {names[-1]}"
             raise ConfigError("method", method.name, allowed)
+        names += [name for name, _ in frozen(self.model)]  # which `trainable` has taken from a phase
+        for number, phase in enumerate(phases, 1):
+            if phase.epochs and not any(map(phase.train, names)):
+                allowed = f"schedule: phase {number} trains no parameter of the model, {names[0]}, …, {names[-1]}"
+                raise ConfigError("method", method.name, allowed)
         return sharing_steps(phases, len(local.samples.y), training) if training.local_steps else phases
 
     def end_training(
@@ -457,6 +463,7 @@ class Engine:
             layout=self.sharing.layout,
             extras=extras,
             normalize=self.config.data.normalize,
+            rounds=self.config.run.num_server_rounds,
         )  # fmt: skip
 
         def load() -> None:

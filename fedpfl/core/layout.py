@@ -35,7 +35,20 @@ Shape = Tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the arrays in a flat vector, in their order."""
+    """Names and shapes of the arrays in a flat vector, in their order.
+
+    Examples
+    --------
+    Mark the values of a head in the shared vector, as a rule does with its ``self.layout``:
+
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> layout = fedpfl.Sharing(fedpfl.BaseHeadModel(nn.Linear(2, 2, bias=False), nn.Linear(2, 1)), bool).layout
+    >>> layout.names, layout.size
+    (['base.weight', 'head.weight', 'head.bias'], 7)
+    >>> layout.mask(lambda name: name.startswith("head."))
+    array([False, False, False, False,  True,  True,  True])
+    """
 
     entries: tuple[tuple[str, Shape], ...]  # one (name, shape) an array; names are unique
     # By name: the magnitude from which entries of a sparse array travel; smaller ones arrive as 0. It is not sent.

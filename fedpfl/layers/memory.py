@@ -16,7 +16,41 @@ TWIN = "personal"
 
 
 class Memory(nn.Module):
-    """Arrays under the names of the parameters to which they belong; initial values are copied."""
+    """Arrays under the names of the parameters to which they belong; initial values are copied.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Tensor
+        Initial values.
+
+    Examples
+    --------
+    Keep with the client how far each parameter has moved in all rounds together:
+
+    >>> import fedpfl
+    >>> import torch
+    >>> class Travelled(fedpfl.Method):
+    ...     name = "travelled"
+    ...
+    ...     def build(self, model):
+    ...         zeros = {name: torch.zeros_like(array) for name, array in model.named_parameters()}
+    ...         model.add_module("way", fedpfl.Memory(zeros))
+    ...         return model
+    ...
+    ...     def is_shared(self, name, model):
+    ...         return not name.startswith("way.")
+    ...
+    ...     def conclude(self, local):
+    ...         way = fedpfl.remembered(local.model, "way")
+    ...         for name, array in local.model.named_parameters():
+    ...             way[name] += (array.detach() - local.start[name]).abs()
+    ...         return fedpfl.Payload(metrics={"way": float(sum(array.sum() for array in way.values()))})
+    >>> run = fedpfl.run(
+    ...     method=Travelled, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ... )
+    >>> run.summary["rounds"]
+    2
+    """
 
     def __init__(self, arrays: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -30,7 +64,17 @@ class Memory(nn.Module):
 
 
 def remembered(model: nn.Module, name: str) -> dict[str, Tensor]:
-    """Return the arrays of a model's memory, its child of this name; writing to them changes the memory."""
+    """Return the arrays of a model's memory, its child of this name; writing to them changes the memory.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> model.add_module("before", fedpfl.Memory({"weight": model.weight}))
+    >>> bool(fedpfl.remembered(model, "before")["weight"] == model.weight)
+    True
+    """
     return cast(Memory, model.get_submodule(name)).arrays()
 
 

@@ -68,6 +68,8 @@ class LocalRound:
     ----------
     client, round : int
         Client from 0, round from 1.
+    rounds : int
+        Rounds that are planned.
     seed : int
         The run's.
     num_classes : int
@@ -116,6 +118,7 @@ class LocalRound:
     layout: Layout
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     normalize: str = HALF
+    rounds: int = 1
     notes: dict[str, Any] = field(default_factory=dict)
 
     @cached_property

@@ -20,6 +20,33 @@ class PerClientRule(Rule):
 
     ``for_clients``, float32 of shape (clients, layout.size), is what each client gets next, by client id; the initial
     arrays at first. A rule writes rows of it in ``finish``.
+
+    Examples
+    --------
+    Send each client what is half-way between its own model and the mean of all:
+
+    >>> import fedpfl
+    >>> class HalfWay(fedpfl.PerClientRule):
+    ...     name = "half-way"
+    ...
+    ...     def begin(self):
+    ...         self.arrived = {}
+    ...
+    ...     def add(self, client, shared, reply):
+    ...         self.arrived[client.id] = shared
+    ...
+    ...     def finish(self):
+    ...         mean = sum(self.arrived.values()) / len(self.arrived)
+    ...         for client, shared in self.arrived.items():
+    ...             self.for_clients[client] = (shared + mean) / 2
+    >>> class Method(fedpfl.Method):
+    ...     name = "half-way"
+    ...     aggregation = fedpfl.Aggregation(HalfWay)
+    >>> run = fedpfl.run(
+    ...     method=Method, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ... )
+    >>> run.summary["rounds"]
+    2
     """
 
     one_model = False

@@ -17,7 +17,7 @@ from ..core.process import computing
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
-from ..methods.base import require_returned
+from ..methods.base import Method, require_returned
 from ..models.builder import build
 from ..models.registry import BaseHeadModel
 from ..rules import Rule
@@ -108,6 +108,9 @@ def _assembled(
             raise ConfigError("method", config.run.method, "freezes all parameters in `build`: nothing trains")
     _require_tied(layers, model, "method", config.run.method)
     lost = names - model.state_dict().keys()
+    if type(config.method).export is Method.export and (gone := lost - {name for name, _ in frozen(model)}):
+        allowed = f"takes {min(gone)} out of the model in `build`, and has no `export` that returns it: write one, or "
+        raise ConfigError("method", config.run.method, f"{allowed}raise fedpfl.NoPlainModel in it")
     if config.run.initial_weights and lost:
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)

@@ -301,6 +301,17 @@ def test_one_epoch_is_enough_for_feddecomp(elsewhere):
     assert torch.equal(head(run), head(together))
 
 
+def test_a_method_knows_the_number_of_rounds():
+    class Tells(fedpfl.Method):
+        name = "tells"
+
+        def conclude(self, local):
+            return fedpfl.Payload(metrics={"left": local.rounds - local.round})
+
+    run = fedpfl.run(Tells, **FEW)
+    assert run.rounds["left"].tolist() == [1, 0]
+
+
 def with_rule(**hooks):
     """Return a method whose rule is the mean with other hooks."""
     rule = type("Pull", (fedpfl.Mean,), {"name": "pull", **hooks})

@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release images lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,10 @@ pin: ## the digests that deploy/docker's images have now; needs docker and the n
 		&& sed -i "s|^FROM $$image[^ ]*|FROM $$image@$${digest#*@}|" deploy/docker/*.Dockerfile \
 		&& echo "$$image@$${digest#*@}" || exit 1; \
 	done
+
+images: ## the container images fedpfl-server and fedpfl-device of this checkout; needs docker and the network
+	for part in server device; do \
+		docker build --file deploy/docker/$$part.Dockerfile --tag fedpfl-$$part . || exit 1; done
 
 # The command, and the package if it has another name.
 TOOLS := mosquitto shellcheck bats chromium

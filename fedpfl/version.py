@@ -6,6 +6,21 @@ __version__ = "0.1.0"
 # https://github.com/OWNER/NAME; after a change: fedpfl config --update. While it is empty, nothing links to it.
 REPOSITORY = ""
 
+
+def urls() -> dict[str, str]:
+    """Return where the project's parts are, by the names that package indexes show; nothing without a repository."""
+    if not REPOSITORY:
+        return {}
+    owner, name = REPOSITORY.rstrip("/").split("/")[-2:]
+    return {
+        "Homepage": REPOSITORY,
+        "Documentation": f"https://{owner.lower()}.github.io/{name}/",
+        "Repository": f"{REPOSITORY}.git",
+        "Issues": f"{REPOSITORY}/issues",
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+    }
+
+
 # The versions of Flower that the library and the strategies take, as in fedpfl's own pyproject.toml; `flwr run .` needs
 # the extra simulation. Testbeds use what Flower documents for nobody: these versions, the second one excluded.
 FLOWER, SIMULATION = "flwr>=1.22", "flwr[simulation]>=1.22"

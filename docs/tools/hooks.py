@@ -67,7 +67,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     if version.REPOSITORY:
         owner, name = version.REPOSITORY.rstrip("/").split("/")[-2:]
         config.repo_url, config.repo_name = version.REPOSITORY, f"{owner}/{name}"
-        config.site_url = f"https://{owner.lower()}.github.io/{name}/"
+        config.site_url = version.urls()["Documentation"]
     if "MIKE_DOCS_VERSION" in os.environ:
         config.extra["version"] = {"provider": "mike"}
     return config

@@ -16,15 +16,16 @@ from ..core.custom import FORM
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
 from ..methods import Method, methods
-from ..version import REPOSITORY, __version__
+from ..version import REPOSITORY, __version__, urls
 from .all_settings import METHOD, all_settings, functions, sections, tagged
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
 HOOKS_BEGIN, HOOKS_END = "<!-- hooks: written by `fedpfl config --update` -->", "<!-- end of hooks -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
+RECIPE_VERSION = re.compile(r'(?<=^  version: ")[^"]*', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
-HOMEPAGE = re.compile(r"(?<=^\[project\.urls\]\n)(?:Homepage = .*\n)?", re.MULTILINE)
+URLS = re.compile(r"(?<=^\[project\.urls\]\n)(?:\w+ = .*\n)*", re.MULTILINE)
 CITED_REPOSITORY = re.compile(r"^repository-code: .*\n", re.MULTILINE)
 CLONED = re.compile(r"(?<=^git clone )\S+(?= && cd fedpfl)", re.MULTILINE)
 # In the pages' commands while the repository has no address.
@@ -211,8 +212,8 @@ def update(root: Path) -> list[Path]:
     wanted = {
         root / "fedpfl" / "api" / "settings.pyi": settings_stub(),
         root / "fedpfl" / "strategies.pyi": strategies_stub(),
-        project: HOMEPAGE.sub(
-            f'Homepage = "{REPOSITORY}"\n' if REPOSITORY else "",
+        project: URLS.sub(
+            "".join(f'{name} = "{address}"\n' for name, address in urls().items()),
             VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
         ),
         root / "docs" / "reference" / "configuration.md": settings_page(),
@@ -221,6 +222,9 @@ def update(root: Path) -> list[Path]:
     if citation.is_file():
         cited = CITED_REPOSITORY.sub("", CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8")))
         wanted[citation] = cited + (f"repository-code: {REPOSITORY}\n" if REPOSITORY else "")
+    recipe = root / "deploy" / "conda" / "recipe.yaml"
+    if recipe.is_file():
+        wanted[recipe] = RECIPE_VERSION.sub(__version__, recipe.read_text(encoding="utf-8"))
     for path in (root / name for name in PAGES_THAT_CLONE):
         if path.is_file():
             wanted[path] = CLONED.sub(REPOSITORY or NO_ADDRESS, path.read_text(encoding="utf-8"))

@@ -162,10 +162,14 @@ class Bench:
         self.laptop.do("ssh-keygen", "-q", "-Y", "sign", "-n", "fedpfl", "-f", "/srv/signer", "/srv/bundle/SHA256SUMS")
 
     def secrets(self) -> dict[str, bytes]:
-        """Return the contents of the files that the laptop keeps to itself."""
+        """Return the contents of the files that the laptop and the boards keep to themselves."""
         keys = self.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys")
         files = [path for path in keys.rglob("*") if path.is_file() and path.suffix not in (".pem", ".pub")]
-        return {path.name: content for path in files if (content := path.read_bytes())}
+        kept = {path.name: content for path in files if (content := path.read_bytes())}
+        for board in self.boards.values():  # which its clients' keys never leave
+            made = [path for path in board.path("/etc/fedpfl/keys").glob("node-*") if path.suffix != ".pub"]
+            kept |= {path.name: path.read_bytes() for path in made}
+        return kept
 
     def play(self, playbook: str, *options: str, fails: bool = False) -> str:
         """Run a playbook on the laptop; return its output."""
@@ -295,12 +299,15 @@ def test_the_playbook_brings_everything_up(bench):
 def test_secrets_are_where_they_belong_and_nowhere_else(bench):
     for name, (_, clients) in BOARDS.items():
         board = bench.boards[name]
-        keys = board.do("find", "/etc/fedpfl", "-name", "node-*", "-printf", "%f %m %u\\n").splitlines()
+        keys = board.do("find", "/etc/fedpfl", "-name", "node-?", "-printf", "%f %m %u\\n").splitlines()
         assert sorted(keys) == [f"node-{client} 600 fedpfl" for client in clients]
         others = board.do("find", "/etc", "/var/lib/fedpfl", "-name", "ca.key", "-o", "-name", "superexec.secret")
         assert sorted(others.split()) == ["/etc/fedpfl/local/ca.key", "/etc/fedpfl/local/superexec.secret"]
         password = board.path("/etc/fedpfl/keys/broker.password").read_text()
         assert password == bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/passwords/{name}").read_text()
+    keys = f"{machines.HOME}/.fedpfl/testbed-keys/nodes"
+    kept = bench.laptop.do("find", keys, "-type", "f", "-printf", "%f\\n").split()
+    assert sorted(kept) == [f"node-{client:03d}.pub" for client in range(CLIENTS)]
     for machine in bench.all:
         assert_tells_no_secret(bench, machine.do("ps", "-e", "-ww", "-o", "args"))
 
@@ -355,10 +362,10 @@ def test_secrets_may_be_in_a_vault(bench):
     bench.laptop.path("/srv/vault").write_text("a password\n")
     keys = f"{machines.HOME}/.fedpfl/testbed-keys"
     private = bench.laptop.do("find", keys, "-type", "f", "-perm", "600", "-not", "-name", ".lock").split()
-    assert len(private) == CLIENTS + 3 + len(BOARDS) + 2
+    assert len(private) == 3 + len(BOARDS) + 2
     vault = [f"{CONTROL}/python", "-m", "ansible", "vault"]
     bench.laptop.do(*vault, "encrypt", "--vault-password-file", "/srv/vault", *private)
-    assert "PRIVATE KEY" not in bench.laptop.path(f"{keys}/nodes/node-000").read_text()
+    assert "PRIVATE KEY" not in bench.laptop.path(f"{keys}/ca.key").read_text()
     assert_unchanged(bench.play("site", "--vault-password-file", "/srv/vault"))
     bench.laptop.do(*vault, "decrypt", "--vault-password-file", "/srv/vault", *private)
 

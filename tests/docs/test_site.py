@@ -210,9 +210,11 @@ def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path
     (tmp_path / "fedpfl").mkdir()
     for address in (hooks.version.REPOSITORY, ""):
         monkeypatch.setattr(reference, "REPOSITORY", address)
+        monkeypatch.setattr(hooks.version, "REPOSITORY", address)
         reference.update(tmp_path)
         urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]
-        assert urls == ({"Homepage": address} if address else {})
+        assert list(urls) == (["Homepage", "Documentation", "Repository", "Issues", "Changelog"] if address else [])
+        assert all("omeone" in url for url in urls.values()) and urls.get("Homepage", "") == address
         for page in reference.PAGES_THAT_CLONE:
             cloned = re.findall(r"git clone (\S+) && cd fedpfl", (tmp_path / page).read_text())
             assert cloned == [address or reference.NO_ADDRESS], page

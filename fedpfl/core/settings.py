@@ -22,6 +22,8 @@ from . import custom
 from .errors import ConfigError, did_you_mean, one_of
 
 Value = Union[bool, int, float, str]
+# Stands for any number above 0 where a setting names values of another one with which it acts.
+ABOVE_0 = "above 0"
 S = TypeVar("S")
 # What a setting's tags tell of it. ``tagged`` of ``setup/all_settings.py`` gives the settings with a tag.
 TAGS = {
@@ -118,7 +120,7 @@ def setting(
         nothing.
     only : mapping of str to sequence of str, optional
         Other settings, by their keys, and the values of each with which this one acts; ``custom.FORM`` stands for any
-        ``MODULE:NAME``.
+        ``MODULE:NAME``, ``ABOVE_0`` for any number above 0.
     form : str
         What a text may be, in words for the documentation, where there are no ``choices``.
     tags : str
@@ -152,19 +154,21 @@ def setting(
 def acts(field: dataclasses.Field[Any], values: Mapping[str, Any]) -> bool:
     """Return whether a setting has any effect beside the ``values`` of the others."""
     return all(
-        values[key] in allowed or (custom.FORM in allowed and custom.is_reference(str(values[key])))
+        values[key] in allowed
+        or (ABOVE_0 in allowed and values[key] > 0)
+        or (custom.FORM in allowed and custom.is_reference(str(values[key])))
         for key, allowed in field.metadata["only"].items()
     )
 
 
-def idle(settings: Any, values: Mapping[str, Any]) -> list[str]:
-    """Name, in a line for each reason, settings that are not at their defaults and have no effect."""
+def idle(settings: Any, values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return settings that are not at their defaults and have no effect, by what of ``values`` is the reason."""
     keys_without: dict[str, list[str]] = {}
     fields, others = by_key(type(settings)), changed(settings)
     for key in (key for key in others if not acts(fields[key], values)):
         with_what = ", ".join(f"{other} = {values[other]}" for other in fields[key].metadata["only"])
         keys_without.setdefault(with_what, []).append(key)
-    return [f"not used with {with_what}: {', '.join(keys)}" for with_what, keys in keys_without.items()]
+    return keys_without
 
 
 def key_of(field: dataclasses.Field[Any], prefix: str = "") -> str:

@@ -39,13 +39,13 @@ class DataSettings:
         "Data set; `fedpfl datasets` lists all. The first six read your own data.",
         choices=dataset_names,
         open_to={custom.FORM: custom.is_reference},
-        tags="own code source",
+        tags="own code source loop",
     )
-    data: str = setting("", "Your own data.", tags="place file free source", form="a file or folder")
+    data: str = setting("", "Your own data.", tags="place file free source loop", form="a file or folder")
     data_dir: str = setting(
         "~/.fedpfl/data",
         "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",
-        tags="place free idle source apart",
+        tags="place free idle source apart loop",
         form="a folder",
     )
     normalize: str = setting(
@@ -142,7 +142,7 @@ class DataSettings:
         0,
         "Number of clients. 0: one per node; in `fedpfl run`, the natural clients of the data, or 10.",
         minimum=0,
-        tags="own repeat apart",
+        tags="own repeat apart built",
     )
     num_classes: int = setting(
         0,
@@ -156,12 +156,12 @@ class DataSettings:
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
         open_to={FLOWER_FORM: is_flower},
-        tags="division",
+        tags="division loop",
     )
     division_file: str = setting(
         "",
         "Assigns each sample to a client, in place of the partitioner and the split.",
-        tags="place file free",
+        tags="place file free loop",
         form="a file of `fedpfl partition --export FILE.npz`, or FL-bench's partition.pkl",
     )
     partition_seed: int = setting(

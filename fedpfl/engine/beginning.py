@@ -37,7 +37,7 @@ class Beginning:
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         facts = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
-        remarks = [*_remarks(config, agreed, transport.real), *remarks]
+        remarks = [*remarks_of(config, agreed, transport.real), *remarks]
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,
             transport.identities(), samples=samples, threads=agreed.threads,
@@ -98,7 +98,7 @@ def _changed(config: Config) -> list[str]:
     return [key for key, value in config.flat().items() if key == "method" or value != defaults.get(key)]
 
 
-def _remarks(config: Config, agreed: Agreement, real: bool) -> list[str]:
+def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
     """Return the remarks on the settings that a user should know before round 1."""
     total = len(agreed.classes)
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))

@@ -12,6 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from ..core import settings as s
 from ..core.claims import TESTS_OVER_MEDIAN
+from ..core.custom import FORM
 from ..core.errors import ConfigError, printable
 from ..core.metrics import unlikely
 from ..data.settings import DataSettings
@@ -30,8 +31,8 @@ MAX_NAME = 200
 MOST_OF_A_MEAN = 0.9
 
 
-def require_settings(config: Config, has_model: bool) -> None:
-    """Refuse settings that would change nothing in Flower's loop."""
+def require_settings(config: Config, has_model: bool, named: Collection[str]) -> None:
+    """Refuse settings that would change nothing in Flower's loop; ``named`` are those that somebody has given."""
     values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
     of_options = [
         key
@@ -43,9 +44,13 @@ def require_settings(config: Config, has_model: bool) -> None:
         if values[key] != usual[key]:
             message = "has no effect in Flower's loop: use run_federation"
             raise ConfigError(key, values[key], message)
-    for key in sorted(tagged("built")):
-        if values[key] != usual[key] and not has_model:
-            raise ConfigError(key, values[key], "needs model=: without it the strategy knows the initial arrays alone")
+    of_nodes = {*s.keys(TrainingSettings), *s.keys(DataSettings), *tagged("built")}
+    for key in (key for key in named if key in of_nodes and not has_model):
+        message = "needs model=, and fit or client_app on the nodes: without it they train in their own loops"
+        raise ConfigError(key, values[key], message)
+    # Nodes have data of their own, which a function hands over.
+    for reason, keys in config.idle(dataset=FORM, partitioner="natural"):
+        raise ConfigError(keys[0], values[keys[0]], f"has no effect in Flower's loop with {reason}")
 
 
 def require_private(config: Config, whole_numbers: Collection[str]) -> None:
@@ -63,18 +68,6 @@ def require_private(config: Config, whole_numbers: Collection[str]) -> None:
             f"must be 0 where {next(iter(whole_numbers))}, an array of whole numbers, is shared: it can have no noise"
         )
         raise ConfigError("dp-noise-multiplier", privacy.dp_noise_multiplier, f"{message}; keep= lets it stay")
-
-
-def require_acting(values: Mapping[str, Any]) -> None:
-    """Refuse settings that nodes would follow, in a strategy without a model: they train in loops of their own."""
-    of_nodes = {key for cls in (TrainingSettings, DataSettings) for key in s.by_key(cls)} - {
-        "num-clients",
-        "partitioner",
-    }
-    for key in values:
-        if key in of_nodes:
-            message = "needs model=, and fit or client_app on the nodes: without it they train in their own loops"
-            raise ConfigError(key, values[key], message)
 
 
 def require_rounds(config: Config) -> None:

@@ -43,14 +43,13 @@ from ..models.adapters import matrix_of
 from ..results.record import Round
 from ..results.run_folder import GLOBAL, RunFolder
 from ..rules import Rule
-from ..setup.all_settings import check_keys, code_in, unused
+from ..setup.all_settings import check_keys, code_in, require_used, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.privacy import PrivacyOption
 from .flowers_loop import (
     mean_of_metrics,
-    require_acting,
     require_listeners,
     require_private,
     require_rounds,
@@ -218,7 +217,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         name = self.method.name
         keys = {field.name: key_of(field, name) for field in fields(self.method.Settings)}
         text = name if _is_built_in(self.method) else self._as_setting("method", self.method)
-        values = {"method": text, "num-clients": 0, "partitioner": "auto"}
+        values = {"method": text}
         if self.fraction_train:
             values["fraction-train"] = self.fraction_train
         if self.model is not None:
@@ -235,6 +234,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Refuse keys that no setting has; ``names`` are those that the user wrote."""
         try:
             check_keys(values)
+            require_used(values, [self.method.name])
         except ConfigError as error:
             key = error.key.replace("-", "_")
             if key in FLOWERS_NAMES:
@@ -476,7 +476,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         return self._loop, self._way
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
-        require_settings(self.config, self.model is not None)
+        require_settings(self.config, self.model is not None, self.values)
         require_listeners(self.listeners)
         if not self._knows_rounds:
             require_rounds(self.config)
@@ -493,7 +493,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self.model is None:
             before = self._split
             split = self._split = before if before and before.takes(arrays) else self._split_of(arrays)
-            require_acting(self.values)
             require_private(self.config, split.exact)
             split.take_shared(arrays)
             self._require_right_wrapper(arrays, split)
@@ -503,6 +502,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             split.tell()
         else:
             from ..engine.agreement import agree
+            from ..engine.beginning import remarks_of
 
             self._require_right_wrapper(arrays, None)
             run = replace(self.config.run, model=self._as_setting("model", self._built))
@@ -511,6 +511,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             agreed = agree(self.config, way.find_clients(self.config, self.state_key))
             clients, model, sharing = agreed.clients, agreed.model, agreed.sharing
             plain = models.plain_names(model)
+            for remark in (*remarks_of(self.config, agreed, True), *agreed.remarks):
+                logger.log(WARNING, "fedpfl: %s", remark)
         rule = make_rule(self.config, clients, sharing)
         way.rule, way.plain, self._plain = rule, plain, plain
         extras = extras_of(self.config, model, sharing)

@@ -111,12 +111,13 @@ class RunSettings:
         form="a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
         "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation "
         "iou, dice; and of functions MODULE:NAME",
-        tags="code",
+        tags="code built",
     )
     choose_by: str = setting(
         "accuracy",
         "Metric on the validation samples that chooses the best round, controls early-stop and compares settings.",
         form="accuracy, loss, or one of metrics",
+        tags="loop",
     )
     seed: int = setting(1, "Seed of every random choice.", minimum=0, tags="repeat")
     output_dir: str = setting(
@@ -136,7 +137,7 @@ class RunSettings:
         "Whether a client writes its whole personalised model below state-dir after the last round. auto: devices "
         "do, and clients of a simulation that adapt it to the test.",
         choices=("auto", "always", "never"),
-        tags="free idle",
+        tags="free idle built",
     )
     run_name: str = setting(
         "",
@@ -165,7 +166,7 @@ class RunSettings:
         60.0,
         "Seconds without a reply after which a device is asked whether it still works.",
         above=0,
-        tags="free idle",
+        tags="free idle loop",
     )
     min_clients: int = setting(
         0,
@@ -335,14 +336,18 @@ class Config:
         from ..methods.base import adapts_itself
 
         epochs, name, training = self.training.tune_epochs, self.method.name, self.training
-        values = self.flat()
-        found = [line for part in self._parts() for line in s.idle(part, values)]
+        found = [f"not used with {reason}: {', '.join(keys)}" for reason, keys in self.idle()]
         found += [line for option in self.options for line in option.remarks(self, task)]
         if epochs and adapts_itself(type(self.method)):
             found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
             found.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
         return [*found, *self.run.remarks(self)]
+
+    def idle(self, **instead: s.Value) -> list[tuple[str, list[str]]]:
+        """Return settings that have no effect beside the others, or others ``instead``, behind the reason."""
+        values = {**self.flat(), **instead}
+        return [reason for part in self._parts() for reason in s.idle(part, values).items()]
 
     def of_client(self, client: int) -> Config:
         """Return the settings with a client's model."""

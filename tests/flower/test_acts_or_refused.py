@@ -15,6 +15,8 @@ from packaging.version import Version
 import fedpfl
 from fedpfl import strategies
 from fedpfl.methods import Method, methods
+from fedpfl.setup.all_settings import all_settings
+from fedpfl.setup.config import Config
 from fedpfl.strategies import keep
 
 
@@ -49,6 +51,47 @@ def test_a_plain_app_is_refused_or_does_what_the_method_says():
     assert set(ended) == {"fedavg", "fedper", "fedbn", "lg-fedavg", "fedcac", "clustered-fl", "local"}
     assert len({str(seen) for seen in ended.values()}) == len(ended), "two of them did the same"
     assert len(set(map(str, ended["fedavg"].values()))) == 1, "each node has the mean"
+
+
+def other_values(field):
+    """Yield values that a setting may have and usually has not."""
+    limits, usual = field.metadata["limits"], field.default
+    if isinstance(usual, bool):
+        yield not usual
+    elif isinstance(usual, str):
+        yield from limits.choices() if limits.choices else ["fc2*", "loss"]
+    else:
+        yield from map(type(usual), (usual / 2, usual + 1, 0.5))
+
+
+def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
+    """A setting without effect is one that a resumed run may change: a limit, or how long somebody waits."""
+
+    def seen(**settings):
+        grid = AppGrid(flowers_app([keep()]), 4)
+        rounds = {} if "num_server_rounds" in settings else {"num_rounds": 2}
+        strategy = strategies.FedAvg(**{"fraction_train": 0.75, "state_key": "key", **settings})
+        strategy.start(grid, initial(), **rounds)
+        arrays = [
+            [array.numpy().tobytes() for record in message.content.array_records.values() for array in record.values()]
+            for *_, message in grid.sent
+        ]
+        return [(*sent[:2], received) for sent, received in zip(grid.sent, arrays)]
+
+    usual, accepted = seen(), set()
+    for key, field in all_settings(look=False).items():
+        if key not in Config.parse({"method": "local"}).flat() or key in ("method", "model"):
+            continue
+        name, limits = key.replace("-", "_"), field.metadata["limits"]
+        value = next(v for v in other_values(field) if v != field.default and limits.complaint(v) is None)
+        try:
+            without_effect = seen(**{name: value}) == usual
+        except fedpfl.ConfigError as error:
+            assert "\n" not in str(error)
+            continue
+        accepted.add(key)
+        assert not without_effect or "free" in field.metadata["tags"], (key, value)
+    assert {"robust-aggregation", "server-optimizer", "seed", "evaluate-every"} <= accepted
 
 
 def test_fedprox_of_flower_is_sent_to_apps_that_add_the_term():

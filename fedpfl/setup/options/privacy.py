@@ -10,9 +10,11 @@ from ...core.accounting import epsilon, most_draws, noise_multiplier
 from ...core.errors import ConfigError
 from ...core.extras import SERVER
 from ...core.option import Option, TaskFacts
-from ...core.settings import changed, setting
+from ...core.settings import ABOVE_0, setting
 from .diagnostics import DiagnosticsSettings
 from .evaluate_global import EvaluateGlobalSettings
+
+_WITH_NOISE = {"dp-noise-multiplier": (ABOVE_0,)}
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class PrivacySettings:
         1.0,
         "Maximum L2 norm C of a client's update over all shared arrays; longer updates are scaled down to it.",
         above=0,
+        only=_WITH_NOISE,
     )
     dp_delta: float = setting(
         1e-5,
         "δ for which ε is reported; choose it well below 1 / number of clients.",
         above=0,
         maximum=0.1,
+        only=_WITH_NOISE,
     )
     dp_epsilon: float = setting(
         0.0,
@@ -46,10 +50,12 @@ class PrivacySettings:
         "Where noise is added. client: each client adds it to what it sends. server: the trusted server adds it to "
         "the sum; this needs a rule that is a mean, and gives all clients equal weight.",
         choices=("client", "server"),
+        only=_WITH_NOISE,
     )
     dp_reproducible: bool = setting(
         False,
         "Draw the noise from the seed. For experiments only: anyone who knows the seed can subtract the noise.",
+        only=_WITH_NOISE,
     )
 
     def calibrated(self, rounds: int, share: float) -> PrivacySettings:
@@ -86,10 +92,8 @@ class PrivacyOption(Option):
         return self.settings.on  # type: ignore[no-any-return]
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Tell the noise of a budget, and what does nothing without noise."""
+        """Tell the noise of a budget."""
         settings = self.settings
-        if not settings.on and (idle := changed(settings)):
-            return [f"not used with dp-noise-multiplier = 0: {', '.join(idle)}"]
         return [f"dp-epsilon = {settings.dp_epsilon:g}: z = {settings.dp_noise_multiplier:.4g}"] * bool(
             settings.dp_epsilon
         )

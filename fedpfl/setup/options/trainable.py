@@ -20,7 +20,7 @@ class TrainableSettings:
         "Parameters to train; the others are frozen: neither sent nor stored.",
         form="all; head; lora: adapters and the head; or a list of patterns, such as base.blocks.block6.*: the head, "
         "and base arrays whose names match one",
-        tags="refusable",
+        tags="refusable built",
     )
     lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1, maximum=4096, only={"trainable": (LORA,)})
     lora_alpha: float = setting(

@@ -72,11 +72,11 @@ def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
         rounds = {} if "num_server_rounds" in settings else {"num_rounds": 2}
         strategy = strategies.FedAvg(**{"fraction_train": 0.75, "state_key": "key", **settings})
         strategy.start(grid, initial(), **rounds)
-        arrays = [
-            [array.numpy().tobytes() for record in message.content.array_records.values() for array in record.values()]
-            for *_, message in grid.sent
+        sent = [(kind, client, message.content.array_records.values()) for kind, client, message in grid.sent]
+        return [
+            (kind, client, [array.numpy().tobytes() for record in records for array in record.values()])
+            for kind, client, records in sent
         ]
-        return [(*sent[:2], received) for sent, received in zip(grid.sent, arrays)]
 
     usual, accepted = seen(), set()
     for key, field in all_settings(look=False).items():

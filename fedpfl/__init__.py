@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .core.layout import Layout
     from .core.payload import Payload
     from .core.samples import Samples
-    from .core.server_view import Client, Federation
+    from .core.server_view import Client, Federation, LastTraining
     from .core.settings import setting
     from .core.sharing import Sharing
     from .data import Dataset
@@ -56,8 +56,8 @@ _PUBLIC = {
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
     # what its messages, its data and the server's rules are made of
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
-    "Client": "core.server_view", "Federation": "core.server_view", "Mean": "rules.mean",
-    "PerClientRule": "rules.per_client", "Layout": "core.layout",
+    "Client": "core.server_view", "Federation": "core.server_view", "LastTraining": "core.server_view",
+    "Mean": "rules.mean", "PerClientRule": "rules.per_client", "Layout": "core.layout",
     # what the built-in methods use, too
     "method_class": "methods", "cut": "models", "class_by_width": "methods.bases.prototypes",
     "require_settable_head": "methods.bases.prototypes", "everything": "methods.base",
@@ -93,6 +93,7 @@ __all__ = [
     "Federation",
     "FedpflError",
     "KeepsTrained",
+    "LastTraining",
     "Layout",
     "LayoutError",
     "Lazy",

@@ -30,7 +30,7 @@ RECORD = run_records.RECORDS / "figures" / "gallery.json"
 PAGE = ROOT / "docs" / "how-to" / "gallery.md"
 ORDER = (
     "table", "series", "images", "segmentation", "own_method", "different_models", "lora", "onnx_export", "privacy",
-    "robust", "slurm",
+    "robust", "choice", "slurm",
 )  # fmt: skip
 START = """\
 # Gallery

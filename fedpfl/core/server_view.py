@@ -26,6 +26,22 @@ class Client:
 
 
 @dataclass(frozen=True)
+class LastTraining:
+    """What the server knows of a client's last training that counted.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> fedpfl.LastTraining(round=3, loss=0.7, update_norm=1.5)
+    LastTraining(round=3, loss=0.7, update_norm=1.5)
+    """
+
+    round: int  # from 1
+    loss: float  # mean of its last epoch; NaN where a method reports none
+    update_norm: float  # L2 distance of its shared weights from what it was sent; 0 where it shares none
+
+
+@dataclass(frozen=True)
 class Federation:
     """The federation as a rule knows it before round 1.
 

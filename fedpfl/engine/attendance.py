@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from ..core.rng import generator
 from ..core.server_view import Client
 from ..results.record import Round
@@ -18,6 +22,16 @@ class Attendance:
 
     def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come."""
+
+    def end(self, done: Round) -> None:
+        """Note what a finished round told of the clients."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays on which the choices of later rounds depend, under names of their own."""
+        return {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what :meth:`state` returned, found among the arrays of others."""
 
     def choose(self, rule: Rule, done: Round) -> list[Client]:
         """Draw the clients that are asked to train in a round: the share, and at least as many as a strategy asks for.

@@ -97,7 +97,7 @@ class RoundLoop:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        state = dict(self.rule.state())
+        state = {**self.rule.state(), **self.attendance.state()}
         for listener in self.listeners:
             state.update(listener.state())
         return state
@@ -105,6 +105,7 @@ class RoundLoop:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
         self.rule.load_state(state)
+        self.attendance.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
 
@@ -146,6 +147,7 @@ class RoundLoop:
             logger.log(WARNING, "round %d: client %d: %s", self.round.number, client, reason)
         if self._own is not None:
             self._own.round_ended(self.round.number)
+        self.attendance.end(self.round)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]

@@ -168,7 +168,8 @@ class NormLimit(Listener):
         return [of_one if isinstance(of_one, LayoutError) else None for of_one in norms]
 
     def combined(self, rule: Rule, done: Round) -> None:
-        """Note the medians of the norms of replies that counted."""
+        """Note the norms of replies that counted, and their medians."""
+        done.norms.update((client, self._measured[client].get(PARAMETERS, 0.0)) for client in done.trained)
         accepted: dict[str, list[float]] = {}
         for client in done.trained:
             for name, norm in self._measured[client].items():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING, getLogger
+
+import numpy as np
 
 from ...core import custom, own_code
 from ...core.errors import ConfigError, FedpflError
 from ...core.payload import Payload
 from ...core.rng import generator
-from ...core.server_view import Client
+from ...core.server_view import Client, LastTraining
 from ...results.record import Round
 from ...results.run_folder import RunFolder
 from ...rules import Rule
@@ -22,8 +25,9 @@ from ..transport import Members
 logger = getLogger("flwr")
 
 KEY = "available-clients"
+STATE = "last trainings"  # a row each: client, round, loss, norm of the update
 
-Available = Callable[[int, Sequence[Client]], list[Client]]
+Available = Callable[[int, Sequence[Client], Mapping[int, LastTraining]], list[Client]]
 
 
 class Participation(Attendance):
@@ -33,6 +37,7 @@ class Participation(Attendance):
         super().__init__(config.run, transport.least)
         self._config, self._folder = config, folder
         self._available = available(config)
+        self._trained: dict[int, LastTraining] = {}
 
     def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come."""
@@ -64,7 +69,23 @@ class Participation(Attendance):
     def askable(self, rule: Rule, done: Round) -> list[Client]:
         """Return the clients that ``available-clients`` names."""
         there = super().askable(rule, done)
-        return there if self._available is None else self._available(done.number, there)
+        return there if self._available is None else self._available(done.number, there, dict(self._trained))
+
+    def end(self, done: Round) -> None:
+        """Note the clients' losses and the norms of their updates."""
+        for client, metrics in done.trained.items():
+            loss, norm = metrics.get("train-loss", math.nan), done.norms.get(client, 0.0)
+            self._trained[client] = LastTraining(done.number, loss, norm)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return them, if a function is given them."""
+        rows = [(client, last.round, last.loss, last.update_norm) for client, last in sorted(self._trained.items())]
+        return {STATE: np.array(rows)} if rows and self._available else {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore them."""
+        rows = state.get(STATE, np.empty((0, 4))).tolist()
+        self._trained = {int(client): LastTraining(int(number), *numbers) for client, number, *numbers in rows}
 
 
 def available(config: Config) -> Available | None:
@@ -79,9 +100,10 @@ def available(config: Config) -> Available | None:
     function = own_code.find(KEY, text)
     own_code.guarded(KEY, text, function)
 
-    def available_in(number: int, there: Sequence[Client]) -> list[Client]:
+    def available_in(number: int, there: Sequence[Client], trained: Mapping[int, LastTraining]) -> list[Client]:
         rng = generator(config.run.seed, "available clients", number)
-        said = own_code.call(KEY, text, function, {"round": number, "clients": list(there), "rng": rng})
+        offered = {"round": number, "clients": list(there), "trained": trained, "rng": rng}
+        said = own_code.call(KEY, text, function, offered)
         try:
             named = {int(client) for client in said}
         except (TypeError, ValueError):

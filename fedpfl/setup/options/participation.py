@@ -17,7 +17,7 @@ class ParticipationSettings:
         "",
         "Clients that can be asked in a round; fraction-train draws among them.",
         tags="server code",
-        form="MODULE:NAME, a function of round, clients and rng that returns clients' numbers",
+        form="MODULE:NAME, a function of round, clients, trained and rng that returns clients' numbers",
     )
     new_nodes: str = setting(
         "ignore",

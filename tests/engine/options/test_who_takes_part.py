@@ -34,6 +34,33 @@ def test_a_function_chooses(tmp_path):
     assert column(run, "clients") == [sorted(wanted[:of]) for of in (1, 2, 3)]
 
 
+def test_a_function_sees_what_clients_reported_also_after_a_resume(tmp_path):
+    seen = {}
+
+    def highest_loss(round, clients, trained):
+        seen[round] = dict(trained)
+        return sorted((client.id for client in clients), key=lambda i: -trained[i].loss if i in trained else 0)[:2]
+
+    with as_setting("available-clients", highest_loss) as text:
+        whole = simulate(
+            tmp_path / "whole", 3, available_clients=text, run_name="run", **{**GIVEN, "num_server_rounds": 4}
+        )
+        expected, before = {**seen}, seen.clear()
+        simulate(tmp_path / "part", 3, available_clients=text, run_name="run", **{**GIVEN, "num_server_rounds": 2})
+        resumed = simulate(
+            tmp_path / "part", 3, available_clients=text, run_name="run", resume=True,
+            **{**GIVEN, "num_server_rounds": 4},
+        )  # fmt: skip
+    assert before is None and seen == expected and column(resumed, "clients") == column(whole, "clients")
+    assert [sorted(trained) for trained in expected.values()][:2] == [[], column(whole, "clients")[0]]
+    for number, trained in expected.items():
+        for client, last in trained.items():
+            assert last.round < number and client in column(whole, "clients")[last.round - 1]
+            assert 0 < last.loss < 10 and 0 < last.update_norm < 10
+    first = [last.loss for last in expected[2].values()]
+    assert sum(first) / len(first) == pytest.approx(whole.metrics()[0]["train_loss"])
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [

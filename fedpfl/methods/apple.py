@@ -6,7 +6,7 @@ Algorithm 1.
 All cores start as the run's initial model. The server keeps the weights p_ij between rounds, in the paper the clients,
 and each client is sent all cores (with little bandwidth the paper sends some). The weights step by plain SGD; in the
 authors' program they have momentum, and their pull is twice as strong. A participant that has never trained is tested
-with the core that it was sent, a new client with the mean of all cores by samples.
+with its core, a new client with the mean of all cores by samples.
 """
 
 from __future__ import annotations

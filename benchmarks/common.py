@@ -81,6 +81,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a file of numbers, of which ``docs/tools/run_records.py figures`` makes a record."""
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+
+
+def write_json(path: Path | None, numbers: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Write the numbers of a table, by row and heading, if a file is named for them; None: the cell is empty."""
+    if path:
+        record = {
+            row: {head: [] if number is None else [number] for head, number in cells.items()}
+            for row, cells in numbers.items()
+        }
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
 def machine() -> str:
     """Describe the machine and the versions in one line."""
     memory = _memory_bytes()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
-from common import MIB, BenchmarkError, count, footer, main, note, simulate, table
+from common import MIB, BenchmarkError, add_json_option, count, footer, main, note, simulate, table, write_json
 
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -35,11 +35,11 @@ def measure(options: argparse.Namespace) -> None:
     if len(small) != len(large):
         raise BenchmarkError(f"{len(small)} and {len(large)} processes were seen at the peaks")
     names = ["server", *(f"worker {number}" for number in range(1, len(large)))]
-    rows = [
-        [name, f"{a / MIB:.0f}", f"{b / MIB:.0f}", f"{(b - a) / size:.1f}"]
-        for name, a, b in zip([*names, "all"], [*small, sum(small)], [*large, sum(large)], strict=True)
-    ]
-    print(table(["process", f"{SMALL}, MiB", f"{options.model}, MiB", f"copies of {size / MIB:.1f} MiB"], rows))
+    rows = [[a / MIB, b / MIB, (b - a) / size] for a, b in zip([*small, sum(small)], [*large, sum(large)], strict=True)]
+    heads = [f"{SMALL}, MiB", f"{options.model}, MiB", f"copies of {size / MIB:.1f} MiB"]
+    named = dict(zip([*names, "all"], rows, strict=True))
+    print(table(["process", *heads], [[name, f"{a:.0f}", f"{b:.0f}", f"{n:.1f}"] for name, (a, b, n) in named.items()]))
+    write_json(options.json, {name: dict(zip(heads, row, strict=True)) for name, row in named.items()})
     print(
         f"\nPeak of all processes together, PSS. FedAvg, digits, {options.clients} clients of 16 samples, batch 8, "
         f"momentum {options.momentum:g}, {options.rounds} rounds with tests."
@@ -79,5 +79,6 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=count, default=4, help="clients, all of a round (%(default)s)")
     parser.add_argument("--rounds", type=count, default=3, help="rounds (%(default)s)")
     parser.add_argument("--momentum", type=float, default=0.9, help="of SGD; 0 saves a copy a worker (%(default)s)")
+    add_json_option(parser)
     parser.add_argument("--seed", type=int, default=1, help="every random choice follows from it (%(default)s)")
     main(measure, parser)

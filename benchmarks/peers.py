@@ -29,7 +29,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import BenchmarkError, cores, count, footer, main, make_environment, note, reason, simulate, table
+from common import (
+    BenchmarkError,
+    add_json_option,
+    cores,
+    count,
+    footer,
+    main,
+    make_environment,
+    note,
+    reason,
+    simulate,
+    table,
+    write_json,
+)
 from loops import MODELS, Loop, distance, make_strategy, steps_of
 
 from fedpfl.data.federation import FederatedData
@@ -39,6 +52,10 @@ from fedpfl.setup.config import Config
 SCRIPTS = Path(__file__).parent
 ENVIRONMENTS = Path(__file__).parent.parent / "build" / "peers"
 LIMIT_SECONDS = 1800.0
+HEADS = (
+    "training, s / round (median)", "least", "most", "of fedpfl's", "with tests of all", "SGD steps",
+    "accuracy at the end, %",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Found:
 
 def measure(options: argparse.Namespace) -> None:
     """Measure each work by all, by turns."""
-    peers = installed(options)
+    peers, numbers = installed(options), dict[str, dict[str, float | None]]()
     for name in options.work or WORKS:
         note(f"{name}: preparing the data")
         job = Job(name, options)
@@ -97,27 +114,29 @@ def measure(options: argparse.Namespace) -> None:
                     except BenchmarkError as error:
                         print(f"{peer.name}: left out: {error}\n")
                         peers.remove(peer)
-        print(f"**{job.title}**\n\n{rows(job)}\n")
+        of_work = medians(job)
+        numbers |= {f"{name}: {who}": row for who, row in of_work.items()}
+        rows = [[who, *(f"{number:.4g}" for number in row.values())] for who, row in of_work.items()]
+        print(f"**{job.title}**\n\n{table(['who', *HEADS], rows)}\n")
         print(f"Distance of the final models of straight loop and fedpfl, relative: {job.distance:.1e}\n")
     print(f"{options.repeats} times {options.rounds} rounds each, by turns, after one that does not count.")
     print(footer(options.seed))
+    write_json(options.json, numbers)
 
 
-def rows(job: Job) -> str:
-    """Return the table of a work."""
+def medians(job: Job) -> dict[str, dict[str, float | None]]:
+    """Return the numbers of a work's table, by who did it and :data:`HEADS`."""
     base = statistics.median(took.train for who, rounds in job.measured.items() if who.startswith("fedpfl")
                              for took in rounds)  # fmt: skip
-
-    def row(who: str, rounds: Sequence[Found]) -> list[str]:
+    numbers: dict[str, dict[str, float | None]] = {}
+    for who, rounds in job.measured.items():
         train, whole = [took.train for took in rounds], [took.train + took.test for took in rounds]
-        return [
-            who, f"{statistics.median(train):.2f}", f"{min(train):.2f} … {max(train):.2f}",
-            f"{statistics.median(train) / base:.2f}", f"{statistics.median(whole):.2f}",
-            f"{statistics.median(took.steps for took in rounds):g}", f"{100 * rounds[-1].accuracy:.1f} %",
+        row = [
+            statistics.median(train), min(train), max(train), statistics.median(train) / base,
+            statistics.median(whole), statistics.median(took.steps for took in rounds), 100 * rounds[-1].accuracy,
         ]  # fmt: skip
-
-    header = ["who", "training, s / round (median)", "least … most", "of fedpfl's", "with tests of all", "SGD steps"]
-    return table([*header, "accuracy at the end"], [row(who, rounds) for who, rounds in job.measured.items()])
+        numbers[who] = dict(zip(HEADS, row, strict=True))
+    return numbers
 
 
 # -- the two works ---------------------------------------------------------------------------------------------------
@@ -310,6 +329,7 @@ def arguments() -> argparse.ArgumentParser:
         "--processes", type=count, default=cores(), help="of loop and pfl, or threads; all cores (%(default)s)"
     )
     parser.add_argument("--pfl", default="pfl[pytorch]==0.6.0", help="what pip installs; empty: none (%(default)s)")
+    add_json_option(parser)
     parser.add_argument("--fluke", default="fluke-fl==0.8.1", help="what pip installs; empty: none (%(default)s)")
     return parser
 

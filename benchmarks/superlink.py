@@ -8,7 +8,6 @@ Processor time of the state alone: HTTP, TLS and protobuf come on top.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 import time
@@ -16,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import count, footer, main, note, table
+from common import add_json_option, count, footer, main, note, table, write_json
 from flwr.app import Message, Metadata, RecordDict
 from flwr.app.message.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -43,11 +42,7 @@ def measure(options: argparse.Namespace) -> None:
     header = ["bytes a node", "register, µs", "heartbeat, µs", "empty pull, µs"]
     header += [f"the same, {options.messages:,} messages waiting", "list of nodes, µs"]
     print(table(["state", *header], [[name, *(f"{number:,.1f}" for number in row)] for name, row in rows.items()]))
-    if options.json:
-        record = {
-            name: {head: [number] for head, number in zip(header, row, strict=True)} for name, row in rows.items()
-        }
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, {name: dict(zip(header, row, strict=True)) for name, row in rows.items()})
     print(footer(options.seed))
 
 
@@ -103,6 +98,6 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", type=count, nargs="+", default=[10_000, 100_000], help="how many (%(default)s)")
     parser.add_argument("--messages", type=count, default=1_000, help="that wait for other nodes (%(default)s)")
     parser.add_argument("--calls", type=count, default=500, help="of each kind (%(default)s)")
-    parser.add_argument("--json", type=Path, help="file for the numbers")
+    add_json_option(parser)
     parser.add_argument("--seed", type=int, default=1, help="nodes' keys follow from it (%(default)s)")
     main(measure, parser)

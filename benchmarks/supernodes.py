@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import secrets
 import signal
@@ -27,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from common import POLL_SECONDS, BenchmarkError, count, footer, main, note, reason, table
+from common import POLL_SECONDS, BenchmarkError, add_json_option, count, footer, main, note, reason, table, write_json
 
 from fedpfl.bench import run_guard
 from fedpfl.bench.superlink import copy_app, free_port, reason_in, script, text
@@ -269,24 +268,22 @@ def measure(options: argparse.Namespace) -> None:
             else:
                 taken += on_supernodes(name, before, options.rounds)
     medians = {kind: statistics.median(taken) for kind, taken in seconds.items()}
-    record: dict[str, dict[str, list[float]]] = {}
+    record: dict[str, dict[str, float | None]] = {}
     rows = []
     for kind, taken in seconds.items():
         base = medians.get("`flwr run .`, empty app" if KINDS[kind][1] is None else "SuperNodes, empty app")
-        ratio = [medians[kind] / base] if base else []
         record[kind] = {
-            "s (median)": [medians[kind]],
-            "least": [min(taken)],
-            "most": [max(taken)],
-            "of the empty app": ratio,
+            "s (median)": medians[kind],
+            "least": min(taken),
+            "most": max(taken),
+            "of the empty app": medians[kind] / base if base else None,
         }
-        cells = [f"{value[0]:.2f}" if value else "" for value in record[kind].values()]
+        cells = ["" if value is None else f"{value:.2f}" for value in record[kind].values()]
         rows.append([kind, *cells, f"≤ {GOALS[kind]}" if kind in GOALS else ""])
     print(table(["a round, or `flwr run .`", "s (median)", "least", "most", "of the empty app", "goal"], rows))
     print(f"\nWork: {NODES} nodes, {options.rounds} rounds after one that does not count, {options.repeats} times.")
     print(footer(1))
-    if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, record)
 
 
 if __name__ == "__main__":
@@ -294,7 +291,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=count, default=3, help="rounds that count (%(default)s)")
     parser.add_argument("--repeats", type=count, default=3, help="how often all is measured in turn (%(default)s)")
     parser.add_argument("--kind", dest="kinds", action="append", choices=KINDS, help="only these; all by default")
-    parser.add_argument("--json", type=Path, help="file for the numbers")
+    add_json_option(parser)
     # So that everything ends as at Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     main(measure, parser)

@@ -32,7 +32,7 @@ from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
 from ..data.scaling import FILL, Scaling
 from ..training.loop import predict
-from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, SEGMENTATION
+from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, NEXT_TOKEN, SEGMENTATION
 from ..training.phase import Forward
 from ..version import __version__
 from .policy import guard
@@ -86,7 +86,8 @@ class LoadedModel(NamedTuple):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the probabilities of the classes or labels, or the values of targets, shape (n, k).
 
-        Of segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width).
+        Of segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width); of texts
+        those of the next token after each one, shape (n, length, k).
 
         Parameters
         ----------
@@ -101,6 +102,8 @@ class LoadedModel(NamedTuple):
         outputs = predict(self.module, self._inputs(x)).float()
         if self.about["loss"] in (CROSS_ENTROPY, SEGMENTATION):
             outputs = outputs.softmax(1)
+        elif self.about["loss"] == NEXT_TOKEN:
+            outputs = outputs.softmax(-1)
         elif self.about["loss"] == MULTI_LABEL:
             outputs = outputs.sigmoid()
         predicted: np.ndarray = outputs.numpy()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import exp, log, sqrt
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from . import custom
@@ -19,7 +19,8 @@ from .errors import ConfigError, did_you_mean, printable
 
 # The settings `loss` by what the targets are.
 CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
-ACCURACY, LOSS = "accuracy", "loss"
+TOKENS = "next-token"
+ACCURACY, LOSS, PERPLEXITY = "accuracy", "loss", "perplexity"
 SUM, COUNT = "-metric-sum", "-metric-count"
 MAX_NAME = 32
 
@@ -33,13 +34,15 @@ class MetricKind:
     losses : tuple of str
         The settings ``loss`` that it fits.
     lowest, highest : float
-        Its bounds.
+        The bounds of sum ÷ count.
     is_ratio : bool
         Whether it is a ratio of sums over values, which those of clients add up to.
     lower_is_better : bool
         Whether the smallest value is the best.
     has_root : bool
         Whether the value is the square root of the ratio.
+    is_exponential : bool
+        Whether the value is e to the power of the ratio.
     """
 
     losses: tuple[str, ...]
@@ -48,6 +51,7 @@ class MetricKind:
     is_ratio: bool = False
     lower_is_better: bool = False
     has_root: bool = False
+    is_exponential: bool = False
 
 
 _ANY_CLASS = (CLASSES, LABELS)
@@ -66,9 +70,10 @@ METRICS: Mapping[str, MetricKind] = {
     "r2": MetricKind((TARGETS,), -LARGEST, 1),
     "iou": MetricKind((MASKS,)),
     "dice": MetricKind((MASKS,)),
+    PERPLEXITY: MetricKind((TOKENS,), 0, LARGEST, is_ratio=True, lower_is_better=True, is_exponential=True),
 }
 # Of a function of the user's: any number, the larger the better.
-OWN = MetricKind((CLASSES, TARGETS, LABELS, MASKS), -LARGEST, LARGEST)
+OWN = MetricKind((CLASSES, TARGETS, LABELS, MASKS, TOKENS), -LARGEST, LARGEST)
 # Names of other numbers of a test.
 _TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
 
@@ -175,8 +180,10 @@ def part_of(key: str) -> MetricKey | None:
 
 def value(name: str, total: float, count: float) -> float:
     """Return a metric's value from its sum and its count, which is above 0."""
-    ratio = total / count
-    return sqrt(ratio) if kind_of(name).has_root else ratio
+    ratio, kind = total / count, kind_of(name)
+    if kind.is_exponential:
+        return exp(min(ratio, log(LARGEST)))
+    return sqrt(ratio) if kind.has_root else ratio
 
 
 def combined(name: str, pairs: Iterable[Sequence[float]]) -> float | None:

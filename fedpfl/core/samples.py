@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 CACHE_BYTES = 512 * 2**20
 # In a mask, the label of pixels that count neither in training nor in tests.
 IGNORED = 255
+# The same of tokens, as in PyTorch and Hugging Face's transformers.
+IGNORED_TOKEN = -100
 # More than any data in use: ImageNet-21k has 21,841 classes, texts have some 50,000 tokens.
 MAX_CLASSES, MAX_TOKENS = 100_000, 1_000_000
 
@@ -26,7 +28,7 @@ class Samples(NamedTuple):
         are: n × features or n × channels × length, texts n × length.
     y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets; of uint8, n × height × width, for masks
         Class numbers, in the client's own numbering with ``permute-labels``. In masks 255 is a pixel that does not
-        count.
+        count. For ``loss = "next-token"`` int32, n × length: the tokens of x, −100 where one is not to be predicted.
 
     Examples
     --------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Mapping
 
 import numpy as np
 
 from ..core.errors import DataError
-from ..core.samples import IGNORED, MAX_CLASSES
+from ..core.samples import IGNORED, IGNORED_TOKEN, MAX_CLASSES
 from .arrays import array
 from .named_columns import names_in_frame, places
 
@@ -27,11 +27,13 @@ class Dataset:
         is None where there is no test set.
     y_train, y_test : ndarray of int64 or of str, shape (n,), of float32, shape (n, k), or of uint8, n × height × width
         Class numbers 0 … C−1, or names of classes; or targets, k numbers for each sample; or masks, a class number for
-        each pixel of an image, 255 where a pixel does not count.
+        each pixel of an image, 255 where a pixel does not count; or, for ``loss = "next-token"``, int32, samples ×
+        length, the tokens of x again, −100 where one is not to be predicted.
     client_train, client_test : ndarray of int64, optional
         The natural owner of each sample, numbered from 0.
     num_classes : int
-        C; by default the number of ``class_names``, or else the largest label + 1. Of targets k.
+        C; by default the number of ``class_names``, or else the largest label + 1. Of targets k, of tokens the
+        vocabulary.
     class_names : tuple of str
         One name for each class, in their order; by default the numbers, or the names among the labels, sorted.
     client_names : tuple of str
@@ -136,6 +138,9 @@ class Dataset:
             count = self.y_train.shape[1] if self.y_train.ndim > 1 else 1
             return count, class_names or numbered(count)
         labels = {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
+        if self.has_tokens:
+            self._require_tokens(labels)
+            return self.vocabulary, class_names or numbered(self.vocabulary)
         counted = {part: y[y != IGNORED] if self.has_masks else y for part, y in labels.items()}
         tops = {part: int(y.max()) if y.size else -1 for part, y in counted.items()}
         if self.has_masks and self.y_train.shape[1:] != self.input_shape[1:]:
@@ -151,15 +156,32 @@ class Dataset:
             raise DataError(f"{self.name}: {count} classes are more than {MAX_CLASSES}")
         return count, class_names or numbered(count)
 
+    def _require_tokens(self, labels: Mapping[str, np.ndarray]) -> None:
+        """Raise ``DataError`` for labels of n × length that are not the tokens of texts."""
+        if not self.vocabulary or self.y_train.shape[1:] != self.x_train.shape[1:]:
+            wanted = "as many labels as a text has tokens; of one-hot rows .argmax(1) are the labels"
+            shapes = f"labels of {self.y_train.shape[1:]} do not fit inputs of {self.input_shape}"
+            raise DataError(f"{self.name}: {shapes}: whole numbers n×length must be {wanted}")
+        for part, y in labels.items():
+            wrong = y[((y < 0) & (y != IGNORED_TOKEN)) | (y >= self.vocabulary)]
+            if wrong.size:
+                allowed = f"must be 0 … {self.vocabulary - 1}, or {IGNORED_TOKEN} for one that is not predicted"
+                raise DataError(f"{self.name}: {part} has token {wrong[0]}: tokens {allowed}")
+
     @property
     def has_targets(self) -> bool:
-        """Tell whether samples have numbers as targets, or masks, instead of a class."""
-        return self.y_train.dtype.kind == "f" or self.has_masks
+        """Tell whether samples have numbers as targets, masks or tokens, instead of a class."""
+        return self.y_train.dtype.kind == "f" or self.y_train.ndim > 1
 
     @property
     def has_masks(self) -> bool:
         """Tell whether samples have a class for each pixel."""
         return self.y_train.ndim == 3
+
+    @property
+    def has_tokens(self) -> bool:
+        """Tell whether samples have a token to predict for each place of a text."""
+        return self.y_train.ndim == 2 and self.y_train.dtype.kind == "i"
 
     @property
     def unnamed(self) -> bool:

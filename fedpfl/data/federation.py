@@ -196,13 +196,18 @@ class FederatedData:
 
     @property
     def has_targets(self) -> bool:
-        """Tell whether samples have numbers as targets, or masks, instead of a class."""
+        """Tell whether samples have numbers as targets, masks or tokens, instead of a class."""
         return self._data.has_targets
 
     @property
     def has_masks(self) -> bool:
         """Tell whether samples have a class for each pixel."""
         return self._data.has_masks
+
+    @property
+    def has_tokens(self) -> bool:
+        """Tell whether samples have a token to predict for each place of a text."""
+        return self._data.has_tokens
 
     @property
     def input_shape(self) -> tuple[int, ...]:

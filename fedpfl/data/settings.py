@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Mapping
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.metrics import CLASSES, MASKS, TARGETS, labels_of
+from ..core.metrics import CLASSES, MASKS, TARGETS, TOKENS, labels_of
 from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, acts, by_key, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
@@ -33,6 +33,8 @@ class DataSettings:
 
     # Whether the loss is one of numbers: whole numbers as labels are targets then, and no classes.
     targets: ClassVar[bool] = False
+    # Whether the loss is that of the next token: labels are texts, or their tokens.
+    tokens: ClassVar[bool] = False
 
     dataset: str = setting(
         "digits",
@@ -244,7 +246,8 @@ class DataSettings:
     def of(values: Mapping[str, Any]) -> DataSettings:
         """Return the settings in a flat mapping of all keys, with what its ``loss`` says of the labels."""
         labels = labels_of(str(values.get("loss", CLASSES)))
-        settings = parse(DataSettings if labels in (CLASSES, MASKS) else TargetSettings, values)
+        kinds = {CLASSES: DataSettings, MASKS: DataSettings, TOKENS: TokenSettings}
+        settings = parse(kinds.get(labels, TargetSettings), values)
         if settings.class_names and labels == TARGETS:
             raise ConfigError("class-names", settings.class_names, f'must be empty with loss = "{TARGETS}": no classes')
         return settings
@@ -276,6 +279,12 @@ class TargetSettings(DataSettings):
     """The same for a loss of numbers."""
 
     targets = True
+
+
+class TokenSettings(DataSettings):
+    """The same for the loss of the next token."""
+
+    tokens = True
 
 
 def in_words(settings: DataSettings) -> str:

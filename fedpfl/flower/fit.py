@@ -23,7 +23,7 @@ from ..client.policy import bounded, guard
 from ..client.state import ClientState
 from ..core import own_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
-from ..core.metrics import COUNT, SUM
+from ..core.metrics import COUNT, SUM, part_of, value
 from ..core.payload import UNNUMBERED, Payload, is_probe
 from ..data import Dataset
 from ..data.datasets.python_objects import CustomLoader
@@ -331,13 +331,14 @@ class _Client:
         for remark in dataset.remarks:
             logger.log(WARNING, "fedpfl: data: %s", remark)
         dataset = replace(dataset, client_train=None, client_test=None, client_names=())
-        if not dataset.has_targets or dataset.has_masks:
+        if not dataset.has_targets or dataset.has_masks or dataset.has_tokens:
             classes = config.data.num_classes
             if not classes and not own_models.needs_classes(self._model):
                 # A client may have none of the last classes.
-                classes = own_models.outputs_of(self._model, dataset.input_shape)
+                classes = own_models.outputs_of(self._model, dataset.input_shape, dataset.vocabulary)
             if classes > dataset.num_classes:
-                dataset = replace(dataset, num_classes=classes, class_names=())
+                vocabulary = classes if dataset.has_tokens else dataset.vocabulary
+                dataset = replace(dataset, num_classes=classes, class_names=(), vocabulary=vocabulary)
         return FederatedData.of_client(dataset, config.data, client, config.run.seed)
 
     def config(self, told: Mapping[str, Any], of_loader: Mapping[str, Any]) -> Config:
@@ -431,8 +432,9 @@ def means_of(metrics: Mapping[str, int | float], weight: str = "num-examples") -
     if "validation-accuracy" in means:
         means[f"validation-{weight}"] = metrics["validation-samples"]
     for key, total in metrics.items():
-        if key.endswith(SUM) and (count := metrics[key[: -len(SUM)] + COUNT]):
-            means[key[: -len(SUM)]] = total / count
+        part = part_of(key)
+        if part is not None and part.is_sum and (count := metrics[key[: -len(SUM)] + COUNT]):
+            means[key[: -len(SUM)]] = value(part.metric, total, count)
     return means
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Callable, Iterator, Mapping, Sequence, cast
@@ -125,6 +126,19 @@ def with_adapters(forward: Callable[[Tensor], Tensor], model: nn.Module, names: 
             use(model, names_of(model))
 
     return only
+
+
+@contextmanager
+def weighing(model: nn.Module, weights: Mapping[str, float]) -> Iterator[None]:
+    """Have all layers add each adapter times its weight, while the context lasts."""
+    before = [(layer.scaling, dict(layer.scaling)) for layer in _adapted(model)]
+    try:
+        for scaling, usual in before:
+            scaling.update({name: weight * usual[name] for name, weight in weights.items()})
+        yield
+    finally:
+        for scaling, usual in before:
+            scaling.update(usual)
 
 
 @torch.no_grad()

@@ -14,26 +14,27 @@ from .sources import SOURCES
 
 
 def build(
-    name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False
+    name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False, tokens: bool = False
 ) -> BaseHeadModel:
     """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
     ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
     :func:`fedpfl.core.own_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
-    otherwise. ``download``: a source may fetch pretrained weights from the internet.
+    otherwise. ``download``: a source may fetch pretrained weights from the internet. ``tokens``: a source with models
+    of several kinds gives one that predicts the next token at each place of a text.
     """
     source = _source_of(name)
     if source:
         from fedpfl.models.external import BUILDERS
 
-        model = BUILDERS[source](name.partition(":")[2], input_shape, num_classes, vocabulary, download)
+        model = BUILDERS[source](name.partition(":")[2], input_shape, num_classes, vocabulary, download, tokens)
     elif _is_registered(name):
         model = _registered(name, input_shape, num_classes, vocabulary)
     else:
         model = _of_the_user(name, input_shape, num_classes, vocabulary)
     model.input_shape, model.vocabulary = input_shape, vocabulary
-    model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
+    model.another = partial(build, name, input_shape, num_classes, vocabulary, download, tokens)
     return model
 
 

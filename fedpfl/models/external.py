@@ -55,10 +55,10 @@ def with_head(
 ) -> BaseHeadModel:
     """Cut any module into base and head, in place; a :class:`BaseHeadModel` is only checked.
 
-    The module maps inputs (n, *input_shape) to (n, num_classes), or images to (n, num_classes, height, width). ``head``
-    names its ``nn.Linear`` that becomes the head, of the second kind an ``nn.Conv2d``; empty for the last one, if the
-    model ends in it. ``vocabulary`` is 0 unless the input is text. ``ConfigError`` if there is no such layer, the model
-    does not end in it, or input or output do not fit.
+    The module maps inputs (n, *input_shape) to (n, num_classes), images to (n, num_classes, height, width), or texts to
+    (n, length, num_classes). ``head`` names its ``nn.Linear`` that becomes the head, of the second kind an
+    ``nn.Conv2d``; empty for the last one, if the model ends in it. ``vocabulary`` is 0 unless the input is text.
+    ``ConfigError`` if there is no such layer, the model does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
     x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
@@ -74,14 +74,17 @@ def with_head(
     state.restore()
     contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
     state.restore()
-    if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(wanted.sum(1), torch.ones(PROBES)):
+    gives_for = {2: "sample", 3: "token"}.get(wanted.dim(), "pixel")
+    classes = 2 if gives_for == "token" else 1  # the dimension
+    totals = wanted.sum(classes)
+    if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(totals, torch.ones_like(totals)):
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
         )
-    model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, head, name)
+    model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, num_classes, head, name)
     state.restore()
-    model.per_pixel = wanted.dim() > 2
-    sums = wanted.logsumexp(1)
+    model.gives_for = gives_for
+    sums = wanted.logsumexp(classes)
     model.ends_in_log_softmax = num_classes > 1 and torch.allclose(sums, torch.zeros_like(sums), atol=1e-5)
     model.unkept, model.in_common = unkept, in_common
     model.contiguous, model.ends_in_sigmoid = contiguous, sigmoids.made(out)
@@ -137,9 +140,9 @@ class _Sigmoids(TorchFunctionMode):
         return any(torch.equal(result, values) for result in alike)
 
 
-def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) -> BaseHeadModel:
+def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head: str, name: str) -> BaseHeadModel:
     """Cut a module before its head; ``wanted`` is what it gives for ``x``."""
-    kind = nn.Conv2d if wanted.dim() > 2 else nn.Linear
+    kind = nn.Conv2d if wanted.dim() > 3 else nn.Linear
     what = f"nn.{kind.__name__}"
     layers = [path for path, layer in module.named_modules() if type(layer) is kind]
     if head and head not in layers:
@@ -152,9 +155,9 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, head: str, name: str) 
     model = cut_at(module, chosen)
     why = f"does not end in {'the' if head else 'its last'} {what}{',' * (not head)} {chosen!r}"
     try:
-        if torch.allclose(_output(model, x, name, wanted.shape[1], name), wanted, atol=1e-4, rtol=1e-4):
+        if torch.allclose(_output(model, x, name, num_classes, name), wanted, atol=1e-4, rtol=1e-4):
             why = f"uses its {what} {chosen!r} elsewhere than at its end, too"
-            _output(model, x, name, wanted.shape[1], name, training=True)
+            _output(model, x, name, num_classes, name, training=True)
             return model
     except ConfigError:
         pass
@@ -206,8 +209,12 @@ def _output(
     if not isinstance(out, Tensor):
         message = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"
         raise ConfigError("model", name, message)
-    # A number for each class, or for each class and pixel.
-    if tuple(out.shape) not in ((PROBES, num_classes), (PROBES, num_classes, *x.shape[2:])):
+    # A number for each class; or for each class and pixel, or token.
+    dense = (PROBES, num_classes, *x.shape[2:]) if x.is_floating_point() else (PROBES, *x.shape[1:], num_classes)
+    if tuple(out.shape) not in ((PROBES, num_classes), dense):
+        if not x.is_floating_point() and out.dim() == 3 and out.shape[1:2] == x.shape[1:]:
+            message = f"has {out.shape[2]} tokens, and the data {num_classes}: num-classes, or vocabulary in a file"
+            raise ConfigError("model", name, f"{message}, must be the model's")
         numbers = shown(tuple(out.shape[1:]))
         raise ConfigError("model", name, f"gives {numbers} numbers for a sample{when}; the data need {num_classes}")
     return out
@@ -229,7 +236,9 @@ def _unknown(value: str, word: str, available: Sequence[str]) -> ConfigError:
     )
 
 
-def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
+def torchvision_model(
+    word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool = False
+) -> BaseHeadModel:
     """Build one of ``torchvision.models``."""
     value = f"torchvision:{word}"
     zoo = extra("torchvision.models", "", "model", value)
@@ -249,7 +258,9 @@ def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int
     return with_head(module, shape, num_classes, vocabulary, name=value)
 
 
-def timm_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
+def timm_model(
+    word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool = False
+) -> BaseHeadModel:
     """Build a model of ``timm``; where it takes the size and the channels of the images, they are the data's."""
     value = f"timm:{word}"
     timm = extra("timm", "timm", "model", value)
@@ -288,8 +299,29 @@ class Logits(nn.Module):
         return logits
 
 
-def hf_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
-    """Read a model for images or for texts from a folder; one with a config.json and no weights starts afresh."""
+class NextTokens(nn.Module):
+    """A causal model of transformers as a module that maps tokens to the logits of the next one at each place.
+
+    Texts begin at place 0: no token sees what fills up the end, so that nothing is masked.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (n, length) to logits (n, length, vocabulary)."""
+        logits: Tensor = self.module(x, use_cache=False).logits
+        return logits
+
+
+def hf_model(
+    word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool = False
+) -> BaseHeadModel:
+    """Read a model for images or for texts from a folder; one with a config.json and no weights starts afresh.
+
+    With ``tokens`` it is a causal one.
+    """
     value = f"hf:{word}"
     transformers = extra("transformers", "hf", "model", value)
     folder = Path(word).expanduser()
@@ -300,17 +332,19 @@ def hf_model(word: str, shape: Shape, num_classes: int, vocabulary: int, downloa
         )
         raise ConfigError("model", value, message)
     place = str(folder) if there else word
-    kind = "AutoModelForSequenceClassification" if vocabulary else "AutoModelForImageClassification"
-    auto = getattr(transformers, kind)
+    kind = "SequenceClassification" if vocabulary else "ImageClassification"
+    auto = getattr(transformers, f"AutoModelFor{'CausalLM' if tokens else kind}")
     weights = there and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin"))
 
     def read() -> nn.Module:
-        options = {"num_labels": num_classes, "local_files_only": not download}
+        options = {"local_files_only": not download, **({} if tokens else {"num_labels": num_classes})}
         if weights:
             return auto.from_config(transformers.AutoConfig.from_pretrained(place, **options))  # type: ignore[no-any-return]
-        return auto.from_pretrained(place, ignore_mismatched_sizes=True, **options)  # type: ignore[no-any-return]
+        return auto.from_pretrained(place, ignore_mismatched_sizes=not tokens, **options)  # type: ignore[no-any-return]
 
-    return with_head(Logits(_built(read, value), bool(vocabulary)), shape, num_classes, vocabulary, name=value)
+    module = _built(read, value)
+    whole = NextTokens(module) if tokens else Logits(module, bool(vocabulary))
+    return with_head(whole, shape, num_classes, vocabulary, name=value)
 
 
 def _built(make: Callable[[], nn.Module], value: str) -> nn.Module:
@@ -321,7 +355,8 @@ def _built(make: Callable[[], nn.Module], value: str) -> nn.Module:
         raise ConfigError("model", value, f"cannot be made on this machine ({reason})") from error
 
 
-# (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
-BUILDERS: Mapping[str, Callable[[str, Shape, int, int, bool], BaseHeadModel]] = {
+# (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights, whether it predicts the
+# next token at each place) → model.
+BUILDERS: Mapping[str, Callable[[str, Shape, int, int, bool, bool], BaseHeadModel]] = {
     "torchvision": torchvision_model, "timm": timm_model, "hf": hf_model,
 }  # fmt: skip

@@ -33,8 +33,9 @@ class BaseHeadModel(nn.Module):
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     head_path : str
         Where in a user's module the head was, empty for models that are built in two parts.
-    per_pixel : bool
-        Whether it gives a number for each class and pixel, (n, num_classes, height, width).
+    gives_for : str
+        For what it gives a number for each class: a ``sample``, (n, num_classes), a ``pixel``, (n, num_classes, height,
+        width), or a ``token``, (n, length, num_classes).
     still : tuple of str
         Names of the parameters that the model has frozen itself (``requires_grad=False``).
     unkept : tuple of str
@@ -64,7 +65,7 @@ class BaseHeadModel(nn.Module):
     vocabulary: int = 0
     another: Callable[[], BaseHeadModel]
     head_path: str = ""
-    per_pixel: bool = False
+    gives_for: str = "sample"
     still: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
     in_common: tuple[str, ...] = ()
@@ -132,7 +133,7 @@ MODELS: Registry[_Entry] = Registry(
         ("fedpfl.models.resnet", "resnet10 resnet18 resnet8"),
         ("fedpfl.models.resnet9", "resnet9 resnet9-narrow"),
         ("fedpfl.models.sensor_series", "cnn-1d gru"),
-        ("fedpfl.models.transformer", "transformer"),
+        ("fedpfl.models.transformer", "decoder transformer"),
         ("fedpfl.models.vgg", "vgg16"),
         ("fedpfl.models.vit", "small-vit"),
     ],

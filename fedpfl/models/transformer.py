@@ -1,4 +1,4 @@
-"""A small Transformer encoder for texts."""
+"""A small Transformer for texts: an encoder that classifies them, and a decoder that predicts the next token."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, ignored: Tensor | None = None) -> Tensor:
-        """Map (n, length, width) to the same shape; no position looks at the ``ignored`` ones, bool of (n, length)."""
+        """Map (n, length, width) to the same shape.
+
+        No position looks at those that are ``ignored`` for it, bool of (n or 1, 1, length or 1, length).
+        """
         q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         if ignored is not None:
             # Finite, so that a text without any word has a softmax.
-            scores = scores.masked_fill(ignored[:, None, None], torch.finfo(scores.dtype).min)
+            scores = scores.masked_fill(ignored, torch.finfo(scores.dtype).min)
         heads = scores.softmax(-1) @ v
         out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return out
@@ -62,8 +65,8 @@ class TransformerBlock(nn.Module):
         return out
 
 
-class Encoder(nn.Module):
-    """Maps tokens to the mean of their vectors behind the blocks; padding does not count."""
+class _Blocks(nn.Module):
+    """Embedding, positions and blocks."""
 
     positions: Tensor
 
@@ -76,15 +79,33 @@ class Encoder(nn.Module):
         )
         self.norm = nn.LayerNorm(WIDTH)
 
+
+class Encoder(_Blocks):
+    """Maps tokens to the mean of their vectors behind the blocks; padding does not count."""
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (n, length) to features (n, width)."""
         ignored = tokens == PADDING
         x = self.embedding(tokens) + self.positions
         for block in self.blocks:
-            x = block(x, ignored)
+            x = block(x, ignored[:, None, None])
         counted = (~ignored).unsqueeze(-1).to(x.dtype)
         mean: Tensor = (self.norm(x) * counted).sum(1) / counted.sum(1).clamp(min=1)
         return mean
+
+
+class Decoder(_Blocks):
+    """Maps each token to a vector that depends on it and on those before it."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (n, length) to features (n, length, width); texts may be shorter than those it was built for."""
+        length = tokens.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool, device=tokens.device).triu(1)
+        x = self.embedding(tokens) + self.positions[:length]
+        for block in self.blocks:
+            x = block(x, later[None, None])
+        features: Tensor = self.norm(x)
+        return features
 
 
 def sinusoids(length: int) -> Tensor:
@@ -102,3 +123,16 @@ def transformer(input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHe
     for 16,384 words and 4 classes.
     """
     return BaseHeadModel(Encoder(input_shape[0], vocabulary), nn.Linear(WIDTH, num_classes))
+
+
+@register("decoder", tokens=True)
+def decoder(input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
+    """Two decoder blocks (width 64, 4 heads, 256 hidden units): for ``loss = "next-token"``.
+
+    This project's own sizes, those of the model transformer, but each token sees those before it alone, and there is an
+    output for each.
+    112,996 parameters for 100 characters.
+    """
+    model = BaseHeadModel(Decoder(input_shape[0], vocabulary), nn.Linear(WIDTH, num_classes))
+    model.gives_for = "token"
+    return model

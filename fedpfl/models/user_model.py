@@ -63,14 +63,14 @@ def needs_classes(model: OwnModel) -> bool:
     return isinstance(model, str) or "num_classes" in inspect.signature(model).parameters
 
 
-def outputs_of(model: OwnModel, input_shape: Shape) -> int:
-    """Return the number of a model's outputs for a sample, which are its classes."""
+def outputs_of(model: OwnModel, input_shape: Shape, vocabulary: int = 0) -> int:
+    """Return the number of a model's outputs for a sample, or a token of a text, which are its classes."""
     if needs_classes(model):
         raise ConfigError("num_classes", 0, f"must be given: {name_of(model)} is built for a number of classes")
     module = made(model, input_shape, 0).eval()
     try:
         with torch.no_grad():
-            return int(module(made_up(input_shape)).shape[1])
+            return int(module(made_up(input_shape, vocabulary)).shape[-1 if vocabulary else 1])
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ConfigError("model", name_of(model), f"does not take inputs of {shown(input_shape)}: {reason}") from error

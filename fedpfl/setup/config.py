@@ -110,7 +110,7 @@ class RunSettings:
         "Metrics of tests besides accuracy and loss.",
         form="a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
         "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation "
-        "iou, dice; and of functions MODULE:NAME",
+        "iou, dice, with next-token perplexity; and of functions MODULE:NAME",
         tags="code built",
     )
     choose_by: str = setting(

@@ -17,7 +17,7 @@ from ..core.errors import ConfigError
 from ..core.frozen import HASH, NAMES, frozen, frozen_hash
 from ..models.parts import cut
 from ..models.registry import BaseHeadModel
-from .options.trainable import ALL, HEAD, LORA, TrainableSettings
+from .options.trainable import ADAPTERS, ALL, HEAD, LORA, TrainableSettings
 
 
 def trainable(config: Any, model: BaseHeadModel) -> BaseHeadModel:
@@ -48,11 +48,12 @@ def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
     still = model.still = _still(model)
     if settings.trainable == ALL:
         freeze(model, lambda name: name not in still)
-    elif settings.trainable == LORA:
+    elif settings.trainable in (LORA, ADAPTERS):
         from ..models.adapters import add_adapters, in_adapter
 
         add_adapters(model, settings.lora_rank, settings.lora_alpha, settings.lora_targets)
-        freeze(model, lambda name: name not in still and (in_head(name) or in_adapter(name)))
+        heads = settings.trainable == LORA
+        freeze(model, lambda name: name not in still and ((heads and in_head(name)) or in_adapter(name)))
     else:
         patterns = _patterns(model, settings)
         freeze(model, lambda name: name not in still and (in_head(name) or any(fnmatchcase(name, p) for p in patterns)))
@@ -73,7 +74,9 @@ def _patterns(model: BaseHeadModel, settings: TrainableSettings) -> list[str]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             some = f"{names[0]}, …, {names[-1]}"
-            allowed = f"must be all, head, lora or a pattern of the model's arrays ({some}); {pattern!r} fits none"
+            allowed = (
+                f"must be all, head, lora, adapters or a pattern of the model's arrays ({some}); {pattern!r} fits none"
+            )
             raise ConfigError("trainable", settings.trainable, allowed)
     return patterns
 

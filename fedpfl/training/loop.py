@@ -19,17 +19,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import UnusedParameter
 from ..core.frozen import NAMES
+from ..core.metrics import PERPLEXITY
 from ..core.model_state import buffers_kept
 from ..core.pixels import HALF
-from ..core.samples import IGNORED, Samples
+from ..core.samples import IGNORED, IGNORED_TOKEN, Samples
 from .losses import (
     CROSS_ENTROPY,
     KINDS,
     MSE,
+    NEXT_TOKEN,
     SEGMENTATION,
     class_weights,
+    next_token_loss,
     pixel_accuracy,
     pixel_cross_entropy,
+    right_tokens,
     weighing_with,
 )
 from .optim import SGD, Optimizer, clip, make_optimizer
@@ -38,8 +42,8 @@ from .settings import TrainingSettings, batch_sizes
 
 # On a CPU the activations of more samples fall out of the caches (measured for FedAvg's CNN: 500 costs a quarter more).
 EVALUATION_BATCH = 200
-# Images have many numbers: a batch of a test is smaller than that of samples with one class.
-MASKS_OF_A_BATCH = 16
+# Images and texts have many numbers: a batch of a test is smaller than that of samples with one class.
+DENSE_BATCH = 16
 
 
 class Score(NamedTuple):
@@ -200,6 +204,8 @@ def evaluate(
     kind, measures = KINDS[loss], measures or {}
     if loss == SEGMENTATION:
         return _evaluate_masks(forward, samples, measures)
+    if loss == NEXT_TOKEN:
+        return _evaluate_tokens(forward, samples, measures)
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
@@ -227,7 +233,7 @@ def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, A
     if not bool((samples.y != IGNORED).any()):
         return Score(0, 0.0, 0, _measured(measures, samples.y, samples.y[:0], SEGMENTATION))
     said, losses = [], []
-    for batch in test_batches(len(samples.y), MASKS_OF_A_BATCH):
+    for batch in test_batches(len(samples.y), DENSE_BATCH):
         outputs = forward(samples.x[batch])
         losses.append(pixel_cross_entropy(outputs, samples.y[batch], "sum"))
         said.append(outputs.argmax(1).to(samples.y.dtype))
@@ -236,6 +242,23 @@ def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, A
         pixel_accuracy(classes, samples.y), sum(map(float, losses)), len(samples.y),
         _measured(measures, classes, samples.y, SEGMENTATION),
     )  # fmt: skip
+
+
+def _evaluate_tokens(forward: Forward, samples: Samples, measures: Mapping[str, Any]) -> Score:
+    """Test a forward pass on texts, batch by batch; sums are over the tokens that are to be predicted."""
+    count = int((samples.y[:, 1:] != IGNORED_TOKEN).sum())
+    if not count:
+        return Score(0, 0.0, 0, _measured(measures, samples.y, samples.y[:0], NEXT_TOKEN))
+    said, losses = [], []
+    for batch in test_batches(len(samples.y), DENSE_BATCH):
+        outputs = forward(samples.x[batch])
+        losses.append(next_token_loss(outputs, samples.y[batch], "sum"))
+        said.append(outputs[:, :-1].argmax(-1).to(samples.y.dtype))
+    tokens, total = torch.cat(said), sum(map(float, losses))
+    further = _measured(measures, tokens, samples.y[:, 1:], NEXT_TOKEN)
+    if PERPLEXITY in measures:
+        further = {**further, PERPLEXITY: (total, count)}
+    return Score(right_tokens(tokens, samples.y), total, count, further)
 
 
 def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str) -> Mapping[str, tuple[float, float]]:

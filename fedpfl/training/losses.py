@@ -1,4 +1,4 @@
-"""What a model's numbers mean: classes, targets, labels of which several can be right, or a class for each pixel.
+"""What a model's numbers mean: classes, targets, several labels, a class for each pixel, or the next token of a text.
 
 Each kind has a loss and a score. A score is a sum over the values of a test set, so that those of clients can be added:
 of classes and of labels how many are right, of targets the share of their variance that is explained (R²). A run may
@@ -22,9 +22,10 @@ from torch.nn import functional as F
 from ..core import custom, own_code
 from ..core.errors import ConfigError
 from ..core.metrics import labels_of
-from ..core.samples import IGNORED
+from ..core.samples import IGNORED, IGNORED_TOKEN
 
 CROSS_ENTROPY, MSE, MULTI_LABEL, SEGMENTATION = "cross-entropy", "mse", "multi-label", "segmentation"
+NEXT_TOKEN = "next-token"
 
 # (numbers of the model, labels or targets) → mean loss.
 Criterion = Callable[..., Tensor]
@@ -35,7 +36,7 @@ class LossKind:
     """A loss and how its tests are scored.
 
     ``criterion(outputs, y)`` is the mean loss over a batch; with ``reduction="sum"`` the sum over samples or values.
-    With ``classes`` labels are int64 of shape (n,), otherwise targets float32 of shape (n, k), or masks.
+    With ``classes`` labels are int64 of shape (n,), otherwise targets float32 of shape (n, k), masks or tokens.
     ``score(outputs, y)`` is that of a whole test set; divided by the number of values it is what ``called`` names. If
     it is ``counted``, it is a number of right values.
     """
@@ -75,6 +76,26 @@ def pixel_accuracy(said: Tensor, y: Tensor) -> float:
     return float((said == y)[counted].double().mean()) * len(y) if counted.any() else 0.0
 
 
+def next_token_loss(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the mean cross-entropy of the tokens that are to be predicted; or each text's mean (none), or their sum.
+
+    ``outputs`` are n × length × vocabulary: those at a place predict the token of ``y``, n × length, at the next one.
+    """
+    said, truth = outputs[:, :-1].transpose(1, 2), y[:, 1:].long()
+    losses = F.cross_entropy(said, truth, ignore_index=IGNORED_TOKEN, reduction="none")
+    if reduction == "sum":
+        return losses.sum()
+    counted = truth != IGNORED_TOKEN
+    if reduction == "none":
+        return losses.sum(1) / counted.sum(1).clamp(min=1)
+    return losses.sum() / counted.sum().clamp(min=1)
+
+
+def right_tokens(said: Tensor, y: Tensor) -> int:
+    """Return how many of the tokens to predict are right; ``said`` is what a model gives at each place but the last."""
+    return int((said == y[:, 1:]).sum())  # −100 is no token
+
+
 KINDS = {
     CROSS_ENTROPY: LossKind(
         F.cross_entropy, True, lambda outputs, y: int((outputs.argmax(1) == y).sum()), "accuracy"
@@ -87,6 +108,7 @@ KINDS = {
     SEGMENTATION: LossKind(
         pixel_cross_entropy, False, pixel_accuracy, "the share of right pixels", counted=False
     ),
+    NEXT_TOKEN: LossKind(next_token_loss, False, right_tokens, "the share of next tokens that are right"),
 }  # fmt: skip
 
 # Logits so large that a loss with a least value has it.
@@ -182,4 +204,6 @@ def tried(kind: str, num_classes: int) -> tuple[Tensor, Tensor]:
     if kind == SEGMENTATION:
         outputs = outputs[..., None, None].expand(*outputs.shape, 4, 4)
         return outputs, y[:, None, None].expand(len(y), 4, 4)
+    if kind == NEXT_TOKEN:
+        return outputs[:, None].expand(-1, 4, -1), y[:, None].expand(-1, 4)
     return outputs, y if kind == CROSS_ENTROPY else right

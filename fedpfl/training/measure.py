@@ -14,7 +14,7 @@ from ..core import custom, metrics, own_code
 from ..core.claims import LARGEST
 from ..core.errors import ConfigError, FedpflError
 from ..core.samples import IGNORED
-from .losses import CROSS_ENTROPY, KINDS, MSE, SEGMENTATION
+from .losses import CROSS_ENTROPY, KINDS, MSE, NEXT_TOKEN, SEGMENTATION
 from .losses import tried as samples_to_try
 
 SumAndCount = Tuple[float, float]
@@ -59,7 +59,7 @@ def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str
         allowed = f"is 1 whatever a model says: of {num_classes} classes all are among the {TOP} most likely ones"
         raise ConfigError("metrics", TOP_5, allowed)
     outputs, y = samples_to_try(loss, num_classes)
-    outputs = y if loss == SEGMENTATION else outputs  # the classes that it says
+    outputs = y if loss in (SEGMENTATION, NEXT_TOKEN) else outputs  # the classes or tokens that it says
     measured(measures, outputs, y, loss, tried=True)
 
 
@@ -98,7 +98,7 @@ class _UsersMetric:
         self._truth_first = own_code.takes_truth_first(function)
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
-        if loss == SEGMENTATION:
+        if loss in (SEGMENTATION, NEXT_TOKEN):
             outputs, y = outputs.long(), y.long()
         return _pair(self._word, self._function(y, outputs) if self._truth_first else self._function(outputs, y))
 
@@ -239,6 +239,7 @@ _OURS: Mapping[str, Measure] = {
     "rmse": _errors(torch.square),
     "iou": lambda outputs, y, loss: _of_pixels(outputs, y, 1),
     "dice": lambda outputs, y, loss: _of_pixels(outputs, y, 2),
+    metrics.PERPLEXITY: lambda outputs, y, loss: UNDEFINED,  # of the loss, which the test itself has
     # Of one sample there is no variance to explain.
     "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1) if len(y) > 1 else UNDEFINED,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ..core import custom
 from ..core.errors import ConfigError
-from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, labels_of
+from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, TOKENS, labels_of
 from ..core.pixels import HALF
 from ..core.settings import setting
 
@@ -48,8 +48,8 @@ class TrainingSettings:
     loss: str = setting(
         CLASSES,
         "Loss. cross-entropy: classification. mse: regression, with R² as accuracy. multi-label: several labels per "
-        "sample. segmentation: a class for each pixel.",
-        choices=(CLASSES, TARGETS, LABELS, MASKS),
+        "sample. segmentation: a class for each pixel. next-token: each token of a text from those before it.",
+        choices=(CLASSES, TARGETS, LABELS, MASKS, TOKENS),
         open_to={custom.FORM: custom.is_own},
         tags="code refusable",
     )

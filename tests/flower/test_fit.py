@@ -172,3 +172,30 @@ def test_functions_without_fit_are_refused_where_the_strategy_has_the_model(capl
     with pytest.raises(fedpfl.FedpflError, match="no round counted"):
         trained(app, "FedRep", fraction_evaluate=0.0)
     assert "the function has to return fit(message, context, …)" in caplog.text
+
+
+class NextToken(torch.nn.Module):
+    """Predict each token from the one before."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.out = torch.nn.Embedding(7, 8), torch.nn.Linear(8, 7)
+
+    def forward(self, x):
+        return self.out(self.embedding(x))
+
+
+def test_a_language_model_trains_in_flowers_loop():
+    def texts(context):
+        step = 1 + context.node_config["partition-id"]
+        x = torch.from_numpy(np.arange(24)[:, None] + step * np.arange(10)) % 5  # the two highest tokens are nobody's
+        return (torch.utils.data.TensorDataset(x, torch.where(x == 3, -100, x)),) * 2
+
+    made = strategies.FedPer(
+        model=NextToken, node_timeout=1.0, loss="next-token", metrics="perplexity", local_epochs=20, learning_rate=0.2
+    )
+    result = made.start(
+        AppGrid(strategies.client_app(model=NextToken, data=texts)), ArrayRecord(), num_rounds=2
+    )  # fmt: skip
+    tested = result.evaluate_metrics_clientapp[2]
+    assert 1 <= tested["personalised-perplexity"] < 2 and tested["personalised-accuracy"] > 0.8

@@ -870,6 +870,30 @@ def test_ffa_lora(play):
     task.check_shared({k: w[k] for k in names})
 
 
+def test_feddpa(play):
+    task = play("feddpa", **LORA)
+    w = adapted_start("feddpa")
+    own = [{name: w[name.replace("default", "personal")] for name in (A, B)}] * 3
+
+    def weights(w, own, share):
+        """Return the plain model's weights with a share of the personal adapter, the rest global; α/r is 2."""
+        added = (1 - share) * w[B] @ w[A] + share * own[B] @ own[A]
+        return {BASE[0]: w["base.fc.base_layer.weight"] + 2 * added, BASE[1]: w["base.fc.base_layer.bias"],
+                **{k: w[k] for k in HEAD}}  # fmt: skip
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            for _ in range(EPOCHS if at else 0):
+                g = gradient(weights(w, own[i], 0.5), *task.train[i])[BASE[0]]
+                own[i] = {A: own[i][A] - RATE * own[i][B].T @ g, B: own[i][B] - RATE * g @ own[i][A].T}
+            trained[i] = descend_adapted(w, task.train[i])
+        w = {**w, **task.mean(trained, clients, (A, B, *HEAD))}
+        task.check_loss(at, "personalised", lambda i, x, w=w, own=[*own]: logits(weights(w, own[i], 0.5), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(adapted(w), x))
+    task.check_shared({k: w[k] for k in (A, B, *HEAD)})
+
+
 def test_ifca(play):
     task = play("ifca", ifca_clusters=3)
     orders = [generator(3, f"rule cluster {m}", 0) for m in (1, 2)]

@@ -15,7 +15,7 @@ SMALLEST_SIDES = {
     "resnet9": 11,
     "resnet9-narrow": 11,
 }
-NO_IMAGES = {"mlp", "mlp-200", "char-lstm", "transformer", "cnn-1d", "gru"}
+NO_IMAGES = {"mlp", "mlp-200", "char-lstm", "decoder", "transformer", "cnn-1d", "gru"}
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

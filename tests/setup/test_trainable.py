@@ -88,7 +88,7 @@ def test_patterns_choose_arrays_of_the_base():
     assert {"head.weight", "head.bias", "base.conv2.bias"} < trained
     assert "base.conv2.weight" not in trained
     with pytest.raises(
-        ConfigError, match=r"trainable = 'base.nothing.\*': must be all, head, lora or a pattern"
+        ConfigError, match=r"trainable = 'base.nothing.\*': must be all, head, lora, adapters or a pattern"
     ) as error:
         model("small-cnn", "base.nothing.*")
     assert "'base.nothing.*' fits none" in str(error.value)

@@ -23,14 +23,14 @@ from ...data.federation import PIXELS
 from ...data.named_columns import places
 from ...data.scaling import FILL
 from ...data.settings import DataSettings
-from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, SEGMENTATION
+from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, NEXT_TOKEN, SEGMENTATION
 
 # A sample's answer, as it is written in JSON.
 Answer = Dict[str, Any]
 
 
 def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
-    """Return a model's answers to samples: class and probabilities, labels and probabilities, a mask, or values."""
+    """Return a model's answers to samples: class or labels and their probabilities, a mask, next tokens, or values."""
     names, loss = model.about["class-names"], model.about["loss"]
     predictions: list[Answer] = []
     for row in model.predict(x).astype(np.float64):
@@ -40,6 +40,9 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
             )
         if loss == SEGMENTATION:
             predictions.append({"mask": row.argmax(0).tolist()})
+            continue
+        if loss == NEXT_TOKEN:
+            predictions.append({"tokens": row.argmax(-1).tolist()})
             continue
         numbers = dict(zip(names, row.tolist()))
         if loss == CROSS_ENTROPY:

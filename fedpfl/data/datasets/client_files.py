@@ -170,7 +170,9 @@ def _samples(data: Dataset) -> Any:
 
 
 def _labels(data: Dataset) -> str:
-    return "masks" if data.has_masks else "numbers with decimals" if data.has_targets else "classes"
+    if data.has_masks or data.has_tokens:
+        return "masks" if data.has_masks else "tokens"
+    return "numbers with decimals" if data.has_targets else "classes"
 
 
 def _in_one_order(data_sets: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:

@@ -19,7 +19,7 @@ from ..npy import UNREADABLE, header
 from ..registry import dataset
 from ..settings import DataSettings
 from .places import of_parts, own_path
-from .tokens import feature_names, find, of_array
+from .tokens import feature_names, find, of_array, of_pairs
 
 try:
     from lzma import LZMAError
@@ -44,10 +44,11 @@ def read_npz(
     ``classes``, the names of the classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape
     n×length, and ``vocabulary`` is then the number of different tokens; other data are floats of shape n×features or
     n×channels×length. ``y`` are whole numbers or names, the classes, or floats of shape n or n×k, targets for ``loss =
-    "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W. An array that may say more of each sample is refused,
-    and others are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name
-    the classes: a device may lack the highest ones. ``alone``: others number the same classes without seeing this file,
-    so names as labels need ``classes``. Of the ``settings`` the loss, ``impute`` and ``tokenizer`` count.
+    "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W, or tokens to predict, n×length. An array that may say
+    more of each sample is refused, and others are ignored. Nothing in the file is ever unpickled. ``num_classes``
+    counts where the file does not name the classes: a device may lack the highest ones. ``alone``: others number the
+    same classes without seeing this file, so names as labels need ``classes``. Of the ``settings`` the loss, ``impute``
+    and ``tokenizer`` count.
     """
     settings = settings or DataSettings()
     arrays, said = read_arrays(path), dict[str, None]()
@@ -63,8 +64,12 @@ def read_npz(
             )
     tokenizer = settings.tokenizer if "vocabulary" not in arrays else ""
     if tokenizer:
-        of_x = [f"x{part}" for part in parts]
-        arrays.update({key: of_array(arrays[key], tokenizer, f"{path}: {key}", said) for key in of_x})
+        for of_x, of_y in ((f"x{part}", f"y{part}") for part in parts):
+            if settings.tokens:
+                pair = arrays[of_x], arrays[of_y]
+                arrays[of_x], arrays[of_y] = of_pairs(*pair, tokenizer, f"{path}: {of_x}, {of_y}", said)
+            else:
+                arrays[of_x] = of_array(arrays[of_x], tokenizer, f"{path}: {of_x}", said)
         arrays["vocabulary"] = np.array(find(tokenizer).vocabulary)
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=settings.fills_gaps) for part in parts]
@@ -78,9 +83,9 @@ def read_npz(
         shown = ", ".join(f"y{part} is {_show(y)}" for part, y in zip(parts, ys))
         raise DataError(f"{path}: {shown}: must be of one kind")
     class_names: tuple[str, ...] = ()
-    masks = ys[0].ndim == 3
-    if ys[0].dtype.kind in "US" or masks:
-        if alone and not masks and "classes" not in arrays:
+    dense = ys[0].ndim > 1  # masks or tokens
+    if ys[0].dtype.kind in "US" or (dense and ys[0].dtype.kind != "f"):
+        if alone and not dense and "classes" not in arrays:
             raise DataError(f"{path}: has names as labels; devices number them alike only with an array classes")
         class_names = _names_in_file(arrays["classes"], path, num_classes) if "classes" in arrays else ()
     elif ys[0].dtype.kind != "f":
@@ -190,6 +195,13 @@ def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
     return int(vocabulary.item())
 
 
+def vocabulary_of(x: Any, settings: DataSettings) -> int:
+    """Return the number of tokens of an array of texts of which the next token is predicted; 0 for other samples."""
+    if not settings.tokens or not isinstance(x, np.ndarray) or x.dtype.kind not in "iu":
+        return 0
+    return settings.num_classes or 1 + int(x.max(initial=0))
+
+
 def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
     if x.dtype.kind not in "iu" or x.ndim != 2:
         raise DataError(f"{where} is {_show(x)}: with a vocabulary it must be whole numbers n×length")
@@ -243,7 +255,7 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
     """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong.
 
     With ``names``, labels may be names of classes, which stay as they are; with ``targets`` whole numbers are targets.
-    Masks, n×H×W, become uint8.
+    Masks, n×H×W, become uint8, and tokens, whole numbers n×length, int32.
     """
     if y.ndim in (3, 4):
         return _masks_of(y, n, where)
@@ -257,6 +269,8 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
         return y
+    if y.ndim == 2 and y.dtype.kind in "iu" and len(y) == n:
+        return np.ascontiguousarray(y.clip(-MAX_TOKENS, MAX_TOKENS), np.int32)
     if y.dtype.kind not in ("iubUS" if names else "iub") or y.ndim != 1:
         hint = "; targets of more numbers must be floats, and of one-hot rows .argmax(1) are the labels" * (y.ndim == 2)
         raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample{hint}")

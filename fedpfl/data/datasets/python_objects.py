@@ -33,7 +33,7 @@ from .columns import (  # fmt: skip
 )
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
-from .npz import labels_of, samples_of
+from .npz import labels_of, samples_of, vocabulary_of
 from .places import PARTS, of_parts, part_of
 from .torch_samples import class_names, is_samples, read_samples, shared_states
 from .windows import windows_of
@@ -409,7 +409,10 @@ def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned:
     counts = [[len(arrays[place]) for arrays in columns] for place in range(0, len(joined), 2)]
     owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
     _require_no_classes(name, joined[1], settings)
-    vocabulary = tokens.find(settings.tokenizer).vocabulary if settings.tokenizer else 0
+    if settings.tokenizer:
+        vocabulary = tokens.find(settings.tokenizer).vocabulary
+    else:
+        vocabulary = max(vocabulary_of(x, settings) for x in joined[::2])
     return of_parts(
         name, joined[::2], joined[1::2], owners, num_classes=settings.num_classes,
         class_names=tuple(listed(settings.class_names)) or names, vocabulary=vocabulary,
@@ -492,10 +495,12 @@ def _arrays_of(
     require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, part[0])
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
     x = array(part[0], of_x)
+    if settings.tokenizer and settings.tokens:
+        return tokens.of_pairs(x, y, settings.tokenizer, f"{where}: x{suffix}, y{suffix}", said)
     if settings.tokenizer:
         x = tokens.of_array(x, settings.tokenizer, of_x, said)
     else:
-        x = samples_of(x, of_x, planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
+        x = samples_of(x, of_x, vocabulary_of(x, settings), planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
     return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets)
 
 

@@ -55,12 +55,13 @@ def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
     return windows[:, :CHUNK], windows[:, CHUNK].astype(np.int64)
 
 
-def read_plays(path: Path, step: int = 0) -> Dataset:
+def read_plays(path: Path, step: int = 0, each: bool = False) -> Dataset:
     """Read plays, divided by role; raise ``DataError`` for other files, or if no role says more than 80 characters.
 
     A folder in LEAF's layout has ``train/*.json`` and ``test/*.json`` with ``users`` and ``user_data``: texts of 80
     characters in ``x``, the one that follows in ``y``. A JSON file ``{"play / role": text, …}`` is cut by
-    :func:`chunks`, without overlaps if ``step`` is 0.
+    :func:`chunks`, without overlaps if ``step`` is 0. With ``each`` labels are not the character that follows a text,
+    but all characters of the text itself.
     """
     if path.is_dir():
         parts, overlap = [_leaf(path / part) for part in ("train", "test")], 0
@@ -82,6 +83,8 @@ def read_plays(path: Path, step: int = 0) -> Dataset:
     if not len(arrays[0][0]):
         raise DataError(f"{path}: no role has more than {CHUNK} characters")
     (x, y, client), (x_test, y_test, client_test) = arrays[0], arrays[1] if len(arrays) > 1 else (None, None, None)
+    if each:
+        y, y_test = x.astype(np.int32), None if x_test is None else x_test.astype(np.int32)
     names = tuple(repr(c) if c.isspace() else c for c in CHARACTERS)
     return Dataset.of(
         "shakespeare", x, y, x_test, y_test, client, client_test, class_names=names, vocabulary=len(CHARACTERS),
@@ -168,7 +171,7 @@ def json_of(path: Path) -> dict[str, Any]:
 )
 def _shakespeare(settings: DataSettings) -> Dataset:
     layout = 'LEAF\'s train/*.json and test/*.json there, or {"play / role": text, …}'
-    return read_plays(_find(settings, "shakespeare", "shakespeare.json", layout), settings.window_step)
+    return read_plays(_find(settings, "shakespeare", "shakespeare.json", layout), settings.window_step, settings.tokens)
 
 
 # -- news --------------------------------------------------------------------------------------------------------------

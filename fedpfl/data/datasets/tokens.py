@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core import custom, own_code
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
-from ...core.samples import MAX_TOKENS
+from ...core.samples import IGNORED_TOKEN, MAX_TOKENS
 from ..arrays import smallest_integers
 from .places import content_of, need
 from .text import PADDING, WORDS
@@ -120,6 +120,32 @@ def of_array(x: np.ndarray, tokenizer: str, where: str, said: dict[str, None]) -
     numbers, cut = encoded(x.tolist(), chosen, lambda place: f"{where}[{place}]")
     said.update(dict.fromkeys(cut_short(cut, chosen)))
     return numbers
+
+
+def of_pairs(
+    prompts: np.ndarray, answers: np.ndarray, tokenizer: str, where: str, said: dict[str, None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Make numbers of prompts and their answers: each prompt followed by its answer, and what is to be predicted.
+
+    That is the answer: tokens of the prompt and what fills texts up are ``IGNORED_TOKEN`` there.
+    """
+    for each in (prompts, answers):
+        if each.dtype.kind != "U" or each.ndim != 1 or len(each) != len(prompts):
+            raise DataError(
+                f"{where} is {each.dtype}, shape {each.shape}: with a tokenizer and loss = next-token x and y must "
+                "be texts, a prompt, which may be empty, and its answer for each sample"
+            )
+    chosen = find(tokenizer)
+    x = np.full((len(prompts), chosen.length), PADDING, np.int32)
+    y, cut = np.full(x.shape, IGNORED_TOKEN, np.int32), np.zeros(len(x), bool)
+    for row, texts in enumerate(zip(prompts.tolist(), answers.tolist())):
+        prompt, answer = (_numbers(chosen, text, f"{where}[{row}]") for text in texts)
+        numbers = np.concatenate([prompt, answer])[: chosen.length]
+        cut[row] = len(prompt) + len(answer) > chosen.length
+        x[row, : len(numbers)] = numbers
+        y[row, len(prompt) : len(numbers)] = numbers[len(prompt) :]
+    said.update(dict.fromkeys(cut_short(cut, chosen)))
+    return smallest_integers(x, chosen.vocabulary), y
 
 
 def feature_names(tokenizer: str) -> tuple[str, ...]:

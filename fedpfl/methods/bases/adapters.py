@@ -10,7 +10,7 @@ from ..base import Method
 
 
 class AdapterMethod(Method):
-    """Base of the methods for models with adapters (``trainable = "lora"``).
+    """Base of the methods for models with adapters (``trainable = "lora"`` or ``"adapters"``).
 
     Examples
     --------
@@ -27,5 +27,5 @@ class AdapterMethod(Method):
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse a model without adapters."""
         if not has_adapters(model):
-            raise ConfigError("method", self.name, "needs trainable = lora: this model has no adapters")
+            raise ConfigError("method", self.name, "needs trainable = lora or adapters: this model has no adapters")
         return model

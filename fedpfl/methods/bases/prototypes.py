@@ -26,7 +26,7 @@ from ..base import LocalRound, Method
 def class_by_width(model: nn.Module) -> tuple[int, ...]:
     """Return the number of classes and that of features of a model, which an array of class means has as its shape.
 
-    ``ConfigError`` if the model's head is no ``nn.Linear``.
+    ``ConfigError`` if the model's head is no ``nn.Linear``, or has features of each token of a text.
 
     Examples
     --------
@@ -38,6 +38,9 @@ def class_by_width(model: nn.Module) -> tuple[int, ...]:
     head = cut(model).head
     if not isinstance(head, nn.Linear):
         message = f"has {article(head)} as its head; the method needs an nn.Linear"
+        raise ConfigError("model", type(model).__name__, message)
+    if getattr(model, "gives_for", "") == "token":
+        message = "gives numbers for each token; the method needs features of a whole sample"
         raise ConfigError("model", type(model).__name__, message)
     return tuple(head.weight.shape)
 

@@ -47,6 +47,6 @@ def settings_of(*methods: str) -> Callable[[C], C]:
     return register
 
 
-settings_of(*["fedas", "fedbn", "fedgh", "fedpac", "fedsa-lora", "ffa-lora", "local", "pfedfda", "scaffold"])(
+settings_of(*["fedas", "fedbn", "feddpa", "fedgh", "fedpac", "fedsa-lora", "ffa-lora", "local", "pfedfda", "scaffold"])(
     NoSettings
 )

@@ -8,7 +8,7 @@ from typing import Any
 from ...core.option import Option, TaskFacts
 from ...core.settings import setting
 
-ALL, HEAD, LORA = "all", "head", "lora"
+ALL, HEAD, LORA, ADAPTERS = "all", "head", "lora", "adapters"
 
 
 @dataclass(frozen=True)
@@ -18,21 +18,23 @@ class TrainableSettings:
     trainable: str = setting(
         ALL,
         "Parameters to train; the others are frozen: neither sent nor stored.",
-        form="all; head; lora: adapters and the head; or a list of patterns, such as base.blocks.block6.*: the head, "
-        "and base arrays whose names match one",
+        form="all; head; lora: adapters and the head; adapters: these alone; or a list of patterns, such as "
+        "base.blocks.block6.*: the head, and base arrays whose names match one",
         tags="refusable built",
     )
-    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1, maximum=4096, only={"trainable": (LORA,)})
+    lora_rank: int = setting(
+        4, "Rank r of an adapter B·A.", minimum=1, maximum=4096, only={"trainable": (LORA, ADAPTERS)}
+    )
     lora_alpha: float = setting(
         8.0,
         "Scale α of an adapter, which adds (α/r)·B·A to a weight.",
         above=0,
-        only={"trainable": (LORA,)},
+        only={"trainable": (LORA, ADAPTERS)},
     )
     lora_targets: str = setting(
         "",
         "Layers with adapters. Empty: all linear layers and 2-D convolutions of the base.",
-        only={"trainable": (LORA,)},
+        only={"trainable": (LORA, ADAPTERS)},
         form="a list of patterns, such as *attention*",
     )
 

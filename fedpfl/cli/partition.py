@@ -64,7 +64,7 @@ def partition_command(
     for remark in data.remarks:
         typer.echo(f"note: {remark}", err=True)
     counts = partition_counts(data)
-    typer.echo(as_text(counts))
+    typer.echo(as_text(counts, data.client_names, () if data.has_no_class_names else data.class_names))
     if export is not None and export.suffix == ".npz":
         if export.expanduser().exists():
             raise ConfigError("export", str(export), "is there already")

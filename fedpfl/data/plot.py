@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, printable
 from ..core.files import write_atomically
 
 if TYPE_CHECKING:
@@ -98,10 +98,11 @@ def _round(value: float) -> int:
     return round(value / digits) * digits
 
 
-def as_text(counts: np.ndarray) -> str:
+def as_text(counts: np.ndarray, client_names: Sequence[str] = (), class_names: Sequence[str] = ()) -> str:
     """Return the counts, shape (clients, classes), as a plain table for terminals: one line for each client.
 
-    With more than 20 classes it names each client's three largest instead.
+    With more than 20 classes it names each client's three largest instead. Clients' names, if they have some, follow
+    their numbers; those of up to 20 classes follow the table.
     """
     clients, classes = counts.shape
     wide = classes > 20
@@ -114,6 +115,10 @@ def as_text(counts: np.ndarray) -> str:
             cells = [", ".join(f"{c}: {row[c]}" for c in largest if row[c])]
         else:
             cells = [str(n) if n else "." for n in row]
-        rows.append([str(i), str(int(row.sum())), str(int((row > 0).sum())), *cells])
+        name = printable(f"{i} {client_names[i]}") if client_names else str(i)
+        rows.append([name, str(int(row.sum())), str(int((row > 0).sum())), *cells])
     widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
-    return "\n".join("  ".join(text.rjust(w) for text, w in zip(row, widths)).rstrip() for row in rows)
+    lines = ["  ".join(text.rjust(w) for text, w in zip(row, widths)).rstrip() for row in rows]
+    if class_names and not wide:
+        lines.append(printable("classes: " + ", ".join(f"{c} {name}" for c, name in enumerate(class_names))))
+    return "\n".join(lines)

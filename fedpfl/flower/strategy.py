@@ -300,7 +300,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._counted += 1
         loop.round.line = {"round": loop.round.number, "clients": sorted(loop.round.trained)}
         self._over = server_round if loop.close() else 0
-        self._require_equal_weights(loop)
+        self._require_right_noise(loop)
         self._arrays = self._named(loop.rule)
         metrics = self.train_metrics_aggr_fn(counted, self.weighted_by_key)
         if spent := loop.round.privacy:
@@ -635,8 +635,12 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if [*arrays] != [*split.shared(arrays)] if not split.takes(arrays) else False:
             raise ConfigError("initial_arrays", [*arrays], f"{wrapper} has to be started with strategy.shared(arrays)")
 
-    def _require_equal_weights(self, loop: RoundLoop) -> None:
-        """Refuse unequal weights in a wrapper for privacy, whose noise is that of an equal mean."""
+    def _require_right_noise(self, loop: RoundLoop) -> None:
+        """Refuse a round that a wrapper for privacy makes too little noise for: it is that of an equal mean of n."""
+        asked = getattr(self._wrapper, "num_sampled_clients", 0)
+        if self._is_private and len(loop.round.trained) < asked:
+            message = f"{len(loop.round.trained)} replies count, and its noise is for the mean of so many"
+            raise ConfigError("num_sampled_clients", asked, f"{type(self._wrapper).__name__}: {message}")
         uniform = self.config.method.aggregation.options.get("weights") == "uniform"
         weights = {loop.rule.clients[client].train_samples for client in loop.round.trained}
         if self._is_private and not uniform and len(weights) > 1:

@@ -47,6 +47,8 @@ _FILE: dict[str, Any] = {
     "hashes": dict,
 }  # fmt: skip
 _OF = {"methods": "methods", "on": "tables of settings"}
+# Of runs with the setting new-clients.
+NEW = f"{run_numbers.NEW_CLIENTS}:local-train"
 # For people a column is in the largest of these units that its largest number reaches.
 UNITS = {"MB": {"kB": 1e-3, "MB": 1.0, "GB": 1e3}, "s": {"s": 1.0, "min": 60.0, "h": 3600.0}}
 
@@ -89,7 +91,15 @@ class ComparisonGrid(Grid):
             for column, data in on.items()
             for row, (settings, choices) in rows.items()
         ]
-        super().__init__(cells, seeds, store)
+        super().__init__([replace(cell, metrics=_after_the_end(cell.settings)) for cell in cells], seeds, store)
+
+
+def _after_the_end(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Return what is measured after a run: clients that it holds out, where its method has a model for them."""
+    if not settings.get("new-clients"):
+        return frozenset()
+    config = Config.parse(dict(settings))
+    return frozenset([NEW] * (config.method.aggregation.rule.one_model and config.training.kind.classes))
 
 
 def _require_tried(
@@ -228,7 +238,8 @@ def _numbers(grid: ComparisonGrid) -> list[Column]:
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
     digits = {"megabytes": 3, **dict.fromkeys(wanted, 4)}
     digits |= {} if is_share(ACCURACY, grid.loss) else dict.fromkeys(usual[:2], 4)
-    names = dict.fromkeys([first, *usual[:2], *wanted, *usual[2:]])
+    new = [NEW] * any(NEW in cell.metrics for cell in grid.cells.values())
+    names = dict.fromkeys([first, *usual[:2], *wanted, *new, *usual[2:]])
     return [number_column(grid, name, digits.get(name, 1)) for name in names]
 
 
@@ -313,6 +324,14 @@ def _remarks(grid: ComparisonGrid) -> Iterator[str]:
     if grid.trials:
         among = "; ".join(f"{key} {', '.join(map(str, values))}" for key, values in grid.tune.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."
+        most = max(map(len, grid.trials.values()))
+        fewer = {row: len(grid.trials.get((row, column), ())) for row, column in grid.cells}
+        less = "; ".join(f"{row}: {count}" for row, count in fewer.items() if count < most)
+        yield f"That took {most} runs for each method and data set{less and f' ({less})'}."
+    if any(cell.metrics for cell in grid.cells.values()):
+        lacking = [row for (row, _), cell in grid.cells.items() if not cell.metrics]
+        why = f"; {', '.join(dict.fromkeys(lacking))}: no model for them" if lacking else ""
+        yield f"New clients did not take part: they trained what is personal after the last round{why}."
     # A failed client is in no mean of its round's test, and may have been one of the worst.
     failing = [
         f"{row}{column and f' on {column}'}" for row, column in grid.cells

@@ -76,7 +76,10 @@ class Grid:
         self.store, self.seeds = store, range(1, seeds + 1)
         self.cells = {(cell.row, cell.column): cell for cell in cells}
         self.trials = {
-            place: [(choice, cell.plan(self.seeds[0], store, choice)) for choice in cell.choices]
+            place: [
+                (choice, replace(cell, metrics=frozenset()).plan(self.seeds[0], store, choice))
+                for choice in cell.choices
+            ]
             for place, cell in self.cells.items()
             if cell.choices
         }

@@ -66,6 +66,7 @@ def in_lines(
     to the lowest, or the other way round, and last what has no number there.
     """
     rows = [[column.cell(line) for column in columns] for line in lines]
+    marked = {}
     if best is not None:
         groups, place = list(dict.fromkeys(line.column for line in lines)), columns.index(best)
 
@@ -74,8 +75,10 @@ def in_lines(
             return groups.index(pair[0].column), math.inf if number is None else number if lowest else -number
 
         rows = [row for _, row in sorted(zip(lines, rows, strict=True), key=order)]
+        if len(groups) == 1:  # of several data sets each has a best one
+            marked = {place: -1 if lowest else 1}
     heads, digits = [column.head for column in columns], [column.digits for column in columns]
-    return Table(title, heads, rows, digits, note=note, optional=optional)
+    return Table(title, heads, rows, digits, note=note, optional=optional, marked=marked)
 
 
 def rows_by_columns(

@@ -64,7 +64,8 @@ def _find(name: str) -> Metric:
         return Metric(f"{argument}, last round", lambda history: history.last(f"details.{argument}"))
     if kind == NEW_CLIENTS and argument:
         # Measured by a command after the run.
-        return Metric("accuracy of new clients, of all their test samples", lambda history: None, share=True)
+        heading = "accuracy of new clients, of all their test samples"
+        return Metric(heading, lambda history: None, share=True, short="new clients")
     if kind == ATTACK and argument in POOLS:
         # From the analysis `attack` with the options that the experiment gives it.
         return Metric(f"PSNR of recovered images, {argument}, dB", lambda history: None, pool=POOLS[argument])
@@ -136,7 +137,8 @@ def measure(name: str, folder: RunFolder, notes: Path, clients: Collection[int] 
     ``notes`` is the folder with what was measured after the run. If clients are given, only their accuracies count.
     """
     if mode := mode_of(name):
-        return float(read_json(notes / f"{NEW_CLIENTS}-{mode}.json")["weighted"])
+        place = notes / f"{NEW_CLIENTS}-{mode}.json"
+        return float(read_json(place)["weighted"]) if place.is_file() else None
     value = find(name).value(of_clients(folder.history(), clients))
     return None if value is None else float(value)
 

@@ -278,6 +278,10 @@ def test_table_for_terminals() -> None:
         "     0         3        1   3    .",
         "     1       210        2  10  200",
     ]
+    # Names come from files: one line of printable characters.
+    named = as_text(np.array([[3, 0], [10, 200]]), ["anna", "ben\n"], ["no", "yes"]).splitlines()
+    assert [line.split()[:2] for line in named[1:3]] == [["0", "anna"], ["1", "ben"]]
+    assert named[3:] == ["classes: 0 no, 1 yes"]
     wide = np.zeros((2, 30), int)
     wide[0, [4, 7, 9, 20]] = [1, 9, 5, 5]
     assert as_text(wide).splitlines()[1].split() == ["0", "20", "4", "7:", "9,", "9:", "5,", "20:", "5"]

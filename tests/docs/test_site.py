@@ -275,3 +275,44 @@ def test_the_field_s_words_find_the_right_page_first(browser, site):
         browser.open(site / "index.html")
         links = wait_until(lambda words=words: browser.evaluate(SEARCH.replace("WORDS", words)))
         assert page in links[0], (words, links[:4])
+
+
+# Boxes of tables that are narrower than these: on a desktop none, on a telephone those that scroll by themselves alone.
+CUT = """
+[...document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset__table, .doc-contents table")]
+  .filter((box) => box.scrollWidth > box.clientWidth + 1)
+  .filter((box) => innerWidth > 500 || getComputedStyle(box).overflowX != "auto")
+  .map((box) => box.textContent.trim().slice(0, 60))
+"""
+DESKTOP = 1400
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_no_column_of_a_table_is_out_of_sight(browser, site, width):
+    cut = {}
+    for path in sorted(site.rglob("*.html")):
+        browser.open(path, width=width, height=900)
+        if boxes := browser.evaluate(CUT):
+            cut[str(path.relative_to(site))] = boxes
+    assert not cut
+
+
+VISIBLE = """
+[...document.querySelectorAll("a[href]")].filter((link) => link.checkVisibility() && link.protocol == location.protocol)
+  .map((link) => link.href.split("#")[0])
+"""
+GOALS = ("how-to/data", "methods/index", "methods/fedrep", "devices/testbed", "results/leaderboard", "how-to/faq")
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_two_clicks_lead_to_six_goals(browser, site, width):
+    goals = {(site / f"{goal}.html").as_uri() for goal in GOALS}
+    browser.open(site / "index.html", width=width, height=900)
+    first = list(dict.fromkeys(browser.evaluate(VISIBLE)))
+    missing = goals - {*first}
+    for link in first:
+        if not missing:
+            break
+        browser.open(Path(unquote(urlsplit(link).path)), width=width, height=900)
+        missing -= {*browser.evaluate(VISIBLE)}
+    assert not missing

@@ -140,6 +140,12 @@ def test_wrappers_for_privacy_are_refused_where_they_cannot_be_right():
             reply.content["metrics"]["num-examples"] = 1 + 999 * (client == 0)
         return reply
 
+    def without_samples(kind, client, message):
+        reply = flowers_app([keep()])(message, grid.contexts[client])
+        if kind == "train" and client == 0:
+            reply.content["metrics"]["num-examples"] = 0
+        return reply
+
     def wrapped(strategy):
         return ServerSide(strategy, noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=3)
 
@@ -154,6 +160,9 @@ def test_wrappers_for_privacy_are_refused_where_they_cannot_be_right():
         wrapped(strategies.FedPer(head="fc2")).start(grid, initial(), num_rounds=1)
     with pytest.raises(fedpfl.ConfigError, match="cannot be given inside DifferentialPrivacyServerSideFixedClipping"):
         wrapped(strategies.FedAvg(model=Net)).start(grid, ArrayRecord(), num_rounds=1)
+    grid.broken = without_samples
+    with pytest.raises(fedpfl.ConfigError, match=r"num_sampled_clients = 3: .* 2 replies count, and its noise is for"):
+        wrapped(strategies.FedAvg()).start(grid, initial(), num_rounds=1)
     grid.broken = lambda *_: None
     inner = strategies.FedPer(head="fc2")
     assert wrapped(inner).start(grid, inner.shared(initial()), num_rounds=2).arrays

@@ -32,6 +32,17 @@ def test_a_candidate_that_failed_is_shown_and_tried_again(tmp_path):
     assert starter.started and all(name.startswith("fedavg") for name in starter.started)
 
 
+def test_new_clients_are_measured_after_the_runs_of_methods_that_have_a_model_for_them(tmp_path):
+    methods, base = {name: name for name in ("fedper", "fedamp")}, {**BASE, "num-clients": 4, "new-clients": 0.25}
+    grid = ComparisonGrid(methods, base, {"learning-rate": [0.01, 0.2]}, 1, {"": {}}, Store(tmp_path))
+    assert not any(run.modes for run in grid.planned()), "candidates are chosen on others' validation samples"
+    run_grid(grid, Silent(), Fake(fail={"fedamp 0.2": "no memory"}))
+    assert {row: set(run.modes) for (row, *_), run in grid.runs.items()} == {"fedper": {"local-train"}, "fedamp": set()}
+    (first, *_) = tables(grid, "Comparison")
+    assert "new clients, %" in first.columns and "That took 2 runs for each method" in first.note
+    assert "after the last round; fedamp: no model for them." in first.note
+
+
 def test_a_saved_comparison_calls_its_runs_by_its_rows_and_data_sets(tmp_path):
     store = Store(tmp_path)
     data = {"few": {"num-clients": 2}, "many": {"num-clients": 3}}

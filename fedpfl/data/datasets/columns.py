@@ -94,7 +94,8 @@ class FileSamples(NamedTuple):
 def table_parts(path: Path) -> ChosenParts:
     """Return the name of a table's file, or of those of a folder for training and test; ``DataError`` without."""
     if path.is_dir():
-        return chosen_parts(path, _tables_in(path), f"table ({', '.join(SUFFIXES)})")
+        advice = 'dataset = "clients" takes a file for each client'
+        return chosen_parts(path, _tables_in(path), f"table ({', '.join(SUFFIXES)})", of_clients=advice)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix.lower() not in SUFFIXES:

@@ -46,11 +46,13 @@ def is_part(name: str) -> bool:
     return part_of(name) is not None
 
 
-def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = False) -> ChosenParts:
+def chosen_parts(
+    where: Path, names: Iterable[str], what: str, alone: bool = False, of_clients: str = ""
+) -> ChosenParts:
     """Choose the parts of a data set by their names; ``DataError`` if it is unclear which they are.
 
     A validation part is the test set where there is no other. ``what`` is what errors call a part; with ``alone`` a
-    training part is enough.
+    training part is enough. ``of_clients`` is the advice where each name may be a client's.
     """
     names = sorted(names)
     by_part = [[name for name in names if part_of(name) == part] for part in PARTS]
@@ -58,7 +60,8 @@ def chosen_parts(where: Path, names: Iterable[str], what: str, alone: bool = Fal
     chosen = [*train, *test, *validation]
     if not train or max(map(len, by_part)) > 1 or (len(chosen) < 2 and not alone):
         parts = f"one {what} called {TRAIN} and {'perhaps ' * alone}one called {TEST}"
-        raise DataError(f"{where}: must have {parts}; it has {in_short(names) or 'none'}")
+        per_client = f"; {of_clients}" if of_clients and not chosen and len(names) > 1 else ""
+        raise DataError(f"{where}: must have {parts}; it has {in_short(names) or 'none'}{per_client}")
     remarks = []
     if validation and not test:
         remarks.append(f"there is no part {TEST}: {chosen[1]} is the test set")

@@ -195,10 +195,12 @@ def test_names_of_classes_can_be_given_in_their_order(tmp_path: Path) -> None:
 
 
 def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
+    anna, _ = (write(tmp_path / "each" / f"{name}.csv", PEOPLE) for name in ("anna", "ben"))
     for path, words in (
         (tmp_path / "none.csv", "no such file"),
         (write(tmp_path / "a.txt", "a"), r"must be a table with the ending \.csv or \.parquet"),
-        (tmp_path, "must have one table .* called train and one called test; it has none"),
+        (tmp_path, "must have one table .* called train and one called test; it has none$"),
+        (anna.parent, r'it has anna\.csv, ben\.csv; dataset = "clients" takes a file for each client'),
     ):
         with pytest.raises(DataError, match=words):
             read_table(path, settings())

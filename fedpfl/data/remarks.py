@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import numpy as np
@@ -100,17 +101,23 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
 
 
 def _alike(data: Dataset) -> list[str]:
-    """Name classes, features and clients whose names differ only in case, spaces or signs that look alike."""
+    """Name classes, features and clients whose names differ only in case, spaces, zeros or signs that look alike."""
     said = []
     every = {"classes": data.class_names, "features": data.feature_names, "clients": data.client_names}
     for what, names in every.items():
         groups: dict[str, list[str]] = {}
         for name in names:
-            groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+            groups.setdefault(_spelt_usually(name), []).append(name)
         shown = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
         if shown:
             said.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
     return said
+
+
+def _spelt_usually(name: str) -> str:
+    """Return what names have in common that are one name, or one number (01, 1, 1.0), to a reader."""
+    usual = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return re.sub(r"^0+(?=\d)|\.0*$", "", usual) if usual.replace(".", "", 1).isdecimal() else usual
 
 
 def _leaked(data: Dataset, shares: list[Share]) -> list[str]:

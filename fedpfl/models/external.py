@@ -68,8 +68,9 @@ def with_head(
     wanted = _output(module, x, name, num_classes, input_text)
     state.restore()
     outside = OutsideState(map(type, module.modules()))
+    moved: list[Tensor] = []
     with _Sigmoids() as sigmoids:
-        out = _output(module, x, name, num_classes, input_text, training=True)
+        out = _output(module, x, name, num_classes, input_text, training=True, moved=moved)
     unkept, in_common = tuple(state.changed()), tuple(outside.changed())
     state.restore()
     contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
@@ -87,6 +88,8 @@ def with_head(
     sums = wanted.logsumexp(classes)
     model.ends_in_log_softmax = num_classes > 1 and torch.allclose(sums, torch.zeros_like(sums), atol=1e-5)
     model.unkept, model.in_common = unkept, in_common
+    arrays = (*model.named_parameters(), *model.named_buffers())
+    model.moving = tuple(name for name, array in arrays if any(array is one for one in moved))
     model.contiguous, model.ends_in_sigmoid = contiguous, sigmoids.made(out)
     return model
 
@@ -161,6 +164,8 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head
             return model
     except ConfigError:
         pass
+    if torch.allclose(wanted.logsumexp(1), torch.zeros(PROBES), atol=1e-5):
+        why = f"has a log-softmax behind its {what} {chosen!r}, which cross-entropy does without"
     if head:
         raise ConfigError("model", name, why)
     parent, _, short = chosen.rpartition(".")
@@ -184,9 +189,15 @@ def made_up(shape: Shape, vocabulary: int = 0) -> Tensor:
 
 @torch.no_grad()
 def _output(
-    module: nn.Module, x: Tensor, name: str, num_classes: int, input_text: str, training: bool = False
+    module: nn.Module,
+    x: Tensor,
+    name: str,
+    num_classes: int,
+    input_text: str,
+    training: bool = False,
+    moved: list[Tensor] | None = None,
 ) -> Tensor:
-    """Return a module's output for made-up samples; its arrays are as before afterwards.
+    """Return a module's output for made-up samples; its arrays are as before afterwards, and ``moved`` has who changed.
 
     ``ConfigError`` if it does not take them (``input_text`` describes them), or gives something else than a number for
     each class.
@@ -205,6 +216,8 @@ def _output(
     finally:
         module.train(mode)
         for array, before in arrays:
+            if moved is not None and not torch.equal(array, before):
+                moved.append(array)
             array.copy_(before)
     if not isinstance(out, Tensor):
         message = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"

@@ -42,6 +42,8 @@ class BaseHeadModel(nn.Module):
         Names of what a user's model changes as it trains that is no array of its state dict, and so nobody keeps.
     in_common : tuple of str
         Names of data of a user's classes, and of global variables, that the model changes as it trains.
+    moving : tuple of str
+        Names of arrays of a user's model that its own code changes as it trains.
     contiguous : bool
         Whether it takes images in the usual order of memory alone.
     ends_in_sigmoid : bool
@@ -69,6 +71,7 @@ class BaseHeadModel(nn.Module):
     still: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
     in_common: tuple[str, ...] = ()
+    moving: tuple[str, ...] = ()
     contiguous: bool = False
     ends_in_sigmoid: bool = False
     ends_in_log_softmax: bool = False

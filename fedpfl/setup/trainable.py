@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import ConfigError
 from ..core.frozen import HASH, NAMES, frozen, frozen_hash
@@ -99,6 +100,10 @@ def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
         still = [name for name in own if not trains(path + name)]
         kept = [name for name in module.state_dict() if "." not in name and name not in own]
         still += [name for name in kept if (len(still) == len(own) if own else not trains(path + name))]
+        moving = {path + name for name in still} & {*getattr(model, "moving", ())}
+        if moving and not isinstance(module, _BatchNorm):  # whose statistics rest once they are frozen
+            allowed = f"changes {min(moving)} as it trains, which is frozen: make it a buffer, or let its layer train"
+            raise ConfigError("model", type(module).__name__, allowed)
         for name in still:
             array = getattr(module, name).detach()
             delattr(module, name)

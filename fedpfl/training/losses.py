@@ -175,6 +175,10 @@ def require_working(text: str, num_classes: int) -> None:
         mean = own_loss(text)(outputs.clone().requires_grad_(), y)
     if not (mean.requires_grad and torch.isfinite(mean)):
         raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
+    twice = own_loss(text)(torch.cat([outputs, outputs]), torch.cat([y, y]))
+    if mean and math.isclose(float(twice), 2 * float(mean), rel_tol=1e-5):
+        allowed = 'is a sum over the samples; it must return the mean (reduction="mean"), or a value for each sample'
+        raise ConfigError("loss", text, allowed)
     if y.is_floating_point():
         other = y / 2 if labels_of(text) == MULTI_LABEL else 5 * y
         usual, exchanged, others = (float(own_loss(text)(outputs, targets)) for targets in (y, y.roll(1, 0), other))

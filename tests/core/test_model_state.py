@@ -290,6 +290,34 @@ def test_a_buffer_of_another_shape_and_a_new_parameter_are_one_line():
             numbers("fedavg", model, workers=0)
 
 
+class Codes(InPlace):
+    """Keeps a mean of features in a parameter that no gradient moves, as models with code books do."""
+
+    def more(self):
+        self.mean = nn.Parameter(torch.zeros(8), requires_grad=False)
+
+
+class OfOwnScale(InPlace):
+    """A normalisation of one's own, whose statistics are frozen with the layer of which they are."""
+
+    def more(self):
+        super().more()
+        self.scale = nn.Parameter(torch.ones(8))
+
+
+@pytest.mark.parametrize(("model", "settings"), [(Codes, {}), (OfOwnScale, {"trainable": "head"})])
+def test_what_is_frozen_and_changes_as_the_model_trains_is_refused_as_nobody_would_keep_it(model, settings):
+    with pytest.raises(
+        ConfigError, match=r"changes base\.mean as it trains, which is frozen: make it a buffer, or let"
+    ):
+        numbers("fedavg", model, workers=0, **settings)
+
+
+def test_a_frozen_batchnorm_rests():
+    same = {workers: numbers("fedavg", Cumulative, workers=workers, trainable="head") for workers in (0, 2)}
+    assert same[0] == same[2]
+
+
 def test_a_buffer_is_no_parameter_whatever_its_name():
     model = fedpfl.BaseHeadModel(InPlace((4,), 3), nn.Linear(3, 2))
     layout = Sharing(model, lambda name: True).layout

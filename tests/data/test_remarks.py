@@ -73,6 +73,13 @@ def test_words_that_differ_only_in_spelling_are_told(tmp_path):
     assert "spelling" not in divided((X, np.array(["no", "yes"])[Y]))[1]
 
 
+def test_clients_that_are_one_number_are_told(tmp_path):
+    for name in ("007", "7", "8", "8.0", "80", "0.5", "5"):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,label", *(f"{n},{n % 2}" for n in range(20))]))
+    data = FederatedData(DataSettings(dataset="clients", data=str(tmp_path)), 7, 1)
+    assert "clients differ only in spelling: '007' and '7', '8' and '8.0'; write alike" in "\n".join(data.remarks)
+
+
 # -- classes of torch's data sets --------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,8 @@ def test_a_loss_of_logarithms_of_probabilities_needs_a_model_that_gives_them():
     for model in ("mlp", without_log_softmax):
         with pytest.raises(ConfigError, match=r"has no least value for logits: end the model in nn\.LogSoftmax"):
             fedpfl.run("fedavg", model=model, loss=F.nll_loss, **few)
+    with pytest.raises(ConfigError, match=r"has a log-softmax behind its nn\.Linear '1', which cross-entropy does"):
+        fedpfl.run("fedper", model=with_log_softmax, **few)
 
 
 @pytest.mark.parametrize("method", ["fedala", "fedavg", "moon", "per-fedavg"])
@@ -176,6 +178,10 @@ def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
         (lambda outputs, y: outputs[:, 99].mean(), "raises IndexError"),
         ("focal", "is a str, and must be a function"),
         (nn.CrossEntropyLoss, r"is a class: give an instance of it, such as CrossEntropyLoss\(\)"),
+        (
+            nn.CrossEntropyLoss(reduction="sum"),
+            r'is a sum over the samples; it must return the mean \(reduction="mean"',
+        ),
         (F.mse_loss, r"raises UserWarning: Using a target size \(torch.Size\(\[2\]\)\) that is different"),
     ],
 )

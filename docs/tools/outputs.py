@@ -57,7 +57,6 @@ SESSIONS = {
             "partition",
             "experiments",
             "flower",
-            "language-models",
             "live",
             "models",
             "privacy",

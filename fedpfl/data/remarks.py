@@ -51,6 +51,8 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
                 f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
                 'their owners (client_test), or use split = "given"'
             )
+    if settings.test_on == "own" and (untested := sum(not len(share.test) for share in shares)):
+        said.append(f"{data.name}: {untested} of {len(shares)} clients have no test samples, and count in no accuracy")
     if is_own(settings.dataset):
         said += [*_alike(data), *_leaked(data, shares)]
     if not isinstance(data.x_train, np.ndarray):

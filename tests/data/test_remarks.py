@@ -73,6 +73,12 @@ def test_words_that_differ_only_in_spelling_are_told(tmp_path):
     assert "spelling" not in divided((X, np.array(["no", "yes"])[Y]))[1]
 
 
+def test_clients_without_test_samples_are_told():
+    said = divided([(X, Y, X, Y), (X + 1, Y, X[:0], Y[:0])], split="given")[1]
+    assert "1 of 2 clients have no test samples, and count in no accuracy" in said
+    assert "test samples, and count" not in divided([(X, Y), (X + 1, Y)])[1]
+
+
 def test_clients_that_are_one_number_are_told(tmp_path):
     for name in ("007", "7", "8", "8.0", "80", "0.5", "5"):
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,label", *(f"{n},{n % 2}" for n in range(20))]))

@@ -18,6 +18,7 @@ from .common import (
     outcome_table,
     output_dir,
     prepare,
+    print_drawn,
     print_json,
     require_one_of,
     run_folder,
@@ -96,21 +97,21 @@ def _tables_of(name: str, grids: Store) -> list[Path]:
 
 def _list_tables(grids: Store) -> None:
     """List sweeps and experiments that have written anything."""
-    from rich.table import Table
-
+    from ..results.tables import Table
     from ..study.saved import SWEEPS, saved_grids, saved_runs
 
-    table = Table("sweep or experiment", "runs finished", "tables", title=str(grids.root))
+    rows: list[list[str]] = []
     for name in saved_grids(grids):
         folders = saved_runs(grids, name)
         done = sum(folder.finished for folder in folders)
         written = grids.tables(SWEEPS, name) / "table.md"
-        table.add_row(name, f"{done}/{len(folders)}", str(written) if written.is_file() else "–")
+        rows.append([name, f"{done}/{len(folders)}", str(written) if written.is_file() else "–"])
     for path in sorted(grids.tables().glob("*/*/table.md")):
         if path.parent.parent.name != SWEEPS:
-            table.add_row(f"{path.parent.parent.name}, scale {path.parent.name}", "–", str(path))
-    if table.row_count:
-        stdout().print(table)
+            rows.append([f"{path.parent.parent.name}, scale {path.parent.name}", "–", str(path)])
+    if rows:
+        columns = ["sweep or experiment", "runs finished", "tables"]
+        print_drawn(Table(str(grids.root), columns, rows, optional=["tables"]), "a wider terminal")
 
 
 @app.command("export")
@@ -226,7 +227,6 @@ def tell_personalised(folder: RunFolder, result: Mapping[str, Any], as_json: boo
 def _list_runs(root: Path) -> None:
     from ..results.tables import Cell, Table
     from ..study.live.run_data import list_runs
-    from .common import print_drawn
 
     rows: list[list[Cell]] = []
     for run in reversed(list_runs(root)):
@@ -250,7 +250,6 @@ def _show_run(folder: RunFolder) -> None:
     from ..data import DataSettings
     from ..data.settings import in_words
     from ..study.analysis.repetitions import rounds_table
-    from .common import print_drawn
 
     values, lines = folder.config(), folder.history().lines
     score = partial(score_in_words, loss=values["loss"])

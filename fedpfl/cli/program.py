@@ -139,10 +139,15 @@ def _setting(error: click.ClickException) -> str:
     """Show the form of a setting that was taken for an option."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
-    from ..setup.all_settings import all_settings  # only the error needs it
+    from ..setup.all_settings import all_settings, owners  # only the error needs it
 
-    key, takes = error.option_name.lstrip("-"), any("-c" in param.opts for param in error.ctx.command.params)
-    return f" It is a setting: -c '{key}=…'" if takes and key in all_settings() else ""
+    if not any("-c" in param.opts for param in error.ctx.command.params):
+        return ""
+    key, keys = error.option_name.lstrip("-"), all_settings()
+    if key in keys:
+        return f" It is a setting: -c '{key}=…'"
+    forms = [f"-c '{one}=…'" for one in keys if key in one.split("-") and one not in owners()]  # --rounds
+    return f" Settings with that word: {', '.join(forms)}" if forms else ""
 
 
 def in_words(error: FedpflError | OSError) -> str:

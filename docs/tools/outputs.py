@@ -57,6 +57,7 @@ SESSIONS = {
             "partition",
             "experiments",
             "flower",
+            "language-models",
             "live",
             "models",
             "privacy",

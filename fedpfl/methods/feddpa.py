@@ -15,7 +15,7 @@ from typing import Mapping
 
 from torch import Tensor, nn
 
-from ..models.adapters import ADAPTER, PERSONAL, add_personal, in_adapter, merged, weighing, with_adapters
+from ..models.adapters import ADAPTER, PERSONAL, add_personal, in_adapter, merged, weighing
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, excluding
 from .bases.adapters import AdapterMethod
@@ -61,22 +61,22 @@ class FedDPA(AdapterMethod):
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the model with both adapters."""
-
-        def both(x: Tensor) -> Tensor:
-            with weighing(model, BOTH):
-                outputs: Tensor = model(x)
-                return outputs
-
-        return both
+        return partial(_forward, model, BOTH)
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Return the model with the global adapter alone."""
-        return with_adapters(model, model, [ADAPTER])
+        return partial(_forward, model, ALONE)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the weights with both adapters under the plain model's names."""
         with weighing(model, BOTH):
             return merged(model)
+
+
+def _forward(model: nn.Module, weights: Mapping[str, float], x: Tensor) -> Tensor:
+    with weighing(model, weights):
+        outputs: Tensor = model(x)
+        return outputs
 
 
 def is_personal(name: str) -> bool:

@@ -274,6 +274,48 @@ def test_a_bundle_must_be_signed_where_the_inventory_says_so(tmp_path, signers):
     assert (done.returncode, refused) == ((2, True) if signers else (0, False))
 
 
+def test_a_device_makes_its_keys_and_another_where_the_public_one_is_gone(tmp_path):
+    """The tasks as they are, on a device below another root, with the test's user as owner."""
+    text = (FOLDER / "roles/credentials/tasks/made_by_devices.yml").read_text()
+    steps = yaml.safe_load(text.replace("/etc/fedpfl/keys", f"{tmp_path}/device"))[1:]  # without users and folders
+    for step in steps:
+        for owner in ("owner", "group"):
+            step.get("ansible.builtin.file", {}).pop(owner, None)
+    keys = tmp_path / "keys"
+    play = [{
+        "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"], "tasks": steps,
+        "vars": {"fedpfl_keys": str(keys), "ansible_python_interpreter": sys.executable},
+    }]  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    (tmp_path / "device").mkdir()
+    (keys / "nodes").mkdir(parents=True)
+
+    def played():
+        output = run("ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml")
+        assert "PRIVATE KEY" not in output
+        public = {path.stem: path.read_text() for path in (keys / "nodes").iterdir()}
+        private = {path.name: path.read_bytes() for path in (tmp_path / "device").glob("node-?")}
+        assert {*public} == {"node-003", "node-004", "node-005"} and {*private} == {"node-3", "node-4", "node-5"}
+        for number in (3, 4, 5):
+            file = tmp_path / "device" / f"node-{number}"
+            assert file.stat().st_mode & 0o777 == 0o600
+            made = subprocess.run(["ssh-keygen", "-y", "-f", file], capture_output=True, text=True, check=True).stdout
+            assert made.split()[:2] == public[f"node-{number:03d}"].split()
+        return private, int(re.search(r"changed=(\d+)", output)[1])
+
+    first, changes = played()
+    assert changes and played() == (first, 0)
+    (keys / "nodes" / "node-004.pub").unlink()  # as after the SuperLink has taken the node out
+    second, _ = played()
+    assert [name for name in first if first[name] != second[name]] == ["node-4"]
+    (tmp_path / "device" / "node-5").unlink()  # as on a new card
+    third, _ = played()
+    assert [name for name in second if second[name] != third[name]] == ["node-5"]
+    (tmp_path / "device" / "node-3.pub").write_text("ecdsa-sha2-nistp384 AAAA\nsomething else\n")
+    with pytest.raises(AssertionError, match="must be a public key"):
+        played()
+
+
 def test_no_secret_is_in_the_repository():
     listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.split():

@@ -19,7 +19,7 @@ import weakref
 from bdb import BdbQuit
 from functools import lru_cache
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
@@ -29,6 +29,9 @@ from .custom import FORM, GROUPS, PYTHON, article, entry_point_names, is_referen
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
 from .process import process_kept
+
+# Values of which a function's code may be made.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class _AppFolder:
@@ -231,6 +234,35 @@ def sources(named: Iterable[tuple[str, str]], values: Mapping[str, Any], importe
     hashes = {top: _installed(top) for top in {name.partition(".")[0] for name in names} if _is_installed(top)}
     hashes.update({name: source.digest for name, _, source in _needed(names, imported)})
     return dict(sorted(hashes.items()))
+
+
+def handed_over(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return a hash of the code of each function and class that a program has handed over, by its name.
+
+    Another Python has other code of the same lines, so its version is part of the name.
+    """
+    version = ".".join(map(str, sys.version_info[:2]))
+    things = {text: objects.get(text) for _, text in named if text.startswith(f"{PYTHON}:")}
+    return {
+        f"{custom.short_name(text)} (Python {version})": hashlib.sha256(repr(code).encode()).hexdigest()[:16]
+        for text, thing in things.items() if (code := _code_of(thing))
+    }  # fmt: skip
+
+
+def _code_of(thing: Any) -> list[Any]:
+    """Return what a function computes, or the functions of a class and of its bases in the same module."""
+    if isinstance(thing, CodeType):
+        return [thing.co_code, thing.co_names, *map(_code_of, thing.co_consts)]
+    if isinstance(thing, type):
+        bases = [base for base in thing.__mro__ if base.__module__ == thing.__module__]
+        return [[name, *code] for base in bases for name, value in vars(base).items() if (code := _code_of(value))]
+    if isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
+        held = [value for value in (*cells, *(thing.__defaults__ or ())) if isinstance(value, _PLAIN)]
+        return [*_code_of(thing.__code__), held]
+    if isinstance(thing, frozenset):
+        return sorted(map(repr, thing))
+    return [thing] if isinstance(thing, (*_PLAIN, tuple)) else []
 
 
 def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[str, Path]:

@@ -30,11 +30,13 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
-    """Return hashes of what settings name: of files by the setting's key, of the user's code by the module's name.
+    """Return hashes of what settings name: of files by the setting's key, of the user's code by its name.
 
     What is not on this machine has none. ``imported``: see :func:`fedpfl.core.own_code.sources`.
     """
-    return {"files": contents(values), "modules": own_code.sources(code_in(values, "idle"), values, imported)}
+    named = code_in(values, "idle")
+    modules, objects = own_code.sources(named, values, imported), own_code.handed_over(named)
+    return {"files": contents(values), "modules": modules, "objects": objects}
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
@@ -52,7 +54,7 @@ def contents(values: Mapping[str, Any]) -> dict[str, str]:
 def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Describe the differences of two identities; entries that only one of them has are none."""
     changes = []
-    for part, what in (("files", "the content of {}"), ("modules", "the module {}")):
+    for part, what in (("files", "the content of {}"), ("modules", "the module {}"), ("objects", "the code of {}")):
         pairs = {key: (had, now.get(part, {}).get(key)) for key, had in before.get(part, {}).items()}
         changes += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
     return changes

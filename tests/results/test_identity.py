@@ -5,7 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from grids import Silent
+from torch import nn
 
 import fedpfl
 from fedpfl.core import own_code
@@ -183,6 +185,39 @@ def test_functions_of_data_are_called_again_by_each_run(folder):
 def settings(**more):
     return {"method": "fedavg", "dataset": "npz", "data": "x.npz", "num-clients": 2, "model": "mlp",
             "partitioner": "iid", "num-server-rounds": 1, **more}  # fmt: skip
+
+
+def test_code_that_is_handed_over_counts_by_what_it_computes(folder, caplog):
+    def metric(factor):
+        def share(outputs, y):
+            return factor * (outputs.argmax(1) == y).double().mean()
+
+        return share
+
+    def model(middle):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+            def forward(self, x):
+                return self.b(middle(self.a(x)))
+
+        return Net
+
+    class Steeper(model(torch.relu)):
+        def forward(self, x):
+            return super().forward(2 * x)
+
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(40, 4)).astype("float32"), np.arange(40) % 2) for _ in range(2)]
+    first = model(torch.relu)
+    run = fedpfl.run("fedavg", dataset=data, **{**SMALL, "model": first}, metrics=[metric(1)])
+    same = {"resume": run, "dataset": data, "quiet": True, "workers": 0}
+    fedpfl.run(**same, model=model(torch.relu), metrics=[metric(1)], num_server_rounds=2)
+    assert "the code of" not in caplog.text
+    fedpfl.run(**same, model=Steeper, metrics=[metric(2)], num_server_rounds=3)
+    assert "the code of Net (Python" in caplog.text and "the code of share (Python" in caplog.text
 
 
 def test_a_planned_run_is_another_one_with_other_content_and_the_same_in_another_folder(folder, monkeypatch):

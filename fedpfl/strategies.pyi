@@ -240,6 +240,13 @@ class FedSALoRA(MethodStrategy):
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., **settings: Any,
     ) -> None: ...
 
+class FedSelect(MethodStrategy):
+    """Keep a growing share of the values, those that M_i marks; it marks none at first."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., share: float = ..., most: float = ..., **settings: Any,
+    ) -> None: ...
+
 class FedSplit(MethodStrategy):
     """Share some output channels of some layers Λ; the others stay."""
     def __init__(

@@ -168,6 +168,8 @@ class CommonSettings(TypedDict, total=False):
     fedreg_variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"]
     fedrep_p_epochs: int
     fedrod_personal_start: Literal["generic", "zero"]
+    fedselect_share: float
+    fedselect_most: float
     fedsplit_split: str
     fedsplit_shared: float
     flexlora_ranks: str

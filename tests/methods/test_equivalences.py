@@ -56,6 +56,8 @@ def assert_same(a, b):
         ("moon", {"moon_mu": 0.0, "model": "normalised"}, {}),
         ("feddyn", {"feddyn_alpha": 0.0}, {"fedavg_weights": "uniform"}),
         ("feddyn", {"feddyn_alpha": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
+        ("fedselect", {"fedselect_share": 0.0}, {"fedavg_weights": "uniform"}),
+        ("fedselect", {"fedselect_share": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
         # Before their first round all control variates are 0.
         ("scaffold", {"num_server_rounds": 1}, {"fedavg_weights": "uniform", "momentum": 0.0}),
         (

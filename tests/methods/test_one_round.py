@@ -1045,3 +1045,36 @@ def test_apple(play):
             task.lines[at]["details"]["own-relation"], np.mean([p[i][i] for i in range(3)]), rtol=1e-5
         )
         assert "global" not in task.lines[at]
+
+
+def test_fedselect(play):
+    share, most = 0.4, 0.5
+    task = play("fedselect", fedselect_share=share, fedselect_most=most)
+    w = task.start
+    last, mask = [dict(w) for _ in range(3)], [{k: np.zeros_like(a) for k, a in w.items()} for _ in range(3)]
+
+    def merged(i, w):
+        return {k: np.where(mask[i][k] == 1, last[i][k], w[k]) for k in w}
+
+    for at, clients in enumerate(task.rounds):
+        sent, marks = {}, {}
+        for i in clients:
+            before = v = merged(i, w)
+            for trains in (mask[i], {k: 1 - m for k, m in mask[i].items()}):
+                if any(m.any() for m in trains.values()):
+                    for _ in range(EPOCHS):
+                        g = gradient(v, *task.train[i])
+                        v = {k: v[k] - RATE * g[k] * trains[k] for k in v}
+            sent[i], marks[i], last[i], mask[i] = v, mask[i], v, dict(mask[i])
+            for k in (BASE[0], HEAD[0]):
+                free, change = mask[i][k] == 0, abs(v[k] - before[k])
+                if mask[i][k].mean() < most:
+                    largest = np.sort(change[free])[::-1][int(share * free.sum()) - 1]
+                    mask[i][k] = np.where(free & (change >= largest), 1, mask[i][k])
+        for k in w:
+            counts = sum(1 - marks[i][k] for i in clients)
+            total = sum((1 - marks[i][k]) * sent[i][k] for i in clients)
+            w = {**w, k: np.where(counts > 0, total / np.maximum(counts, 1), w[k])}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(merged(i, w), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)

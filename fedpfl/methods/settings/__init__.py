@@ -28,7 +28,7 @@ SETTINGS: Registry[type[Any]] = Registry(
         ),
         (
             "fedpfl.methods.settings.divided_layers",
-            "factorized-fl factorized-fl-plus feddecomp fedfac fedsplit flexlora pfedgate pfedpara",
+            "factorized-fl factorized-fl-plus feddecomp fedfac fedselect fedsplit flexlora pfedgate pfedpara",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Settings of methods that divide layers: by channels, ranks, or terms of their weights."""
+"""Settings of methods that divide layers: by channels, values, ranks, or terms of their weights."""
 
 from __future__ import annotations
 
@@ -161,6 +161,21 @@ class FedFacSettings(ChannelSettings):
         "Ablation of table 8: channels of Λ (none, shared, personal) whose weights a client replaces by noise before "
         "it trains and before a test.",
         choices=("none", "shared", "personal"),
+    )
+
+
+@settings_of("fedselect")
+@dataclass(frozen=True)
+class FedSelectSettings:
+    """Settings of FedSelect; the defaults are those of the authors' program."""
+
+    share: float = setting(
+        0.25,
+        "Share p of an array's common values that become personal in a round. 0: FedAvg with equal weights.",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+    most: float = setting(
+        0.8, "Share α of an array's values from which on no more become personal.", minimum=0, maximum=1
     )
 
 

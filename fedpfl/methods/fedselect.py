@@ -1,0 +1,167 @@
+"""FedSelect: the values of a client's model that change most in training become personal, more in every round.
+
+Tamirisa, Xie, Bao, Zhou, Arel, Shamsian: FedSelect: Personalized Federated Learning with Customized Selection of
+Parameters for Fine-Tuning, CVPR 2024, Section 4 and Algorithm 1.
+
+As in the authors' program only arrays called weight have personal values, each array counted by itself, and what a
+client marks after a round is personal from the next one on. There clients mark values in every third round by the
+change since they last did, and train personal and common values by turns within each epoch; here they mark in every
+round, by the change of that round, and train one after the other. Running statistics are averaged.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.extras import SERVER, SHARED, Extra
+from ..core.payload import Payload
+from ..core.server_view import Client
+from ..layers.memory import Memory, remembered
+from ..rules import Rule
+from ..training.phase import Forward, Phase
+from ..training.steps import forward_with
+from .base import Aggregation, LocalRound, Method, everything
+from .settings.divided_layers import FedSelectSettings
+
+TRAINED, MASK = "trained", "mask"  # the model's children: values as the client last trained them; which are in use
+
+
+class MeanOfCommon(Rule):
+    """The plain mean of each value over the clients to which it is common; one that is common to none stays."""
+
+    name = "mean-of-common"
+    no_robust_mean = "averages each value over other clients"
+
+    def begin(self) -> None:
+        """Start the sums at zero."""
+        self._sums, self._counts = np.zeros(self.layout.size), np.zeros(self.layout.size, np.int64)
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Add the values that are common to the client."""
+        common = reply.arrays["personal"] == 0
+        self._sums[common] += shared[common]
+        self._counts += common
+
+    def finish(self) -> None:
+        """Divide."""
+        means = self._sums / np.maximum(self._counts, 1)
+        self.shared = np.where(self._counts > 0, means, self.shared).astype(np.float32)
+        self.note("common", (self._counts > 0).mean())
+
+
+class FedSelect(Method):
+    """Keep a growing share of the values, those that M_i marks; it marks none at first.
+
+    client i:
+        w_i ← M_i ⊙ v_i + (1 − M_i) ⊙ w
+        train M_i ⊙ w_i, then (1 − M_i) ⊙ w_i, on f_i;  v_i ← w_i
+        send (1 − M_i) ⊙ w_i, M_i
+        M_i also marks the share p with the largest change of those that it does not mark
+    server: w ← plain mean of each value over the clients whose M_i does not mark it
+    predict: M_i ⊙ v_i + (1 − M_i) ⊙ w;  global model: w
+
+    M_i is 1 for a value that is personal to the client, v_i what the client trained last.
+    """
+
+    name = "fedselect"
+    paper = (
+        "Tamirisa et al., FedSelect: Personalized Federated Learning with Customized Selection of Parameters for "
+        "Fine-Tuning, CVPR 2024"
+    )
+    shares = "the values that change little; the others stay"
+    extras = (Extra("personal", SERVER, "1 for a value that is personal", (SHARED,), exact="uint8", bounds=(0, 1)),)
+    Settings = FedSelectSettings
+    aggregation = Aggregation(MeanOfCommon)
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the client's trained values, and the mark of those that are in use."""
+        arrays = dict(model.named_parameters())
+        model.add_module(TRAINED, Memory(arrays))
+        model.add_module(MASK, Memory({name: torch.zeros_like(array) for name, array in arrays.items()}))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share everything but these two."""
+        return self.in_mean_model(name)
+
+    def in_mean_model(self, name: str) -> bool:
+        """Leave out these two."""
+        return not name.startswith((f"{TRAINED}.", f"{MASK}."))
+
+    @torch.no_grad()
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Put in the client's own values; train these for E epochs, then the common ones."""
+        model, params, mask = local.model, dict(local.model.named_parameters()), remembered(local.model, MASK)
+        for name, array in merged(model).items():
+            params[name].copy_(array)
+        local.notes["before"] = {name: array.clone() for name, array in params.items()}
+        marked = any(bool(array.any()) for array in mask.values())
+        epochs = self.training.local_epochs
+        phases = [Held(mask, 1)] * marked + [Held(mask, 0)]
+        return [Phase(everything, epochs, project=held.project, during=held.during) for held in phases]
+
+    @torch.no_grad()
+    def conclude(self, local: LocalRound) -> Payload:
+        """Keep the trained values; put the received ones in the place of personal ones; mark more."""
+        params, before = dict(local.model.named_parameters()), local.notes["before"]
+        trained, mask = remembered(local.model, TRAINED), remembered(local.model, MASK)
+        personal = local.as_vector({name: marks for name, marks in mask.items() if name in local.start})
+        for name, param in params.items():
+            trained[name].copy_(param)
+            if name in local.start:
+                param.copy_(torch.where(mask[name] == 1, local.start[name], param))
+            if name.rpartition(".")[2] == "weight":
+                more = largest((param - before[name]).abs(), mask[name] == 0, self.settings.share, self.settings.most)
+                mask[name].masked_fill_(more, 1)
+        return Payload(arrays={"personal": personal.astype(np.uint8)})
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the model with the client's own values."""
+        return lambda x: forward_with(model, merged(model), x)
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the model with the client's own values."""
+        return {**model.state_dict(), **merged(model)}
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """Return M ⊙ v + (1 − M) ⊙ w by the names of the parameters."""
+    trained, mask = remembered(model, TRAINED), remembered(model, MASK)
+    return {name: torch.where(mask[name] == 1, trained[name], array) for name, array in model.named_parameters()}
+
+
+class Held:
+    """Trains the values with one mark (``kind``, 0 or 1) in a phase, and puts the others back after each step."""
+
+    def __init__(self, mask: Mapping[str, Tensor], kind: int) -> None:
+        self._trains = {name: marks == kind for name, marks in mask.items()}
+        self._values: dict[str, Tensor] = {}
+
+    @contextmanager
+    def during(self, model: nn.Module) -> Iterator[Any]:
+        """Note the values with which the phase begins."""
+        self._values = {name: array.detach().clone() for name, array in model.named_parameters()}
+        yield
+
+    @torch.no_grad()
+    def project(self, names: Sequence[str], params: Sequence[Tensor]) -> None:
+        """Put values that do not train back."""
+        for name, param in zip(names, params):
+            param.copy_(torch.where(self._trains[name], param, self._values[name]))
+
+
+def largest(change: Tensor, free: Tensor, share: float, most: float) -> Tensor:
+    """Mark the share of the free values with the largest change; none that is 0, and none if enough are not free.
+
+    Values equal to the last one that is marked are marked, too.
+    """
+    count = int(share * int(free.sum()))
+    if not count or 1 - float(free.float().mean()) >= most:
+        return torch.zeros_like(free)
+    least = change[free].topk(count).values[-1]
+    return free & (change >= least) & (change > 0)

@@ -197,6 +197,7 @@ QUICK_OF_METHOD = {
     "fedbabu": {"fedbabu_tuning_epochs": 2},
     "feddbe": {"feddbe_kappa": 1.0, "learning_rate": 0.05},  # round 1 is not averaged
     "feddecomp": {"feddecomp_lora_epochs": 1},
+    "fedkd": {"learning_rate": 0.05},
     "fedphp": {"learning_rate": 0.05},  # a part of the loss is the teacher's
     "fedreg": {"fedreg_augmentation": "auto"},  # a third of the time of "simple"
     "fedrep": {"fedrep_p_epochs": 1},

@@ -10,12 +10,10 @@ another, and has initial weights of its own.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..training.phase import Batch, Phase
 from .base import LocalRound, everything
-from .bases.common_model import SharesCommonModel, common
-from .settings.own_models import CommonModelSettings
+from .bases.common_model import SharesCommonModel, apart, common
 
 ALPHA, BETA = 0.5, 0.5  # weights of the labels in the losses of the client's model and of the common one
 
@@ -37,7 +35,6 @@ class FML(SharesCommonModel):
     paper = "Shen et al., Federated Mutual Learning, 2020"
     shares = "the common model; the client's own model stays"
     refuses = {"loss": "learns from probabilities of classes"}
-    Settings = CommonModelSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train both models for E epochs."""
@@ -50,8 +47,3 @@ class FML(SharesCommonModel):
             return total
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, gradients=2)]
-
-
-def apart(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return KL(softmax(teacher) ‖ softmax(student)), the mean over a batch of logits (n, classes)."""
-    return F.kl_div(F.log_softmax(student, 1), F.log_softmax(teacher, 1), reduction="batchmean", log_target=True)

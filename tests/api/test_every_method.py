@@ -67,7 +67,7 @@ def no_linear_head(num_classes):
 
 NEED_A_HEAD = ["factorized-fl", "factorized-fl-plus", "fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg", "moon"]
 NEED_A_LINEAR_HEAD = [
-    "fedas", "fedcp", "feddbe", "fedgh", "fedmrl", "fedpac", "fedproto", "fedreg", "fedtgp", "gpfl", "knn-per",
+    "fedas", "fedcp", "feddbe", "fedgh", "fedkd", "fedmrl", "fedpac", "fedproto", "fedreg", "fedtgp", "gpfl", "knn-per",
     "pfedfda",
 ]  # fmt: skip
 

@@ -954,6 +954,52 @@ def test_fml(play, monkeypatch):
     task.check_shared({f"common.{k}": a for k, a in w.items()})
 
 
+def test_fedkd(play):
+    task = play("fedkd")
+    model, _ = assemble(Config.parse({"method": "fedkd", "model": "two-layers", "seed": 3}), (4,), 3)
+    start = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items()}
+    small = [k for k in start if k.startswith("common.")]
+    shared, kept = {k: start[k] for k in small}, [dict(start) for _ in range(3)]
+    shortened = set()
+
+    def apart(teacher, student):
+        p, q = (F.softmax(each, 1) for each in (teacher.detach(), student))
+        return (p * (p / q).log()).sum(1).mean()
+
+    def factored(update, energy):
+        if update.ndim < 2:
+            return update
+        u, s, v = np.linalg.svd(update, full_matrices=False)
+        rank = next(k for k in range(1, len(s) + 1) if (s[:k] ** 2).sum() >= energy * (s**2).sum())
+        if rank * sum(update.shape) >= update.size:
+            return update
+        shortened.add(rank)
+        return u[:, :rank] * s[:rank] @ v[:rank]
+
+    for at, clients in enumerate(task.rounds):
+        energy, sent = 0.95 + (at + 1) / 3 * 0.03, [{}] * 3
+        for i in clients:
+            x, y = tensors(task.train[i])
+            w = {**kept[i], **shared}
+
+            def loss(w, x=x, y=y):
+                common = {k.partition(".")[2]: a for k, a in w.items() if k in small}
+                (z, out), (z_small, out_small) = ((f := features(v, x), head_of(v, f)) for v in (w, common))
+                errors = F.cross_entropy(out, y) + F.cross_entropy(out_small, y)
+                far = ((z - z_small @ w["projection.weight"].T) ** 2).mean()
+                return errors + (apart(out, out_small) + apart(out_small, out) + far) / errors.detach()
+
+            for _ in range(EPOCHS):
+                w = autograd(loss, w, start)
+            kept[i], sent[i] = w, {k: shared[k] + factored(w[k] - shared[k], energy) for k in small}
+        shared = task.mean(sent, clients, small)
+        task.check_loss(at, "personalised", lambda i, x: logits(kept[i], x))
+        plain = {k.partition(".")[2]: a for k, a in shared.items()}
+        task.check_loss(at, "global", lambda i, x, w=plain: logits(w, x))
+    assert shortened
+    task.check_shared(shared)
+
+
 def test_fedmrl(play, monkeypatch):
     def narrow(input_shape, num_classes):
         return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 2)), nn.Linear(2, num_classes))

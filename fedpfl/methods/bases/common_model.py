@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...core.errors import ConfigError, one_of
 from ...models.builder import build
@@ -50,3 +51,8 @@ class SharesCommonModel(Method):
 def common(model: nn.Module) -> nn.Module:
     """Return the common model."""
     return model.get_submodule(COMMON)
+
+
+def apart(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return KL(softmax(teacher) ‖ softmax(student)), the mean over a batch of logits (n, classes)."""
+    return F.kl_div(F.log_softmax(student, 1), F.log_softmax(teacher, 1), reduction="batchmean", log_target=True)

@@ -134,7 +134,7 @@ class FedPHPSettings:
     )
 
 
-@settings_of("fml", "fedmrl")
+@settings_of("fml", "fedkd", "fedmrl")
 @dataclass(frozen=True)
 class CommonModelSettings:
     """The model that all clients share beside their own."""

@@ -184,6 +184,13 @@ class FedMRL(MethodStrategy):
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., common_model: str | float = ..., **settings: Any,
     ) -> None: ...
 
+class FedNH(MethodStrategy):
+    """Share a base whose features are compared with prototypes µ_c of the classes."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., smoothing: float = ..., **settings: Any,
+    ) -> None: ...
+
 class FedPAC(MethodStrategy):
     """Align features with all clients' class means µ_c; combine heads of similar clients."""
     def __init__(

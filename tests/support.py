@@ -239,7 +239,7 @@ class Double(fedpfl.Method):
 STAND_FOR_ALL = {"fedavg", "fedper", "feddecomp", "fedfac", "scaffold", "fedfomo", "fedproto", "per-fedavg"}
 
 # Those that predict with more than a model, which cannot be given back as one.
-NO_PLAIN_MODEL = {"fedcp", "fedem", "fedmrl", "gpfl", "knn-per", "pfedgate"}
+NO_PLAIN_MODEL = {"fedcp", "fedem", "fedmrl", "fednh", "gpfl", "knn-per", "pfedgate"}
 
 
 # Methods that need a model with adapters.

@@ -1124,3 +1124,38 @@ def test_fedselect(play):
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(merged(i, w), x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
+
+
+def test_fednh(play):
+    smoothing = 0.6
+    task = play("fednh", fednh_smoothing=smoothing)
+    model, _ = assemble(Config.parse({"method": "fednh", "model": "two-layers", "seed": 3}), (4,), 3)
+    w = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if not k.startswith("personal.")}
+    last, means = [None] * 3, HEAD[0]
+    np.testing.assert_allclose(w[means] @ w[means].T, np.eye(3), atol=1e-6)
+
+    def unit(rows):
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def predict(w, x):
+        return w["head.scale"] * unit(features(w, x)) @ w[means].T
+
+    for at, clients in enumerate(task.rounds):
+        sums = np.zeros((3, 5))
+        for i in clients:
+            (x, y), last[i] = task.train[i], w
+
+            def loss(v, x=x, y=y):
+                x, y = tensors((x, y))
+                return F.cross_entropy(v["head.scale"] * F.normalize(features(v, x)) @ v[means].T, y)
+
+            for _ in range(EPOCHS):
+                last[i] = autograd(loss, last[i], [*BASE, "head.scale"])
+            for c in set(y):
+                z = unit(features(last[i], x[y == c])).mean(0, keepdims=True)
+                sums[c] += (y == c).sum() * unit(z)[0]
+        moved = unit(smoothing * w[means] + (1 - smoothing) * unit(sums))
+        w = {**task.mean(last, clients, w, weights=[1] * len(clients)), means: moved}
+        task.check_loss(at, "personalised", lambda i, x, w=w: predict(w if last[i] is None else last[i], x))
+        task.check_loss(at, "global", lambda i, x, w=w: predict(w, x))
+    task.check_shared(w)

@@ -22,8 +22,8 @@ from fedpfl.training.measure import find, measured
 SIZE = 8
 # Those that need one class for a sample, or a linear layer as head.
 NEED_CLASSES = {
-    "fedas", "fedem", "fedgh", "fedkd", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml", "gpfl",
-    "knn-per", "pfedfda", "pfedsd",
+    "fedas", "fedem", "fedgh", "fedkd", "fednh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml",
+    "gpfl", "knn-per", "pfedfda", "pfedsd",
 }  # fmt: skip
 NEED_LINEAR = {"fedcp", "feddbe", "fedmrl", *ADAPTERS}
 

@@ -19,7 +19,7 @@ SETTINGS: Registry[type[Any]] = Registry(
         ("fedpfl.methods.settings.one_model", "fedavg feddyn fedprox moon per-fedavg"),
         (
             "fedpfl.methods.settings.heads",
-            "fedbabu fedcp feddbe fedper fedproto fedreg fedrep fedrod fedtgp gpfl lg-fedavg",
+            "fedbabu fedcp feddbe fednh fedper fedproto fedreg fedrep fedrod fedtgp gpfl lg-fedavg",
         ),
         (
             "fedpfl.methods.settings.own_models",

@@ -104,6 +104,16 @@ class FedProtoSettings:
     )  # fmt: skip
 
 
+@settings_of("fednh")
+@dataclass(frozen=True)
+class FedNHSettings:
+    """Settings of FedNH."""
+
+    smoothing: float = setting(
+        0.9, "Share ρ of a prototype that stays in a round. 1: the prototypes do not move.", minimum=0, maximum=1
+    )
+
+
 @settings_of("gpfl")
 @dataclass(frozen=True)
 class GPFLSettings:

@@ -289,6 +289,13 @@ class FlexLoRA(MethodStrategy):
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., ranks: str | float = ..., **settings: Any,
     ) -> None: ...
 
+class Floco(MethodStrategy):
+    """Share a base θ and M endpoints W_m of a head, and give each client a region of their simplex."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., endpoints: int = ..., round: int = ..., radius: float = ..., **settings: Any,
+    ) -> None: ...
+
 class FML(MethodStrategy):
     """Share a model w that learns with the client's own, v_i, which may have another architecture."""
     def __init__(

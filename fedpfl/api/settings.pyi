@@ -174,6 +174,9 @@ class CommonSettings(TypedDict, total=False):
     fedsplit_split: str
     fedsplit_shared: float
     flexlora_ranks: str
+    floco_endpoints: int
+    floco_round: int
+    floco_radius: float
     gpfl_guidance_weight: float
     gpfl_embedding_decay: float
     ifca_clusters: int

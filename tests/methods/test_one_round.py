@@ -1159,3 +1159,64 @@ def test_fednh(play):
         task.check_loss(at, "personalised", lambda i, x, w=w: predict(w if last[i] is None else last[i], x))
         task.check_loss(at, "global", lambda i, x, w=w: predict(w, x))
     task.check_shared(w)
+
+
+def test_floco(play):
+    count, after, radius = 3, 2, 0.3
+    task = play("floco", floco_endpoints=count, floco_round=after, floco_radius=radius)
+    model, _ = assemble(
+        Config.parse({"method": "floco", "floco-endpoints": count, "model": "two-layers", "seed": 3}), (4,), 3
+    )
+    w = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if k != "head.position"}
+    middle, ends, changes = np.full(count, 1 / count), "head.endpoints", {}
+    places = [middle] * 3
+
+    def at_point(w, position):
+        return {**{k: w[k] for k in (*BASE, HEAD[1])}, HEAD[0]: np.tensordot(position, w[ends], 1)}
+
+    def nearest(point, size):
+        """Return the nearest point whose values are at least 0 and add up to ``size``, times 1/size."""
+        low, high = point.min() - size, point.max()
+        for _ in range(200):
+            shift = (low + high) / 2
+            low, high = (shift, high) if np.maximum(point - shift, 0).sum() > size else (low, shift)
+        return np.maximum(point - low, 0) / np.maximum(point - low, 0).sum()
+
+    def placed():
+        rows = np.stack([changes[i].ravel() for i in sorted(changes)])
+        rows = rows - rows.mean(0)
+        values, vectors = np.linalg.eigh(rows @ rows.T)
+        columns = [np.zeros(len(rows))] * count
+        for place in range(min(count, len(rows))):
+            v, length = vectors[:, -1 - place], np.sqrt(max(values[-1 - place], 0))
+            columns[place] = length * v * np.sign(v[np.abs(v).argmax()])
+        points = np.stack(columns, 1)
+        best = np.inf, None
+        for size in np.linspace(1e-4, 1, 1000):
+            tried = [nearest(point, size) for point in points]
+            pairs = [(a, b) for n, a in enumerate(tried) for b in tried[:n]]
+            energy = sum(1 / max(((a - b) ** 2).sum(), 1e-8) for a, b in pairs)
+            best = min(best, (energy, tried), key=lambda one: one[0])
+        return best[1]
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            rng, v = generator(3, "position", i, at + 1), w
+            for _ in range(EPOCHS):
+                if places[i] is middle:
+                    position = rng.dirichlet(np.ones(count))
+                else:
+                    way = rng.uniform(-1, 1, count)
+                    position = places[i] + rng.uniform(0, radius) * way / abs(way).sum()
+                g = gradient(at_point(v, position), *task.train[i])
+                v = {k: v[k] - RATE * (np.multiply.outer(position, g[HEAD[0]]) if k == ends else g[k]) for k in v}
+            trained[i], changes[i] = v, v[ends] - w[ends]
+        w = task.mean(trained, clients, w)
+        if at + 1 == after:
+            for i, position in zip(sorted(changes), placed(), strict=True):
+                places[i] = position
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(at_point(w, places[i]), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(at_point(w, middle), x))
+    assert places[clients[0]] is not middle
+    task.check_shared(w)

@@ -23,8 +23,8 @@ SETTINGS: Registry[type[Any]] = Registry(
         ),
         (
             "fedpfl.methods.settings.own_models",
-            "apfl apple clustered-fl ditto fedala fedamp fedcac fedem fedfomo fedkd fedmrl fedphp fml ifca knn-per "
-            "pfedme pfedsd",
+            "apfl apple clustered-fl ditto fedala fedamp fedcac fedem fedfomo fedkd fedmrl fedphp floco fml ifca "
+            "knn-per pfedme pfedsd",
         ),
         (
             "fedpfl.methods.settings.divided_layers",

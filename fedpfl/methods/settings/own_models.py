@@ -123,6 +123,16 @@ class APPLESettings:
     pull_rounds: int = setting(20, "Number of rounds L in which the pull falls to a thousandth and ends.", minimum=0)
 
 
+@settings_of("floco")
+@dataclass(frozen=True)
+class FlocoSettings:
+    """Settings of Floco; the defaults are those of the authors' program."""
+
+    endpoints: int = setting(10, "Number M of heads that span the simplex.", minimum=1, maximum=100)
+    round: int = setting(10, "Round τ after which each client trains in a region of its own.", minimum=1)
+    radius: float = setting(0.1, "Radius ρ of the regions. 0: their centres alone.", minimum=0)
+
+
 @settings_of("fedphp")
 @dataclass(frozen=True)
 class FedPHPSettings:

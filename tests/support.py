@@ -242,6 +242,9 @@ STAND_FOR_ALL = {"fedavg", "fedper", "feddecomp", "fedfac", "scaffold", "fedfomo
 NO_PLAIN_MODEL = {"fedcp", "fedem", "fedmrl", "fednh", "gpfl", "knn-per", "pfedgate"}
 
 
+# Methods whose clients send whole numbers, which cannot carry the noise of differential privacy.
+NO_NOISE = {"fedkd", "fedselect"}
+
 # Methods that need a model with adapters.
 ADAPTERS = {name for name, method in methods().items() if issubclass(method, AdapterMethod)}
 

@@ -157,6 +157,7 @@ class CommonSettings(TypedDict, total=False):
     fedfac_mask: Literal["none", "shared", "personal"]
     fedfomo_models: int
     fedfomo_validation: float
+    fedkd_energy: float
     fednh_smoothing: float
     fedphp_distillation: float
     fedphp_trainings: int

@@ -164,8 +164,8 @@ class Extras:
         """Raise ``LayoutError`` for an array of a client with so many samples that is not what it is declared to be."""
         for name, array in arrays.items():
             extra = self._declared[name]
-            if extra.bounds is not None and not (array.min() >= extra.bounds[0] and array.max() <= extra.bounds[1]):
-                low, high = extra.bounds
+            low, high = extra.bounds or (-np.inf, np.inf)
+            if array.size and not (array.min() >= low and array.max() <= high):
                 raise LayoutError(f"its array {name!r} must be from {low:g} to {high:g}; {array.flat[0]:g} arrived")
             if extra.kind in (COUNTS, SHARES, POSITIVE) and array.size and array.min() < 0:
                 raise LayoutError(f"its array {name!r} has negative values")

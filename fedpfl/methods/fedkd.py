@@ -5,7 +5,8 @@ Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledg
 
 Hidden states are the features before the head; attention is not compared. As its Methods say, neither model is moved
 by the other's loss, and errors weigh the distillation without being moved by it: in the authors' program every term
-moves both models. The energy grows with the rounds of the run as there. Each array is cut into as many rows as its
+moves both models. Factors keep the same share of the energy in all rounds: the paper's grows from 0.95 to 0.98, so that
+a run would depend on the number of rounds to come. Each array is cut into as many rows as its
 first size; one that factors would not shorten travels as it is. The server sends its model whole, so that clients may
 miss rounds: the paper's sends factors, too, and its clients see each update.
 """
@@ -31,8 +32,7 @@ from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.common_model import SharesCommonModel, apart, common
 from .bases.prototypes import class_by_width
-
-FIRST, LAST = 0.95, 0.98  # the share T of an update's energy that its factors keep, before round 1 and in the last
+from .settings.own_models import FedKDSettings
 
 
 class MeanOfFactored(Mean):
@@ -65,7 +65,7 @@ class FedKD(SharesCommonModel):
     predict: v_i;  global model: w
 
     q and q_v are the probabilities of the classes by w_i and v_i, z and z_v the features, ‖·‖² is the mean square. P_i,
-    a linear layer, stays with the client. T grows from 0.95 to 0.98 over the rounds.
+    a linear layer, stays with the client. T = ``fedkd-energy``.
     """
 
     name = "fedkd"
@@ -78,6 +78,7 @@ class FedKD(SharesCommonModel):
         Extra("factors", SERVER, "two factors of the update of each array, or the update", (ANY,), kind=CHANGE),
         Extra("ranks", SERVER, "the rank of each array's factors", (ANY,), exact="int32", bounds=(0, 2**31 - 1)),
     )
+    Settings = FedKDSettings
     aggregation = Aggregation(MeanOfFactored)
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -105,8 +106,7 @@ class FedKD(SharesCommonModel):
         update = local.as_vector(local.model.state_dict()) - local.as_vector(local.start)
         if not np.isfinite(update).all():
             return Payload()  # the engine refuses what has diverged
-        energy = FIRST + min(1.0, local.round / local.rounds) * (LAST - FIRST)
-        factors, ranks = factored(local.layout, update, energy)
+        factors, ranks = factored(local.layout, update, self.settings.energy)
         return Payload(arrays={"factors": factors, "ranks": ranks})
 
 
@@ -152,7 +152,7 @@ def restored(layout: Layout, factors: np.ndarray, ranks: np.ndarray) -> np.ndarr
     for matrix, rank, most, values in zip(matrices, ranks, full, np.split(factors, np.cumsum(sizes)[:-1])):
         if rank == most:
             matrix[:] = values.reshape(matrix.shape)
-        else:
+        elif rank:
             left, right = np.split(values.astype(np.float64), [rank * len(matrix)])
             matrix[:] = left.reshape(len(matrix), rank) @ right.reshape(rank, -1)
     return update

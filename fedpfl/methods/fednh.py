@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
-from ..core.extras import COUNTS, MEANS, SERVER, Extra
+from ..core.extras import COUNTS, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..layers.memory import in_twin
@@ -38,12 +38,10 @@ PROTOTYPES = "head.weight"
 class PrototypeHead(nn.Module):
     """Logits s·⟨z/‖z‖, c⟩ for each class's prototype c, a row of ``weight``."""
 
-    weight: Tensor
-
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
         rows = nn.init.orthogonal_(torch.empty_like(plain.weight))
-        self.register_buffer("weight", F.normalize(rows.detach()))
+        self.weight = nn.Parameter(F.normalize(rows.detach()))
         self.scale = nn.Parameter(torch.full((1,), SCALE))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -55,7 +53,8 @@ class SmoothedPrototypes(Mean):
     """The mean, and prototypes that move towards the mean over the clients of a round: c ← ρ·c + (1 − ρ)·mean."""
 
     name = "smoothed-prototypes"
-    no_server_step = ""
+    no_server_step = "moves class prototypes by itself"
+    no_robust_mean = "averages class by class"
 
     def __init__(self, federation: Any, shared: np.ndarray, smoothing: float) -> None:
         super().__init__(federation, shared, weights="uniform")
@@ -108,11 +107,10 @@ class FedNH(KeepsTrained):
     shares = "everything; class prototypes in place of a trained head"
     refuses = {
         "personal-head": "makes the head of class prototypes, for which a class means the same to all",
-        "trainable": "makes the head of class prototypes",
         "loss": "has a prototype for each class",
     }
     extras = (
-        Extra("prototypes", SERVER, "mean features of each class, of length 1", _shape, kind=MEANS),
+        Extra("prototypes", SERVER, "mean features of each class, of length 1", _shape, bounds=(-1, 1)),
         Extra("counts", SERVER, "training samples of each class", lambda model: _shape(model)[:1], kind=COUNTS),
     )
     Settings = FedNHSettings
@@ -126,7 +124,8 @@ class FedNH(KeepsTrained):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train the base and s for E epochs."""
-        return [Phase(train=excluding(in_twin), epochs=self.training.local_epochs)]
+        fixed = excluding(lambda name: in_twin(name) or name == PROTOTYPES)
+        return [Phase(train=fixed, epochs=self.training.local_epochs)]
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:

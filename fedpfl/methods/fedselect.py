@@ -5,7 +5,7 @@ Parameters for Fine-Tuning, CVPR 2024, Section 4 and Algorithm 1.
 
 As in the authors' program only arrays called weight have personal values, each array counted by itself, and what a
 client marks after a round is personal from the next one on. There clients mark values in every third round by the
-change since they last did, and train personal and common values by turns within each epoch; here they mark in every
+change since they last did, and train personal and common values alternately, an epoch each; here they mark in every
 round, by the change of that round, and train one after the other. Running statistics are averaged.
 """
 

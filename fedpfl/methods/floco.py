@@ -47,7 +47,8 @@ class SimplexHead(nn.Module):
     def weight(self) -> Tensor:
         """Return the weight at the position."""
         position: Any = self.position
-        return torch.tensordot(position, self.endpoints, 1)
+        weight: Tensor = torch.tensordot(position, self.endpoints, 1)
+        return weight
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of features (n, width)."""
@@ -59,6 +60,7 @@ class Regions(Mean):
 
     name = "regions"
     no_server_step = ""
+    no_robust_mean = ""
     remembers = ("updates", "positions")
 
     def __init__(self, federation: Federation, shared: np.ndarray, count: int, after: int) -> None:
@@ -108,7 +110,7 @@ class Floco(Method):
     name = "floco"
     paper = "Grinwald et al., Federated Learning over Connected Modes, NeurIPS 2024"
     shares = "everything, with several heads; each client has its position among them"
-    refuses = {"personal-head": "places clients by updates of their heads", "trainable": "makes a head of several"}
+    refuses = {"personal-head": "places clients by updates of their heads"}
     Settings = FlocoSettings
 
     @property
@@ -140,7 +142,7 @@ class Floco(Method):
         """Train everything for E epochs, each batch at a position drawn for it."""
         rng, count, placed = local.generator("position"), self.settings.endpoints, local.has_received("position")
 
-        def drawn() -> np.ndarray:
+        def drawn() -> Any:
             if not placed:
                 return rng.dirichlet(np.ones(count))
             way = rng.uniform(-1, 1, count)
@@ -207,6 +209,8 @@ def on_simplex(points: np.ndarray, size: float) -> np.ndarray:
 
 def energy(positions: np.ndarray) -> float:
     """Return Σ 1/distance² over all pairs of rows."""
-    squares = ((positions[:, None] - positions[None]) ** 2).sum(axis=2)
+    products = positions @ positions.T
+    lengths = np.diag(products)
+    squares = lengths[:, None] + lengths - 2 * products
     pairs = np.triu_indices(len(positions), 1)
     return float((1 / np.maximum(squares[pairs], NEAREST**2)).sum())

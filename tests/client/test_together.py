@@ -29,6 +29,7 @@ CLIENTS = 4
 ONE_BY_ONE = {
     "apple": {(0, "a phase has a gradient of its own")},
     "fedas": {(0, "stack expects each tensor to be equal size")},  # where clients have different classes in a batch
+    "floco": {(0, "a phase has a gradient of its own")},
     "per-fedavg": {(0, "a phase has a gradient of its own")},
     "pfedgate": {(0, "Cannot access data pointer")},
     "pfedme": {(0, "a phase has a gradient of its own")},

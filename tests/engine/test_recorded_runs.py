@@ -28,7 +28,7 @@ from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.layers.memory import in_twin
-from fedpfl.methods import Method, fedala, methods
+from fedpfl.methods import Method, fedala, fedselect, methods
 from fedpfl.methods.bases.kept_models import KeepsTrained
 from fedpfl.methods.fedfomo import fedfomo
 from fedpfl.results.run_folder import RunFolder
@@ -149,7 +149,7 @@ def test_an_array_that_is_not_required_may_be_missing(tmp_path):
 
 def is_copy(method, name):
     """Return whether a personal array is a copy of what the client sends, once it has trained: no secret then."""
-    prefixes = {"fedala": f"{fedala.OWN}.", "fedfomo": f"{fedfomo.BEFORE}."}
+    prefixes = {"fedala": f"{fedala.OWN}.", "fedfomo": f"{fedfomo.BEFORE}.", "fedselect": f"{fedselect.TRAINED}."}
     return name.startswith(prefixes.get(method.name, ())) or (isinstance(method, KeepsTrained) and in_twin(name))
 
 

@@ -56,7 +56,8 @@ def test_every_method_trains_without_sending_it(tmp_path, method):
     for reply in replies:
         sent = Layout.from_text(reply.config["layout"])
         assert not any("head" in name.split(".") for name in sent.names)
-        assert reply.arrays["shared"].size == sent.size or "shared-kept" in reply.arrays  # of flexlora zeros stay
+        if method != "fedkd":  # which sends factors
+            assert reply.arrays["shared"].size == sent.size or "shared-kept" in reply.arrays  # of flexlora zeros stay
     first, last = folder.metrics()
     assert last["personalised"]["loss"] < first["personalised"]["loss"]
     assert "global" not in last, "without a common classifier there is no common model"

@@ -25,7 +25,7 @@ NEED_CLASSES = {
     "fedas", "fedem", "fedgh", "fedkd", "fednh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml",
     "gpfl", "knn-per", "pfedfda", "pfedsd",
 }  # fmt: skip
-NEED_LINEAR = {"fedcp", "feddbe", "fedmrl", *ADAPTERS}
+NEED_LINEAR = {"fedcp", "feddbe", "fedmrl", "floco", *ADAPTERS}
 
 
 def masked(seed, count=20):

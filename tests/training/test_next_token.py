@@ -23,8 +23,8 @@ from fedpfl.training.measure import find
 LENGTH, VOCABULARY = 12, 7
 # Those that need one class for a sample.
 NEED_CLASSES = {
-    "fedas", "fedem", "fedgh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml", "gpfl", "knn-per",
-    "pfedfda", "pfedsd",
+    "fedas", "fedem", "fedgh", "fedkd", "fednh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml",
+    "gpfl", "knn-per", "pfedfda", "pfedsd",
 }  # fmt: skip
 NEED_SAMPLES = {"fedcp", "feddbe", "fedmrl", "pfedgate"}
 

@@ -144,7 +144,7 @@ class FedPHPSettings:
     )
 
 
-@settings_of("fml", "fedkd", "fedmrl")
+@settings_of("fml", "fedmrl")
 @dataclass(frozen=True)
 class CommonModelSettings:
     """The model that all clients share beside their own."""
@@ -154,6 +154,16 @@ class CommonModelSettings:
         "Common model, which alone travels. own: one like the client's own.",
         form="own, or the name of a built-in model",
         of="",
+    )
+
+
+@settings_of("fedkd")
+@dataclass(frozen=True)
+class FedKDSettings(CommonModelSettings):
+    """Settings of FedKD."""
+
+    energy: float = setting(
+        0.95, "Share T of the squares of an update's singular values that its factors keep.", above=0, maximum=1
     )
 
 

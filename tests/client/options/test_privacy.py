@@ -10,7 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from support import FEW_SAMPLES, LocalGrid, each_method, federation, needed, play, rule, run_federation, simulate
+from support import (
+    FEW_SAMPLES,
+    NO_NOISE,
+    LocalGrid,
+    each_method,
+    federation,
+    needed,
+    play,
+    rule,
+    run_federation,
+    simulate,
+)
 from typer.testing import CliRunner
 
 import fedpfl
@@ -204,7 +215,7 @@ def shared_of(folder):
     return folder.checkpoint()[1]["shared"]
 
 
-@pytest.mark.parametrize("method", each_method())
+@pytest.mark.parametrize("method", each_method(without=NO_NOISE))
 def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
     quick = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
     values = federation(tmp_path, 2, **quick)

@@ -424,7 +424,8 @@ def cost_line(name: str) -> str:
 def _measured(name: str) -> list[str]:
     if name not in measured():
         rows = [row.settings["method"] for row in load(LEADERBOARD).rows.values()]
-        return ["", "## Measured", "", f"Not yet in the {LINKED.format('leaderboard')}."] if name in rows else []
+        later = ["", "## Measured", "", f"Not yet in the {LINKED.format('leaderboard')}."] if name in rows else []
+        return later + _measured_on_digits(name)
     found, verdicts = [], dict[str, list[str]]()
     for data, (mean, *_) in measured()[name].items():
         ranked = ranks(leaderboard()[data]["table"])
@@ -445,6 +446,19 @@ def _measured(name: str) -> list[str]:
     lead = LIKE_FEDAVG.get(name, "The baseline" if name == "local" else verdict)
     picture = f"![Accuracies]({name}.svg)"
     return ["", "## Measured", "", f"{lead}: {', '.join(found)}.", "", picture]
+
+
+def _measured_on_digits(name: str) -> list[str]:
+    """Return how a method that the leaderboard does not have did in a small comparison."""
+    record = one("figures/methods-on-digits")
+    if name not in record["values"]:
+        return []
+    accuracy = {of: record["values"][of]["accuracy"] for of in (name, *BASELINES)}
+    others = ", ".join(f"{BASELINES[of]} {accuracy[of]}" for of in BASELINES)
+    said = (
+        f"On digits, after 8 rounds with as many gradients for each method: **{accuracy[name]} %**; {others} (3 seeds)."
+    )
+    return ["", said, "", "```sh", record["command"], "```"]
 
 
 def short(data: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import FEW_SAMPLES, LocalGrid, arrays, each_method, engine, federation, needed, run_federation
+from support import ADAPTERS, FEW_SAMPLES, LocalGrid, arrays, each_method, engine, federation, needed, run_federation
 from support import run_small as run
 from torch import nn
 from torch.nn import utils
@@ -217,7 +217,8 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
 # -- types of arrays ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", each_method(without=[*REPLACES, *SPLITS]))
+# Adapters freeze the layer whose counter moves, which is refused.
+@pytest.mark.parametrize("method", each_method(without=[*REPLACES, *SPLITS, *ADAPTERS]))
 def test_whole_numbers_stay_what_they_are_on_their_client(method, tmp_path):
     made = run(method, Changing, tmp_path)
     assert not {name.rpartition(".")[2] for name in sent(made)} & {"primes", "steps", "mask", "bytes"}

@@ -107,7 +107,7 @@ def _assembled(
         if not any(True for _ in model.parameters()):
             raise ConfigError("method", config.run.method, "freezes all parameters in `build`: nothing trains")
     _require_tied(layers, model, "method", config.run.method)
-    lost = names - model.state_dict().keys()
+    lost = names - model.state_dict().keys() - {name for name, _ in frozen(model)}
     if type(config.method).export is Method.export and (gone := lost - {name for name, _ in frozen(model)}):
         allowed = f"takes {min(gone)} out of the model in `build`, and has no `export` that returns it: write one, or "
         raise ConfigError("method", config.run.method, f"{allowed}raise fedpfl.NoPlainModel in it")

@@ -26,7 +26,7 @@ NEED_CLASSES = {
     "fedas", "fedem", "fedgh", "fedkd", "fednh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml",
     "gpfl", "knn-per", "pfedfda", "pfedsd",
 }  # fmt: skip
-NEED_SAMPLES = {"fedcp", "feddbe", "fedmrl", "pfedgate"}
+NEED_SAMPLES = {"fedcp", "feddbe", "fedmrl", "floco", "pfedgate"}
 
 
 def counting(step, count=24, seed=1):

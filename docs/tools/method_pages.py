@@ -325,7 +325,9 @@ LINKED = "[{}](../results/leaderboard.md)"
 VERDICTS = {"higher": "better", "lower": "worse"}
 # What the leaderboard's protocol makes of a method.
 LIKE_FEDAVG = {
-    "fedbn": "**These are FedAvg's numbers**, as these networks have no BatchNorm",
+    "fedbn": "First of 14 methods where cameras differ "
+    "([leaderboard](../results/leaderboard.md#where-one-model-fails-in-a-known-way)). **These are FedAvg's numbers**, as "
+    "these networks have no BatchNorm",
     "clustered-fl": "**These are FedAvg's numbers**: 15 rounds, and the first split is in round 21",
 }
 

@@ -35,9 +35,9 @@ ADVICE = (
     ),
     Advice(
         "the same classes look different (feature skew)",
-        "`feddecomp`",
-        "`knn-per`, which is third; `fedbn` if the model has BatchNorm (not measured)",
-        "leaderboard, HAR by person: first, significantly better than local training",
+        "`feddecomp`; with BatchNorm `fedbn`",
+        "`knn-per`, near the first in both",
+        "leaderboard: first on HAR by person, without BatchNorm; first with other cameras, with it",
     ),
     Advice(
         "training must not cost more than FedAvg's",
@@ -63,7 +63,12 @@ ADVICE = (
         "`fedreg` if clients lack whole classes",
         ABOVE_LOCAL,
     ),
-    Advice("clients fall into a few unknown groups", "`clustered-fl`", "`fedamp` with few rounds", NOT_MEASURED),
+    Advice(
+        "clients fall into a few unknown groups",
+        "`fedper` if groups mean other things by the classes",
+        "`ifca` if you can guess how many groups there are; it found them with some seeds alone",
+        "leaderboard, numbers of classes: FedPer first, IFCA third, Clustered-FL behind local training",
+    ),
     Advice("few clients take part in a round", "`fedas`", "`fedrod`", NOT_MEASURED),
     Advice("new clients must start well", "`fedbabu`", "`fedavg` with `tune-epochs`", NOT_MEASURED),
     Advice("a large pre-trained model", "`fedsa-lora`", "`flexlora` if clients afford different ranks", NOT_MEASURED),
